@@ -49,17 +49,23 @@ def sound_backends() -> list[Any]:
 def check_schedules(**_: Any) -> list[checks.CheckMessage]:
     """Check the schedules that code declares."""
     declared = declared_schedules.declarations()
+    problems = [(each, [*each.problems()]) for each in declared if not each.is_ignored]
     errors = [
         f"The schedule {each.name!r:.300} cannot be used: {problem}. It is declared in {each.location}."
-        for each in declared
-        if not each.is_ignored
-        for problem in each.problems()
+        for each, found in problems
+        for problem in found
     ]
     errors += [
         f"The schedule {one.name!r:.300} is declared twice: in {one.location} and in {other.location}."
         for one, other in declared_schedules.duplicates()
     ]
-    ignored = [
+    silent = [
+        f"The schedule {each.name!r:.300} never fires: its expression has no tick in 50 years, or none from "
+        f"starts_at to ends_at. It is declared in {each.location}."
+        for each, found in problems
+        if not found and not each.has_ticks
+    ]
+    silent += [
         f"The schedule {each.name!r:.300} never fires: the backend {each.backend!r} is not a JobQueueBackend. It is "
         f"declared in {each.location}."
         for each in declared
@@ -67,7 +73,7 @@ def check_schedules(**_: Any) -> list[checks.CheckMessage]:
     ]
     return [
         *(checks.Error(error, id="jobqueue.E011") for error in errors),
-        *(checks.Warning(warning, id="jobqueue.W005") for warning in ignored),
+        *(checks.Warning(warning, id="jobqueue.W005") for warning in silent),
     ]
 
 

@@ -21,7 +21,7 @@ from jobqueue.conf import seconds
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.function import ChangedOptions, CopyOptions, FunctionTask, backend_named
 from jobqueue.records import NewTask
-from jobqueue.schedules.expressions import MAX_INTERVAL, Cron, Every, Problem, moment_problems
+from jobqueue.schedules.expressions import EPOCH, MAX_INTERVAL, Cron, Every, Problem, moment_problems
 from jobqueue.schedules.planning import MAX_TICKS, CatchUp, Overlap
 from jobqueue.schedules.rows import expression_columns, stored
 from jobqueue.serialization.text import is_text
@@ -87,6 +87,12 @@ class Declaration:
         except InvalidTaskBackend:
             return False
         return isinstance(self.task, Task) and not has_schedules(backend)
+
+    @property
+    def has_ticks(self) -> bool:
+        """Whether there is a tick between starts_at and ends_at. Only for a declaration without problems."""
+        tick = self.expression.next_after((self.starts_at or EPOCH) - timedelta(microseconds=1))
+        return tick is not None and (self.ends_at is None or tick <= self.ends_at)
 
     def columns(self) -> dict[str, Any]:
         """Return the columns of the row. Raises ValueError, TypeError, InvalidTask or InvalidArguments."""

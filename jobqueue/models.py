@@ -241,6 +241,7 @@ class Executor(models.Model):
     versions = models.JSONField(_("versions"), default=dict)
     queues = models.JSONField(_("queues"), default=list)
     queue_limits = models.JSONField(_("concurrency limits"), default=dict)
+    task_types = models.JSONField(_("tasks"), default=list)
     slots = models.IntegerField(_("slots"), default=0)
     started_at = models.DateTimeField(_("started at"))
     heartbeat = models.DateTimeField(_("last heartbeat"))

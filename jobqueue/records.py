@@ -376,6 +376,7 @@ class ExecutorInfo:
     slots: int
     state: str = "RUNNING"
     queue_limits: Mapping[str, int] = field(default_factory=dict)
+    task_types: Sequence[str] = ()  # the tasks that its code declares; written once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

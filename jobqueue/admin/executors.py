@@ -78,7 +78,7 @@ class ExecutorAdmin(ReadOnlyAdmin):
     has_command_permission = permission("command_executor")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request).annotate(now=Now())
+        rows: QuerySet[Any] = super().get_queryset(request).defer("task_types").annotate(now=Now())
         return rows
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:

@@ -19,7 +19,7 @@ from uuid import UUID, uuid4
 import django
 from django.db import connections
 
-from jobqueue import __version__
+from jobqueue import __version__, registry
 from jobqueue.api.schedule_deployments import VERSION, DeclaredSchedules
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import ShuttingDown
@@ -122,6 +122,10 @@ class ExecutorProcess:
             VERSION: DeclaredSchedules.of(self.settings.backend).digest,
         }
 
+    @cached_property
+    def _task_types(self) -> list[str]:
+        return sorted(registry.all())
+
     def executor_info(self) -> ExecutorInfo:
         return ExecutorInfo(
             executor_id=self.executor_id,
@@ -132,6 +136,7 @@ class ExecutorProcess:
             queues=list(self.settings.queues or ()),
             queue_limits=self.settings.queue_limits,
             slots=self.settings.threads,
+            task_types=self._task_types,
             state="DRAINING" if self.loop.is_draining else "PAUSED" if self.loop.is_paused else "RUNNING",
         )
 

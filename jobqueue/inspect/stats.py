@@ -162,7 +162,7 @@ def read_executors(engine: Engine, now: datetime) -> Iterator[ExecutorStats]:
     fallback = FallbackHeartbeat.objects.using(engine.database).values_list("executor_id").annotate(Max("at"))
     # Later ones were written before the clock was set back.
     fallback_heartbeats = dict(fallback.filter(at__lt=now_plus(1.0)))
-    for row in engine.executors.order_by("-heartbeat")[:MAX_EXECUTORS]:
+    for row in engine.executors.defer("task_types").order_by("-heartbeat")[:MAX_EXECUTORS]:
         heartbeat = max(row.heartbeat, fallback_heartbeats.get(row.pk, row.heartbeat))
         silent = max(0.0, (now - heartbeat).total_seconds())
         state = ExecutorState.of(row, silent, engine.options.heartbeat_timeout)

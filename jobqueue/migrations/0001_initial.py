@@ -314,6 +314,7 @@ class Migration(migrations.Migration):
                 ("versions", models.JSONField(default=dict, verbose_name="versions")),
                 ("queues", models.JSONField(default=list, verbose_name="queues")),
                 ("queue_limits", models.JSONField(default=dict, verbose_name="concurrency limits")),
+                ("task_types", models.JSONField(default=list, verbose_name="tasks")),
                 ("slots", models.IntegerField(default=0, verbose_name="slots")),
                 ("started_at", models.DateTimeField(verbose_name="started at")),
                 ("heartbeat", models.DateTimeField(verbose_name="last heartbeat")),

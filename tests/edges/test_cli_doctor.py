@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,9 +21,10 @@ from jobqueue.engine.postgres import connection
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.executor.pools.event_loop import MAX_BODY_THREADS
 from jobqueue.models import FallbackHeartbeat
+from jobqueue.schedule_models import STOPPED_BY
 from tests import tasks
 from tests.edges.cli import BOTH, jobqueue
-from tests.factories import ExecutorFactory, QueueFactory, TaskFactory, ago
+from tests.factories import ExecutorFactory, QueueFactory, ScheduleFactory, TaskFactory, TickFactory, ago
 
 pytestmark = BOTH
 
@@ -143,6 +145,83 @@ def test_naive_moments_are_a_warning(settings, backend) -> None:
 def test_warnings_of_system_checks_are_included(monkeypatch) -> None:
     monkeypatch.setattr(system_checks, "pool_size", lambda _: 10)
     assert any("jobqueue.W003" in text for text in findings_of("default", "warning"))
+
+
+SKIPPED = "its last 10 ticks were all skipped."
+NOTHING_NEXT: dict[str, Any] = {"next_at": None, "due_at": None}
+STOPPED = {**NOTHING_NEXT, "paused_at": ago(60), "paused_by": STOPPED_BY, "pause_reason": "the minute is not valid."}
+
+
+class TestSchedules:
+    @pytest.fixture
+    def add(self, backend, make_executor) -> Any:
+        """Create a schedule beside an executor that knows its task."""
+        make_executor(task_types=["tests.tasks.add"])
+        return partial(ScheduleFactory.create, backend=backend, using=backend, name="report", declared=True)
+
+    @pytest.mark.parametrize(
+        ("columns", "ticks", "level", "text"),
+        [
+            (STOPPED, [], "error", "an error has stopped it: the minute is not valid. Correct it, then run: {resume}"),
+            ({"task_type": "shop.gone"}, [], "error", "no running executor knows its task shop.gone."),
+            ({"due_at": ago(300)}, [], "error", "due 5 min ago, and not enqueued. Look in the log of executors"),
+            (NOTHING_NEXT, [], "warning", "never fires, because its expression has no tick."),
+            ({"paused_at": ago(3 * 86_400)}, [], "warning", "paused for 3 d. Its ticks are skipped. {resume}"),
+            ({}, [(12, "overlap")], "warning", "its last 12 ticks were all skipped. The previous task had not ended."),
+            ({}, [(10, "missed")], "warning", f"{SKIPPED} No executor was running. Keep an executor running, or"),
+            ({}, [(10, "key")], "warning", f"{SKIPPED} Another task had the key. Cancel the task that has"),
+        ],
+    )
+    def test_schedule_that_does_not_run_is_found(self, add, backend, columns, ticks, level, text) -> None:
+        row = add(**columns)
+        for count, reason in ticks:
+            TickFactory.create(using=backend, schedule=row, count=count, reason=reason)
+        resume = f"manage.py jobqueue schedules resume --backend {backend} -- report"
+        (finding,) = [one for one in findings_of(backend, level) if "Schedule report" in one]
+        assert finding.startswith(f"Schedule report (shop/tasks.py:42): {text.format(resume=resume)}")
+
+    @pytest.mark.parametrize(
+        ("columns", "ticks"),
+        [
+            ({}, []),
+            ({"due_at": ago(5)}, []),
+            ({"paused_at": ago(3600)}, [(50, "paused")]),
+            ({"paused_at": ago(3 * 86_400), "resume_at": ago(60)}, []),
+            (NOTHING_NEXT, [(1, "")]),
+            ({"task_type": "shop.gone", "retired": True}, []),
+            ({}, [(9, "overlap")]),
+            ({}, [(12, "overlap"), (1, "")]),
+        ],
+    )
+    def test_schedule_that_runs_is_no_finding(self, add, backend, columns, ticks) -> None:
+        row = add(**columns)
+        for age, (count, reason) in enumerate(reversed(ticks)):
+            TickFactory.create(using=backend, schedule=row, count=count, reason=reason, tick_at=ago(60 * age + 60))
+        assert not [one for level in ("warning", "error") for one in findings_of(backend, level) if "report" in one]
+
+    def test_sound_schedules_are_counted(self, add, backend) -> None:
+        assert not [one for one in findings_of(backend, "ok") if "schedule" in one.lower() and "Backend" in one]
+        add()
+        assert any("1 schedule can run." in one for one in findings_of(backend, "ok"))
+
+    def test_overdue_schedule_without_executors_needs_one(self, backend) -> None:
+        ScheduleFactory.create(backend=backend, using=backend, name="report", due_at=ago(300))
+        (error,) = [one for one in findings_of(backend, "error") if "Schedule" in one]
+        assert error == "Schedule report: due 5 min ago, and not enqueued. manage.py run_executors"
+
+    def test_live_task_of_a_schedule_that_overlaps_is_named(self, add, backend, make) -> None:
+        row = add()
+        TickFactory.create(using=backend, schedule=row, count=10, reason="overlap")
+        task = make(running=True, schedule=row)
+        (warning,) = [one for one in findings_of(backend, "warning") if "Schedule report" in one]
+        assert warning.endswith(f"See: manage.py jobqueue show {task.pk}")
+
+    def test_many_findings_of_one_kind_are_counted(self, add, backend) -> None:
+        for number in range(13):
+            add(name=f"report-{number}", due_at=ago(300))
+        errors = [one for one in findings_of(backend, "error") if "chedule" in one]
+        assert len(errors) == 11
+        assert "3 more schedules like the last one." in errors[-1]
 
 
 @pytest.fixture

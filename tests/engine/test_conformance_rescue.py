@@ -23,12 +23,12 @@ def lost(bench: Bench, **changes) -> ClaimedTask:
 
 class TestHeartbeat:
     def test_first_heartbeat_inserts_executor(self, bench: Bench) -> None:
-        bench.beat(name="web-1", host="h", pid=7, versions={"python": "3"}, queues=["a"], slots=4)
+        bench.beat(name="web-1", host="h", pid=7, versions={"python": "3"}, queues=["a"], slots=4, task_types=["x"])
 
         row = bench.engine.executors.get(pk=bench.executor_id)
         assert (row.backend, row.name, row.host, row.pid) == (bench.engine.alias, "web-1", "h", 7)
         assert (row.versions, row.queues, row.slots, row.state) == ({"python": "3"}, ["a"], 4, "RUNNING")
-        assert row.heartbeat == row.started_at
+        assert (row.task_types, row.heartbeat) == (["x"], row.started_at)
 
     def test_later_heartbeat_updates_only_time_and_state(self, bench: Bench) -> None:
         bench.beat()

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.usefixtures("own_schedules")
 CHECKOUT = Path(__file__).parents[2]
 HERE = "tests/unit/test_declared_schedules.py"
 HOURLY = Every(hours=1)
+SPRING = datetime(2030, 3, 1, tzinfo=UTC)
 declare: Any = schedule  # without its types, as in a file that no type checker reads
 
 
@@ -299,6 +300,33 @@ def test_schedule_for_another_backend_is_a_warning() -> None:
         (message,) = messages()
     assert (message.id, message.level) == ("jobqueue.W005", checks.WARNING)
     assert "The schedule 'report' never fires: the backend 'default' is not a JobQueueBackend." in message.msg
+
+
+@pytest.mark.parametrize(
+    ("expression", "starts_at", "ends_at"),
+    [
+        (Cron("0 0 */30 2 1#5", timezone="UTC"), SPRING, None),  # 30 February never comes
+        (Cron("0 8 1 1 *", timezone="UTC"), SPRING, SPRING + timedelta(days=30)),
+        (Every(days=7, anchor=SPRING), SPRING + timedelta(days=1), SPRING + timedelta(days=6)),
+    ],
+)
+def test_schedule_without_ticks_is_a_warning_with_file_and_line(
+    expression: Cron | Every, starts_at: datetime, ends_at: datetime | None
+) -> None:
+    schedule("report", add, expression, args=[1], starts_at=starts_at, ends_at=ends_at)
+
+    (message,) = messages()
+    line = line_of('schedule("report", add, expression')
+    assert (message.id, message.level) == ("jobqueue.W005", checks.WARNING)
+    assert "The schedule 'report' never fires: its expression has no tick" in message.msg
+    assert f"It is declared in {HERE}:{line}." in message.msg
+
+
+def test_schedule_whose_only_tick_is_its_start_fires() -> None:
+    schedule("report", add, Every(days=7, anchor=SPRING), args=[1], starts_at=SPRING, ends_at=SPRING)
+    schedule("ended", add, HOURLY, args=[1], ends_at=datetime(2020, 1, 1, tzinfo=UTC))
+
+    assert messages() == []
 
 
 SETTINGS = """\

@@ -202,7 +202,7 @@ class Schedules(Part):
     def _record_skipped(self, skipped: Sequence[tuple[Schedule, Skipped]]) -> None:
         """Insert a ScheduleTick per range. A range that follows the newest one, for the same reason, extends it."""
         now, ticks = self.now(), self.db.ticks
-        newest = self._newest_ticks({row.pk for row, _ in skipped})
+        newest = self.newest_ticks({row.pk for row, _ in skipped})
         added: list[ScheduleTick] = []
         extended: list[ScheduleTick] = []
         for row, skip in sorted(skipped, key=lambda item: item[1].first_at):
@@ -219,8 +219,8 @@ class Schedules(Part):
         ticks.bulk_update(extended, ["last_at", "count", "recorded_at"])
         self._tasks.counters.add_skipped_ticks(skipped)
 
-    def _newest_ticks(self, schedule_ids: Collection[int]) -> dict[int, ScheduleTick]:
-        """Return the newest tick of each schedule that was not started by people."""
+    def newest_ticks(self, schedule_ids: Collection[int]) -> dict[int, ScheduleTick]:
+        """Return the newest tick, or range of skipped ticks, of each schedule. Those that people ran do not count."""
         ticks = self.db.ticks.filter(trigger=ScheduleTick.Trigger.SCHEDULE)
         of_schedule = ticks.filter(schedule_id=OuterRef("pk")).order_by("-tick_at").values("pk")[:1]
         newest = self.db.schedules.filter(pk__in=schedule_ids).annotate(newest=Subquery(of_schedule)).values("newest")
@@ -248,14 +248,12 @@ class Schedules(Part):
         """
         Delete ticks that were recorded before TICK_RETENTION, the oldest first. Return how many.
 
-        The newest of each schedule and trigger stays. Locks: the rows FOR UPDATE, skipping locked ones.
+        The newest of each schedule stays. Locks: the rows FOR UPDATE, skipping locked ones.
         """
         kept_seconds = self.db.options.tick_retention
         if kept_seconds is None:
             return 0
-        newer = self.db.ticks.filter(
-            schedule_id=OuterRef("schedule_id"), trigger=OuterRef("trigger"), tick_at__gt=OuterRef("tick_at")
-        )
+        newer = self.db.ticks.filter(schedule_id=OuterRef("schedule_id"), tick_at__gt=OuterRef("tick_at"))
         old = self.db.ticks.filter(schedule__backend=self.db.backend, recorded_at__lte=now_plus(-kept_seconds))
         rows = old.filter(Exists(newer)).order_by("recorded_at").only("pk")
         with self.db.transaction():
@@ -307,7 +305,7 @@ class Schedules(Part):
 
     def _first_tick(self, row: Schedule, now: datetime) -> datetime | None:
         """Return the first tick of a new timing, later than any tick so far: a clock may have been set back."""
-        newest = self._newest_ticks([row.pk]).get(row.pk)
+        newest = self.newest_ticks([row.pk]).get(row.pk)
         after = [now, row.waiting_at, newest and newest.last_at, row.starts_at and row.starts_at - RESOLUTION]
         return first_tick(expression_of(row), policy_of(row), aware(max(moment for moment in after if moment)))
 

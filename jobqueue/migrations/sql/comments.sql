@@ -73,6 +73,7 @@ COMMENT ON TABLE jobqueue_executor IS
     'HEARTBEAT_TIMEOUT (30 s). When the heartbeat is older than the timeout, others take its tasks.';
 COMMENT ON COLUMN jobqueue_executor.queues IS 'Queues that it serves: JSON array. An empty one is every queue.';
 COMMENT ON COLUMN jobqueue_executor.queue_limits IS 'Concurrency limits of queues in this process: JSON object.';
+COMMENT ON COLUMN jobqueue_executor.task_types IS 'Names of the tasks that its code declares: JSON array.';
 COMMENT ON COLUMN jobqueue_executor.slots IS 'Number of threads for tasks.';
 COMMENT ON COLUMN jobqueue_executor.state IS 'RUNNING; PAUSED: claims nothing; DRAINING: stops when its tasks end; STOPPED.';
 COMMENT ON COLUMN jobqueue_executor.command IS 'PAUSE, RESUME or STOP. The executor empties it within about a second.';
@@ -87,11 +88,15 @@ $$Counters by backend, queue and task type: of one minute, kept for a day, or of
 
 Executors add the rows of jobqueue_counterdelta every few seconds. Pruning tasks does not change the counters.
 submitted: tasks created. completed: tasks that ended SUCCESSFUL. failed: attempts that failed. retries: failed attempts
-that another attempt follows. dead: tasks that ended FAILED. lost: executor losses. wait_seconds: sum of the times from
-READY to the claim. run_seconds: sum of the times that attempts ran. waits, runs: histograms of both, JSON arrays.$$;
+that another attempt follows. dead: tasks that ended FAILED. lost: executor losses. ticks_enqueued: ticks of schedules
+that became a task. ticks_overlap, ticks_paused, ticks_missed, ticks_key: ticks that were skipped, by reason.
+wait_seconds: sum of the times from READY to the claim. run_seconds: sum of the times that attempts ran.
+lateness_seconds: sum of the times from the moment when a tick was due to its task. waits, runs, lateness: histograms of
+these times, JSON arrays.$$;
 COMMENT ON TABLE jobqueue_counterdelta IS
     'What a transaction adds to jobqueue_counter. Rows are only inserted: no transaction waits for another. NULL is 0. '
-    'attempts: how many fell into wait_bucket and run_bucket, which are indexes into waits and runs.';
+    'attempts: how many fell into wait_bucket and run_bucket, which are indexes into waits and runs. '
+    'ticks_enqueued: how many fell into lateness_bucket.';
 
 COMMENT ON FUNCTION {schema}.jobqueue_create_task IS
 $$Create a task in the caller's transaction. Return its id, or the id of the unfinished task that has the key.

@@ -1,0 +1,122 @@
+"""The checks of `doctor` about schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from shlex import quote
+
+from django.core import checks
+
+from jobqueue.cli.console import many
+from jobqueue.engine.engine import Engine
+from jobqueue.inspect.formatting import duration
+from jobqueue.inspect.stats import BackendStats
+from jobqueue.models import Schedule, ScheduleTick
+from jobqueue.schedule_models import STOPPED_BY
+
+OVERDUE_LONG = timedelta(seconds=30)  # executors enqueue a tick within a second
+PAUSED_LONG = timedelta(days=1)
+SKIPPED_OFTEN = 10  # ticks in a row, for one reason
+MAX_LISTED = 10  # findings of one check
+ADVICE = {
+    ScheduleTick.Reason.OVERLAP: "Its task takes longer than the interval: give it a timeout, or change overlap.",
+    ScheduleTick.Reason.MISSED: "Keep an executor running, or change catch_up.",
+    ScheduleTick.Reason.KEY: "Cancel the task that has the key, or change the key.",
+}
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A schedule, its newest tick, and what its checks compare it with. known_tasks: those of running executors."""
+
+    row: Schedule
+    newest: ScheduleTick | None
+    engine: Engine
+    stats: BackendStats
+    known_tasks: Collection[str]
+
+    @property
+    def title(self) -> str:
+        return f"Schedule {self.row.name}{f' ({self.row.declared_at})' if self.row.declared_at else ''}"
+
+    @property
+    def resume(self) -> str:
+        backend = f"--backend {quote(self.stats.backend)}"
+        return f"manage.py jobqueue schedules resume {backend} -- {quote(self.row.name)}"
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.row.paused_at is not None and self.row.paused_by == STOPPED_BY
+
+
+def schedule_findings(engine: Engine, stats: BackendStats) -> Iterator[checks.CheckMessage]:
+    """Find schedules that do not run, and say why."""
+    rows = list(engine.db.schedules.active().defer("new_task").order_by("name"))
+    newest = engine.schedules.newest_ticks([row.pk for row in rows])
+    alive = engine.executors.filter(pk__in=[executor.row.pk for executor in stats.alive])
+    known_tasks = set().union(*alive.values_list("task_types", flat=True))
+    schedules = [Checked(row, newest.get(row.pk), engine, stats, known_tasks) for row in rows]
+    is_sound = True
+    for check in (_stopped, _unknown_task, _overdue, _never_fires, _paused, _always_skipped):
+        found = [message for schedule in schedules for message in check(schedule)]
+        yield from found[:MAX_LISTED]
+        if others := found[MAX_LISTED:]:
+            text = f"Backend {stats.backend}: {many(len(others), 'more schedule')} like the last one."
+            yield checks.CheckMessage(others[0].level, text, hint=others[0].hint)
+        is_sound = is_sound and not found
+    if rows and is_sound:
+        yield checks.Info(f"Backend {stats.backend}: {many(len(rows), 'schedule')} can run.")
+
+
+def _stopped(schedule: Checked) -> Iterator[checks.CheckMessage]:
+    if schedule.is_stopped:
+        text = f"{schedule.title}: an error has stopped it: {schedule.row.pause_reason}"
+        yield checks.Error(text, hint=f"Correct it, then run: {schedule.resume}")
+
+
+def _unknown_task(schedule: Checked) -> Iterator[checks.CheckMessage]:
+    if schedule.known_tasks and schedule.row.task_type not in schedule.known_tasks:
+        text = f"{schedule.title}: no running executor knows its task {schedule.row.task_type}."
+        yield checks.Error(text, hint="Start executors with the code of the task, or pause the schedule.")
+
+
+def _overdue(schedule: Checked) -> Iterator[checks.CheckMessage]:
+    due_at, now = schedule.row.due_at, schedule.stats.now
+    if due_at is not None and now - due_at > OVERDUE_LONG:
+        text = f"{schedule.title}: due {duration(now - due_at)} ago, and not enqueued."
+        is_alive = "Look in the log of executors for errors, and for a session that keeps its row locked."
+        yield checks.Error(text, hint=is_alive if schedule.stats.alive else "manage.py run_executors")
+
+
+def _never_fires(schedule: Checked) -> Iterator[checks.CheckMessage]:
+    if schedule.row.next_at is None and schedule.newest is None and not schedule.is_stopped:
+        text = f"{schedule.title}: never fires, because its expression has no tick."
+        yield checks.Warning(text, hint="Correct its expression, starts_at or ends_at, or remove it.")
+
+
+def _paused(schedule: Checked) -> Iterator[checks.CheckMessage]:
+    row, now = schedule.row, schedule.stats.now
+    is_over = row.resume_at is not None and row.resume_at <= now
+    if row.paused_at is None or schedule.is_stopped or is_over or now - row.paused_at <= PAUSED_LONG:
+        return
+    text = f"{schedule.title}: paused for {duration(now - row.paused_at)}. Its ticks are skipped."
+    yield checks.Warning(text, hint=schedule.resume)
+
+
+def _always_skipped(schedule: Checked) -> Iterator[checks.CheckMessage]:
+    newest = schedule.newest
+    if newest is None or newest.reason not in ADVICE or newest.count < SKIPPED_OFTEN:
+        return
+    reason = ScheduleTick.Reason(newest.reason)
+    advice = ADVICE[reason]
+    if reason == ScheduleTick.Reason.OVERLAP and (pk := _live_task(schedule)):
+        advice = f"{advice} See: manage.py jobqueue show {pk}"
+    text = f"{schedule.title}: its last {newest.count:,} ticks were all skipped. {reason.label}."
+    yield checks.Warning(text, hint=advice)
+
+
+def _live_task(schedule: Checked) -> object:
+    tasks = schedule.engine.tasks.live().filter(schedule_id=schedule.row.pk)
+    return tasks.order_by("enqueued_at").values_list("pk", flat=True).first()
