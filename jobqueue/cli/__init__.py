@@ -2,7 +2,8 @@
 `manage.py jobqueue`. Each verb is a function of the console, which writes, and of the flags.
 
 `status`, `show` and `tail` read. `executors` lists executors and commands them. `queues` pauses and limits, `bulk`
-requeues, cancels and prunes, `enqueue` submits tasks and sends messages. `doctor` checks the site, on PostgreSQL with
-`postgres_checks`. `import_celery_beat` creates schedules from what `celery_entries` reads. `arguments` reads values,
-`backends` finds the engines. `management/commands/jobqueue.py` lists the verbs and their flags.
+requeues, cancels and prunes, `enqueue` submits tasks and sends messages. `schedules` reads and changes schedules.
+`doctor` checks the site, with `schedule_checks` and, on PostgreSQL, with `postgres_checks`. `import_celery_beat`
+creates schedules from what `celery_entries` reads. `arguments` reads values, `backends` finds the engines.
+`management/commands/jobqueue.py` lists the verbs and their flags.
 """

@@ -67,7 +67,7 @@ def schedule_findings(engine: Engine, stats: BackendStats) -> Iterator[checks.Ch
             yield checks.CheckMessage(others[0].level, text, hint=others[0].hint)
         is_sound = is_sound and not found
     if rows and is_sound:
-        yield checks.Info(f"Backend {stats.backend}: {many(len(rows), 'schedule')} can run.")
+        yield checks.Info(f"Backend {stats.backend}: no problem in {many(len(rows), 'schedule')}.")
 
 
 def _stopped(schedule: Checked) -> Iterator[checks.CheckMessage]:

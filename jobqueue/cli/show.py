@@ -59,9 +59,9 @@ def _lines(task: Task, page: Mapping[str, Any], width: int) -> Iterator[str]:
     yield from (
         f"{title:<{WIDTH}}  {value}" for title, value in _details(task, page).items() if value not in (None, "")
     )
-    yield from _values("Arguments", page["arguments"])
+    yield from value_lines("Arguments", page["arguments"])
     for name in ("result", "state", "metadata", "options"):
-        yield from _values(name.capitalize(), [page[name]] if page[name] else [])
+        yield from value_lines(name.capitalize(), [page[name]] if page[name] else [])
     for error in page["errors"]:
         at = f", {_text(error['at'])}" if error["at"] else ""
         by = f" on {error['executor']}" if error.get("executor") else ""
@@ -100,7 +100,7 @@ def _ago(moment: datetime, now: datetime) -> str:
     return f"{_text(moment)} {local(moment):%Z} ({words})".replace("  ", " ")
 
 
-def _values(title: str, values: Iterable[DisplayedValue]) -> Iterator[str]:
+def value_lines(title: str, values: Iterable[DisplayedValue]) -> Iterator[str]:
     for place, value in enumerate(values):
         if place == 0:
             yield from ("", title)

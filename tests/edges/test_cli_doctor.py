@@ -184,7 +184,6 @@ class TestSchedules:
         ("columns", "ticks"),
         [
             ({}, []),
-            ({"due_at": ago(5)}, []),
             ({"paused_at": ago(3600)}, [(50, "paused")]),
             ({"paused_at": ago(3 * 86_400), "resume_at": ago(60)}, []),
             (NOTHING_NEXT, [(1, "")]),
@@ -199,10 +198,14 @@ class TestSchedules:
             TickFactory.create(using=backend, schedule=row, count=count, reason=reason, tick_at=ago(60 * age + 60))
         assert not [one for level in ("warning", "error") for one in findings_of(backend, level) if "report" in one]
 
+    def test_schedule_that_was_due_a_moment_ago_is_no_finding(self, add, backend) -> None:
+        add(due_at=ago(5))
+        assert not [one for one in findings_of(backend, "error") if "report" in one]
+
     def test_sound_schedules_are_counted(self, add, backend) -> None:
         assert not [one for one in findings_of(backend, "ok") if "schedule" in one.lower() and "Backend" in one]
         add()
-        assert any("1 schedule can run." in one for one in findings_of(backend, "ok"))
+        assert any("no problem in 1 schedule." in one for one in findings_of(backend, "ok"))
 
     def test_overdue_schedule_without_executors_needs_one(self, backend) -> None:
         ScheduleFactory.create(backend=backend, using=backend, name="report", due_at=ago(300))

@@ -14,7 +14,19 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser, no_translations
 from django.db import DatabaseError
 
-from jobqueue.cli import arguments, bulk, doctor, enqueue, executors, import_celery_beat, queues, show, status, tail
+from jobqueue.cli import (
+    arguments,
+    bulk,
+    doctor,
+    enqueue,
+    executors,
+    import_celery_beat,
+    queues,
+    schedules,
+    show,
+    status,
+    tail,
+)
 from jobqueue.cli.console import EXIT_INTERRUPTED, Console, first_line
 from jobqueue.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, InvalidTask
 from jobqueue.exceptions import JobQueueError
@@ -51,6 +63,7 @@ class Command(BaseCommand):
         add_changing_verbs(add)
         add_queue_and_executor_verbs(add)
         add_sending_verbs(add)
+        add_schedule_verbs(add)
         add_import_verbs(add)
 
     @no_translations
@@ -111,15 +124,7 @@ def add_changing_verbs(add: Add) -> None:
 def add_queue_and_executor_verbs(add: Add) -> None:
     verb = add("pause", queues.pause, "Pause queues: executors claim no more of their tasks.")
     verb.add_argument("queues", nargs="+", metavar="QUEUE", help="name of a queue")
-    verb.add_argument("--reason", default="", help="why; status and the admin show it")
-    verb.add_argument("--by", help="who pauses the queue (default: your login name)")
-    end = verb.add_mutually_exclusive_group()
-    end.add_argument(
-        "--until", type=arguments.moment, metavar="WHEN", help="resume at this time, such as 2030-01-31T09:00"
-    )
-    end.add_argument(
-        "--for", type=arguments.duration, dest="until", metavar="TIME", help="resume after this time, such as 30m or 2h"
-    )
+    _add_pause(verb)
     verb = add("resume", queues.resume, "Resume paused queues.")
     verb.add_argument("queues", nargs="+", metavar="QUEUE", help="name of a queue")
     verb = add("limit", queues.limit, "Limit how many tasks of a queue run at once across all executors.")
@@ -166,6 +171,43 @@ def add_import_verbs(add: Add) -> None:
     verb.add_argument("--map-file", type=arguments.names_in_file, default={}, metavar="FILE", help=file)
 
 
+def add_schedule_verbs(add: Add) -> None:
+    text = "List schedules. With an action: show one, pause, resume, run or backfill it."
+    verb = add("schedules", schedules.list_schedules, text)
+    verb.add_argument("--all", action="store_true", help="also those that code no longer declares")
+    actions = verb.add_subparsers(metavar="ACTION", title="actions", parser_class=arguments.Parser)
+
+    def add_action(name: str, run: Callable[[Console, Any], None], text: str, *, many: bool = False) -> CommandParser:
+        action: CommandParser = actions.add_parser(name, help=text, description=text)
+        what = "name of a schedule"
+        if many:
+            action.add_argument("names", nargs="+", metavar="NAME", help=what)
+        else:
+            action.add_argument("name", metavar="NAME", help=what)
+        # Unless given here, the values before the action are kept.
+        action.add_argument("--backend", metavar="ALIAS", default=SUPPRESS, help="alias in TASKS")
+        action.add_argument("--json", action="store_true", default=SUPPRESS, help="write JSON")
+        action.set_defaults(run=run, parser=action)
+        _add_django_options(action)
+        return action
+
+    add_action("show", schedules.show, "Show a schedule, its next ticks, and its last ones with their tasks.")
+    text = "Show the next ticks, with notes where daylight saving moves one."
+    action = add_action("next", schedules.next_, text)
+    action.add_argument("-n", "--lines", type=arguments.within(1, 1000), default=10, help="number of ticks (10)")
+    _add_pause(add_action("pause", schedules.pause, "Pause schedules: their ticks are skipped.", many=True))
+    add_action("resume", schedules.resume, "Resume paused schedules.", many=True)
+    add_action("run", schedules.run, "Enqueue a task of a schedule now, and print its id.")
+    text = "Enqueue tasks for the ticks of a past range that have none."
+    action = add_action("backfill", schedules.backfill, text)
+    when = "such as 2030-01-31T09:00, or 7d for seven days ago"
+    start = f"first moment of the range, {when}"
+    action.add_argument("--from", type=arguments.moment, dest="start", required=True, metavar="WHEN", help=start)
+    end = f"last moment of the range, {when} (default: now)"
+    action.add_argument("--to", type=arguments.moment, dest="end", default="0s", metavar="WHEN", help=end)
+    _add_questions(action)
+
+
 def _add_django_options(verb: CommandParser) -> None:
     """Accept Django's options after the verb, too. Unless given there, those before the verb are kept."""
     group = verb.add_argument_group("Django's options")
@@ -197,7 +239,23 @@ def _add_bulk(verb: CommandParser, statuses: Iterable[Status]) -> None:
     _add_confirmation(verb, max_batch=10_000, batch=1000)
 
 
-def _add_confirmation(verb: CommandParser, *, max_batch: int, batch: int) -> None:
+def _add_pause(verb: CommandParser) -> None:
+    verb.add_argument("--reason", default="", help="why; status and the admin show it")
+    verb.add_argument("--by", help="who pauses it (default: your login name)")
+    end = verb.add_mutually_exclusive_group()
+    end.add_argument(
+        "--until", type=arguments.moment, metavar="WHEN", help="resume at this time, such as 2030-01-31T09:00"
+    )
+    end.add_argument(
+        "--for", type=arguments.duration, dest="until", metavar="TIME", help="resume after this time, such as 30m or 2h"
+    )
+
+
+def _add_questions(verb: CommandParser) -> None:
     verb.add_argument("--dry-run", action="store_true", help="only print the number of tasks")
     verb.add_argument("--yes", action="store_true", help="do not ask for a confirmation")
+
+
+def _add_confirmation(verb: CommandParser, *, max_batch: int, batch: int) -> None:
+    _add_questions(verb)
     verb.add_argument("--batch", type=count(max_batch), default=batch, help=f"tasks per transaction ({batch:,})")

@@ -1,0 +1,322 @@
+"""`schedules`: list schedules, show one with its ticks, pause, resume, run now, backfill."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.core.management.base import CommandError
+from django.db import transaction
+
+from jobqueue.api import schedules as api
+from jobqueue.cli.backends import engine_of, engines
+from jobqueue.cli.console import Column, Console, log, many, shell_user
+from jobqueue.cli.show import value_lines
+from jobqueue.engine.engine import Engine
+from jobqueue.inspect.formatting import duration, local
+from jobqueue.inspect.payload_display import read, show_arguments
+from jobqueue.inspect.schedules import RECENT, Run, UpcomingTick, describe, history, next_ticks, recent_runs, with_tasks
+from jobqueue.models import Schedule
+from jobqueue.schedule_models import STOPPED_BY
+from jobqueue.schedules.rows import aware
+
+PAGE = 100  # schedules whose last ticks are read together
+SHOWN_TICKS = 5  # next ones, by `show`
+SCHEDULES = (
+    Column("SCHEDULE", is_flexible=True),
+    Column("RUNS", is_flexible=True),
+    Column("NEXT TICK"),
+    Column("LAST TICK"),
+    Column("STATUS"),
+)
+UPCOMING = (Column("LOCAL TIME"), Column("UTC"), Column("NOTE"))
+RECORDED = (Column("LAST TICKS"), Column("STATUS"), Column("DURATION", is_right=True), Column("TASK OR REASON"))
+DETAILS = {
+    "task_type": "Task",
+    "backend": "Backend",
+    "declared_at": "Declared in",
+    "starts_at": "Starts",
+    "ends_at": "Ends",
+    "overlap": "Overlap",
+    "catch_up": "Catch up",
+    "jitter_seconds": "Jitter in seconds",
+    "waiting_at": "Waiting tick",
+}
+WIDTH = max(map(len, DETAILS.values()))
+
+
+@dataclass(frozen=True)
+class Found:
+    """A schedule with its last ticks, newest first. now: of the database."""
+
+    row: Schedule
+    runs: Sequence[Run]
+    now: datetime
+
+    @property
+    def state(self) -> str:
+        row = self.row
+        if row.retired_at is not None:
+            return "removed"
+        if row.paused_at is not None and (row.resume_at is None or row.resume_at > self.now):
+            return "stopped" if row.paused_by == STOPPED_BY else "paused"
+        return "ended" if row.next_at is None else "active"
+
+    @property
+    def sentence(self) -> str:
+        """Why it does not run; empty if it does."""
+        row = self.row
+        match self.state:
+            case "removed":
+                return f"{row.name} was removed from {row.declared_at}."
+            case "stopped":
+                return f"{row.name} was stopped by an error: {row.pause_reason}"
+            case "paused":
+                by = f" by {row.paused_by}" if row.paused_by else ""
+                until = f" until {_text(row.resume_at)}" if row.resume_at else ""
+                reason = f" Reason: {row.pause_reason}." if row.pause_reason else ""
+                return f"{row.name} is paused{by}{until}. Its ticks are skipped.{reason}"
+            case "ended":
+                return f"{row.name} has no next tick."
+        return ""
+
+
+# --- read
+
+
+def list_schedules(console: Console, flags: Any) -> None:
+    """List the schedules of every backend. Those that code no longer declares are shown with --all."""
+    found = [one for engine in engines(flags.backend) for one in _all(engine, with_removed=flags.all)]
+    if console.is_json:
+        console.write_json([_as_json(one) for one in found])
+    elif found:
+        console.table(SCHEDULES, [_line(one) for one in found])
+        for one in found:
+            if one.sentence:
+                console.write(one.sentence)
+    else:
+        console.say("There are no schedules. Declare one with jobqueue.schedule().")
+
+
+def show(console: Console, flags: Any) -> None:
+    """Show a schedule, its next ticks, and its last ones with their tasks."""
+    engine = engine_of(flags.backend)
+    row = _find(engine, flags.name, with_removed=True)
+    found = Found(row, with_tasks(list(history(row)[:RECENT])), engine.now())
+    upcoming = _next_ticks(row, SHOWN_TICKS)
+    if console.is_json:
+        ticks = {"next": [_next_as_json(tick) for tick in upcoming], "last": [_run_as_json(run) for run in found.runs]}
+        console.write_json({**_as_json(found), **ticks})
+        return
+    for line in _lines(engine, found):
+        console.write(line)
+    if upcoming:
+        console.write()
+        console.table((Column("NEXT TICKS"), *UPCOMING[1:]), [_next_line(tick) for tick in upcoming])
+    if found.runs:
+        console.write()
+        console.table(RECORDED, [_run_line(run) for run in found.runs])
+
+
+def next_(console: Console, flags: Any) -> None:
+    """Show the next ticks of a schedule, with notes where daylight saving moves one."""
+    engine = engine_of(flags.backend)
+    found = Found(_find(engine, flags.name), (), engine.now())
+    upcoming = _next_ticks(found.row, flags.lines)
+    if found.sentence:
+        console.say(found.sentence)
+    if console.is_json:
+        console.write_json([_next_as_json(tick) for tick in upcoming])
+    elif upcoming:
+        console.table(UPCOMING, [_next_line(tick) for tick in upcoming])
+
+
+# --- change
+
+
+def pause(console: Console, flags: Any) -> None:
+    """Pause schedules: all, or none if one of the values is invalid."""
+    engine = engine_of(flags.backend)
+    by = shell_user() if flags.by is None else flags.by
+    rows = [_find(engine, name) for name in flags.names]
+    with _value_errors(), transaction.atomic(using=engine.database):
+        for row in rows:
+            api.pause(row.name, by=by, reason=flags.reason, until=flags.until, backend=engine.alias)
+    for row in rows:
+        until = flags.until and str(flags.until)
+        log("pause", flags.by, schedule=row.name, backend=engine.alias, reason=flags.reason, until=until)
+    _report(console, engine, flags.names)
+
+
+def resume(console: Console, flags: Any) -> None:
+    """Resume schedules: all, or none if one of them cannot be used."""
+    engine = engine_of(flags.backend)
+    rows = [_find(engine, name) for name in flags.names]
+    before = {row.name: Found(row, (), engine.now()).state for row in rows}
+    with _value_errors(), transaction.atomic(using=engine.database):
+        for row in rows:
+            api.resume(row.name, backend=engine.alias)
+    for row in rows:
+        if before[row.name] not in ("paused", "stopped"):
+            console.say(f"{row.name} was not paused.")
+        log("resume", schedule=row.name, backend=engine.alias)
+    _report(console, engine, flags.names)
+
+
+def run(console: Console, flags: Any) -> None:
+    """Enqueue a task of a schedule now, and print its id."""
+    engine = engine_of(flags.backend)
+    row = _find(engine, flags.name)
+    with _value_errors():
+        pk = api.run(row.name, backend=engine.alias)
+    log("run", schedule=row.name, id=str(pk), backend=engine.alias)
+    console.report({"id": pk, "task": row.task_type}, str(pk))
+
+
+def backfill(console: Console, flags: Any) -> None:
+    """Enqueue tasks for the ticks of a range that have none."""
+    engine = engine_of(flags.backend)
+    row = _find(engine, flags.name)
+    start, end = (_moment(engine, value) for value in (flags.start, flags.end))
+    with _value_errors():
+        preview = api.preview_backfill(row.name, start, end, backend=engine.alias)
+    count, ticks = len(preview.ticks), preview.ticks
+    between = f" between {_text(ticks[0])} and {_text(ticks[-1])}" if ticks else ""
+    expected = f"{many(count, 'task')} of {row.name}, for ticks{between}" if ticks else "no task"
+    others = f" {many(preview.existing, 'tick')} of the range became a task before." if preview.existing else ""
+    if flags.dry_run:
+        fields = {"would_enqueue": count, "existing": preview.existing, "ticks": ticks}
+        console.report(fields, f"Would enqueue {expected}.{others}")
+        return
+    if ticks:
+        console.confirm(f"Enqueue {expected}?{others}", is_confirmed=flags.yes)
+        with _value_errors():
+            count = api.backfill(row.name, start, end, backend=engine.alias)
+        log("backfill", schedule=row.name, start=str(start), end=str(end), tasks=count, backend=engine.alias)
+    console.report({"enqueued": count, "existing": preview.existing}, f"Enqueued {many(count, 'task')}.{others}")
+
+
+@contextmanager
+def _value_errors() -> Iterator[None]:
+    """Report a value that was refused in one line."""
+    try:
+        yield
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+
+
+def _report(console: Console, engine: Engine, names: Sequence[str]) -> None:
+    now = engine.now()
+    found = [Found(_find(engine, name), (), now) for name in dict.fromkeys(names)]
+    if console.is_json:
+        console.write_json([_as_json(one) for one in found])
+        return
+    for one in found:
+        console.write(one.sentence or f"{one.row.name} is active. Its next tick: {_text(one.row.next_at)}.")
+
+
+# --- find
+
+
+def _all(engine: Engine, *, with_removed: bool) -> Iterator[Found]:
+    rows = engine.db.schedules if with_removed else engine.db.schedules.active()
+    now, ordered = engine.now(), list(rows.order_by("name"))
+    for start in range(0, len(ordered), PAGE):
+        page = ordered[start : start + PAGE]
+        runs = recent_runs(page, 1)
+        yield from (Found(row, runs[row.pk], now) for row in page)
+
+
+def _find(engine: Engine, name: str, *, with_removed: bool = False) -> Schedule:
+    """Return a schedule. Raises CommandError that names similar ones."""
+    rows = engine.db.schedules if with_removed else engine.db.schedules.active()
+    if row := rows.filter(name=name).first():
+        return row
+    near = difflib.get_close_matches(name, rows.values_list("name", flat=True), n=3)
+    advice = f"Did you mean {' or '.join(near)}?" if near else "See: manage.py jobqueue schedules"
+    raise CommandError(f"No schedule of the backend {engine.alias!r} is named {name!r}. {advice}")
+
+
+def _moment(engine: Engine, value: datetime | timedelta) -> datetime:
+    """Return a time of the command line. A duration counts back from now."""
+    return aware(engine.now() - value if isinstance(value, timedelta) else value)
+
+
+def _next_ticks(row: Schedule, count: int) -> list[UpcomingTick]:
+    """Return the next ticks; none of a row that cannot be used."""
+    try:
+        return next_ticks(row, count)
+    except ValueError:
+        return []
+
+
+# --- write
+
+
+def _line(found: Found) -> tuple[object, ...]:
+    row = found.row
+    upcoming = _text(row.next_at) if found.state == "active" else found.state
+    last = found.runs[0] if found.runs else None
+    return row.name, describe(row), upcoming, _text(last.tick.last_at) if last else "–", last.status if last else "–"
+
+
+def _lines(engine: Engine, found: Found) -> Iterator[str]:
+    row = found.row
+    yield f"{row.name}  {found.state}"
+    yield f"{describe(row)}."
+    if found.sentence:
+        yield found.sentence
+    yield ""
+    for column, title in DETAILS.items():
+        if value := getattr(row, column):
+            yield f"{title:<{WIDTH}}  {_text(value) if isinstance(value, datetime) else value}"
+    template = row.new_task if isinstance(row.new_task, dict) else {}
+    args, kwargs = read(template.get("args", "[]")), read(template.get("kwargs", "{}"))
+    yield from value_lines("Arguments", show_arguments(row.task_type, args, kwargs, engine.options.redact))
+
+
+def _text(moment: datetime | None) -> str:
+    """Return a time in the site's time zone."""
+    return "–" if moment is None else f"{local(moment):%Y-%m-%d %H:%M:%S %Z}".rstrip()
+
+
+def _next_line(tick: UpcomingTick) -> tuple[object, ...]:
+    return f"{tick.local:%Y-%m-%d %H:%M:%S %Z}", f"{tick.tick_at:%Y-%m-%d %H:%M:%S}", tick.note
+
+
+def _run_line(run: Run) -> tuple[object, ...]:
+    tick = run.tick
+    count = f"{many(tick.count, 'tick')}, the first {_text(tick.tick_at)}" if tick.count > 1 else ""
+    reason = f"{tick.get_reason_display()}. {count}".rstrip(" ")
+    length = "–" if run.duration is None else duration(run.duration)
+    return _text(tick.last_at), run.status, length, tick.task_id or reason
+
+
+def _as_json(found: Found) -> dict[str, Any]:
+    row = found.row
+    columns = (
+        "name", "backend", "task_type", "expression", "timezone", "next_at", "waiting_at", "paused_at", "paused_by",
+        "pause_reason", "resume_at", "declared_at",
+    )  # fmt: skip
+    last = _run_as_json(found.runs[0]) if found.runs else None
+    return {
+        **{column: getattr(row, column) for column in columns},
+        "words": describe(row),
+        "state": found.state,
+        "last_tick": last,
+    }
+
+
+def _next_as_json(tick: UpcomingTick) -> dict[str, Any]:
+    return {"tick_at": tick.tick_at, "local": tick.local, "note": tick.note}
+
+
+def _run_as_json(run: Run) -> dict[str, Any]:
+    tick = run.tick
+    columns = ("tick_at", "last_at", "count", "trigger", "reason", "task_id", "recorded_at")
+    seconds = None if run.duration is None else run.duration.total_seconds()
+    return {**{column: getattr(tick, column) for column in columns}, "status": run.status, "duration_seconds": seconds}
