@@ -269,6 +269,12 @@ class JobQueueBackend(BaseTaskBackend):
             engine, {row.queue_name for row, answer in new if answer.created and answer.status is Status.READY}
         )
 
+    def announce(self, ids: Sequence[UUID]) -> None:
+        """Send task_enqueued for tasks that were inserted in another way than by enqueue()."""
+        if is_heard(task_enqueued, logging.DEBUG):
+            known = [(row, registry.get(row.task_type)) for row in self._stored(ids).values()]
+            self._send_enqueued([results.from_row(row, task) for row, task in known if task is not None])
+
     def _send_enqueued(self, created: Sequence[AnyResult]) -> None:
         if is_heard(task_enqueued, logging.DEBUG):
             for result in created:

@@ -6,10 +6,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice, takewhile
+from typing import Any
 from uuid import UUID
 
 from jobqueue.api.notifications import notify_after_commit
 from jobqueue.api.queues import pause_columns
+from jobqueue.compat import task_backends
 from jobqueue.declared_schedules import Declaration
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
@@ -69,7 +71,7 @@ def run(name: str, *, backend: str = "default") -> UUID:
     answer = engine.schedules.run_now(row.pk)
     if not answer.created:
         raise DuplicateKey(f"The task {answer.id} has not ended and has the key of the schedule {name!r}.")
-    _notify(engine, row, [answer])
+    _announce(engine, row, [answer])
     return answer.id
 
 
@@ -94,7 +96,7 @@ def backfill(name: str, start: datetime, end: datetime, *, backend: str = "defau
     row = _find(engine, name)
     ticks = _backfill_of(engine, row, start, end).ticks
     answers = engine.schedules.backfill(row.pk, ticks)
-    _notify(engine, row, answers)
+    _announce(engine, row, answers)
     return sum(answer.created for answer in answers)
 
 
@@ -180,6 +182,10 @@ def _backfill_of(engine: Engine, row: Schedule, start: datetime, end: datetime) 
     return Backfill(missing, len(found) - len(missing))
 
 
-def _notify(engine: Engine, row: Schedule, answers: Collection[Enqueued]) -> None:
-    if any(answer.created and answer.status is Status.READY for answer in answers):
+def _announce(engine: Engine, row: Schedule, answers: Collection[Enqueued]) -> None:
+    """Notify executors after the commit, and send task_enqueued, as enqueue() does."""
+    created = [answer for answer in answers if answer.created]
+    if any(answer.status is Status.READY for answer in created):
         notify_after_commit(engine, {queue_name_of(row)})
+    backend: Any = task_backends[engine.alias]
+    backend.announce([answer.id for answer in created])

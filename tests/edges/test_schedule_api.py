@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from jobqueue.api import schedules as api
+from jobqueue.compat import task_enqueued
 from jobqueue.declared_schedules import Declaration
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import DuplicateKey, ScheduleChanged, ScheduleNotFound
@@ -107,6 +108,26 @@ def test_run_now_enqueues_a_task_also_while_paused() -> None:
     task = Task.objects.get(pk=api.run("report"))
     tick = ScheduleTick.objects.get()
     assert (tick.trigger, tick.task_id, task.args) == ("manual", task.pk, [1, 2])
+
+
+def test_run_now_and_backfill_send_task_enqueued() -> None:
+    sent: list[str] = []
+
+    def receiver(task_result: Any, **_: Any) -> None:
+        sent.append(task_result.id)
+        assert (task_result.task.name, task_result.args) == ("add", [1, 2])
+
+    api.create(declaration(expression=Cron("0 8 * * *", "UTC")))
+    task_enqueued.connect(receiver)
+    try:
+        api.run("report")
+        api.backfill("report", day(1), day(3))
+        api.backfill("report", day(1), day(4))
+    finally:
+        task_enqueued.disconnect(receiver)
+
+    assert len(sent) == 4
+    assert {*sent} == {str(pk) for pk in Task.objects.values_list("pk", flat=True)}
 
 
 def test_run_now_says_which_task_holds_the_key() -> None:
