@@ -28,6 +28,7 @@ class JsonField(forms.CharField):
         """Return the parsed value. Raises ValidationError with line and column of an error of the JSON."""
         text = super().clean(value)
         if not text.strip():
+            self.validate(text.strip())
             return EMPTY
         try:
             parsed = json.loads(text)

@@ -19,7 +19,8 @@ from django.utils.translation import gettext_lazy
 
 from jobqueue import api
 from jobqueue.admin.base import ReadOnlyAdmin
-from jobqueue.exceptions import InvalidArguments, JobQueueError, TaskNotFound
+from jobqueue.admin.json_field import JsonField
+from jobqueue.exceptions import JobQueueError, TaskNotFound
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.backends import databases, options_of
 from jobqueue.inspect.bulk import CANCEL, CANCEL_TREE, REQUEUE, WAKE, BulkAction, BulkRun
@@ -34,10 +35,9 @@ ACTIONS = (WAKE, REQUEUE, CANCEL)
 class MessageForm(forms.Form):
     """A message. It must be JSON and a valid `Message` of the actor, because others fail its polls."""
 
-    body = forms.CharField(
+    body = JsonField(
         label=gettext_lazy("Message"),
-        strip=False,
-        widget=forms.Textarea(attrs={"rows": 4, "class": "jq-json", "spellcheck": "false", "autocomplete": "off"}),
+        rows=4,
         error_messages={"required": gettext_lazy("A message is JSON. For an empty message write null.")},
     )
 
@@ -56,20 +56,12 @@ class MessageForm(forms.Form):
         return json.dumps(schema, indent=2, ensure_ascii=False) if schema else ""
 
     def clean_body(self) -> Any:
-        """Return the parsed message. Raises ValidationError with line and column of an error of the JSON."""
+        """Return the message. Raises ValidationError if the actor does not take it."""
+        value = self.cleaned_data["body"]
         try:
-            value = json.loads(self.cleaned_data["body"])
             check_message(self.task.task_type, value, options_of(self.task.backend).max_payload_bytes)
-        except json.JSONDecodeError as error:
-            words = _(
-                'Not valid JSON: %(problem)s in line %(line)d, column %(column)d. Strings need quotes: "publish".'
-            )
-            values = {"problem": error.msg, "line": error.lineno, "column": error.colno}
-            raise ValidationError(words % values) from error
-        except InvalidArguments as error:
+        except ValueError as error:
             raise ValidationError(str(error)) from error
-        except (ValueError, RecursionError) as error:
-            raise ValidationError(_("Unreadable JSON: %(problem)s") % {"problem": error}) from error
         return value
 
 

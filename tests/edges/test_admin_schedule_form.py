@@ -278,6 +278,10 @@ def typed(
 
 
 @task
+def needs_json(value) -> None: ...
+
+
+@task
 def positional(a: int, b: int = 5, /, *rest: int, flag: bool = True, **more: str) -> None: ...
 
 
@@ -343,6 +347,8 @@ def test_arguments_are_read_as_annotated(send, client, backend, task, typed_argu
         (echo, {"value": "[" * 90 + "]" * 90}, "value", "The value[0][0]"),
         (echo, {"value": "[" * 100_000}, "value", "Unreadable JSON: maximum recursion depth exceeded"),
         (echo, {"value": "9" * 5000}, "value", "Unreadable JSON: Exceeds the limit (4300 digits)"),
+        (needs_json, {"value": ""}, "value", "This field is required."),
+        (needs_json, {"value": " "}, "value", "This field is required."),
         (named, {"parts": '{"a": 1}'}, "parts", "This must be a JSON list, such as [1, 2]."),
         (named, {"rest": "[1]"}, "rest", 'This must be a JSON object, such as {"page": "home"}.'),
         (named, {"rest": '{"flag": true}'}, "rest", "flag has a field of its own."),

@@ -7,12 +7,6 @@ const preview = document.getElementById("jq-preview");
 let timer;
 let request = new AbortController();
 
-/* Replace an element by the one with the same id in a response. */
-async function show(id, response) {
-    const page = new DOMParser().parseFromString(await response.text(), "text/html");
-    document.getElementById(id).replaceWith(page.getElementById(id));
-}
-
 async function update() {
     request.abort();
     request = new AbortController();
@@ -24,8 +18,9 @@ async function update() {
     }
     try {
         const response = await fetch(`${form.dataset.preview}?${typed}`, { signal: request.signal, redirect: "error" });
+        const text = await response.text();
         if (response.ok) {
-            preview.innerHTML = await response.text();
+            preview.innerHTML = text;
         }
     } catch {
         // A newer request replaced this one, or the server is unreachable: the preview stays.
@@ -37,11 +32,12 @@ async function choose() {
     typed.set("choose", "1");
     try {
         const response = await fetch(location.href, { method: "POST", body: typed, redirect: "error" });
-        if (response.ok) {
-            await show("jq-arguments", response);
+        const page = new DOMParser().parseFromString(await response.text(), "text/html");
+        if (response.ok && form.elements.task.value === typed.get("task")) {
+            document.getElementById("jq-arguments").replaceWith(page.getElementById("jq-arguments"));
         }
     } catch {
-        // The arguments are shown after Save, too.
+        // Save shows the arguments, too.
     }
 }
 
