@@ -83,7 +83,7 @@ def check_time_zones(**_: Any) -> list[checks.CheckMessage]:
         return []
     problem = (
         f"USE_TZ is False: run_after and expires are in TIME_ZONE ({settings.TIME_ZONE}). When clocks are put back, an "
-        "hour exists twice, and a process with another TIME_ZONE reads different times."
+        "hour exists twice, and schedules run only once in it. A process with another TIME_ZONE reads different times."
     )
     hint = "Set USE_TZ = True, or pass timedeltas, which count from the database's clock."
     return [checks.Warning(problem, hint=hint, id="jobqueue.W004")]

@@ -73,11 +73,15 @@ class DeclaredSchedules:
     def _write(self, engine: Engine) -> None:
         rows = {row.name: row for row in engine.db.schedules}
         declared_rows = [row for row in rows.values() if row.declared_at and row.retired_at is None]
-        engine.schedules.retire([row.pk for row in declared_rows if row.name not in self.declarations])
-        for name, declaration in self.declarations.items():
-            columns = declaration.columns()
-            if name not in rows or differs(rows[name], columns):
-                engine.schedules.save(name, columns)
+        gone = [row.pk for row in declared_rows if row.name not in self.declarations]
+        columns = {name: declaration.columns() for name, declaration in self.declarations.items()}
+        changed = [name for name in columns if name not in rows or differs(rows[name], columns[name])]
+        # In the order of their ids, in which all verbs lock rows.
+        affected = [*gone, *(rows[name].pk for name in changed if name in rows)]
+        list(engine.db.with_lock(engine.db.schedules.filter(pk__in=affected).order_by("pk"), wait=True))
+        engine.schedules.retire(gone)
+        for name in changed:
+            engine.schedules.save(name, columns[name])
 
 
 def sets_of(engine: Engine) -> QuerySet[ScheduleDeployment]:

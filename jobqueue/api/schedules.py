@@ -19,7 +19,7 @@ from jobqueue.exceptions import DuplicateKey, ScheduleChanged, ScheduleNotFound
 from jobqueue.records import Enqueued, Status
 from jobqueue.schedule_models import Schedule
 from jobqueue.schedules.expressions import ticks_after
-from jobqueue.schedules.rows import aware, expression_of, queue_name_of
+from jobqueue.schedules.rows import aware, queue_name_of, ticks_of
 
 MAX_BACKFILL = 10_000  # ticks
 RESOLUTION = timedelta(microseconds=1)
@@ -173,7 +173,7 @@ def _backfill_of(engine: Engine, row: Schedule, start: datetime, end: datetime) 
         raise ValueError(f"The range ends ({end.isoformat()}) before it starts ({start.isoformat()}).")
     if end > aware(engine.schedules.now()):
         raise ValueError(f"The range must not end after now, but ends at {end.isoformat()}.")
-    ticks = takewhile(lambda tick: tick <= end, ticks_after(expression_of(row), start - RESOLUTION))
+    ticks = takewhile(lambda tick: tick <= end, ticks_after(ticks_of(row), start - RESOLUTION))
     found = list(islice(ticks, MAX_BACKFILL + 1))
     if len(found) > MAX_BACKFILL:
         raise ValueError(f"The range has more than {MAX_BACKFILL:,} ticks. Choose a shorter one.")

@@ -56,6 +56,7 @@ class Maintenance:
         now = time.monotonic()
         self._check_at, self._prune_at, self._aggregate_at = now, now + PRUNE_SECONDS, now + AGGREGATE_SECONDS
         self._sweep_at, self._swept_at, self._fired_at = NEVER, -NEVER, -NEVER
+        self._fire_gap = AGAIN_SECONDS
         self._declared, self._declare_at = DeclaredSchedules.of(engine.alias), now
         self._unknown_until = now  # while the server may still commit a claim that got no answer
         self.may_have_isolated = True
@@ -128,8 +129,9 @@ class Maintenance:
             return 0
         self._fired_at = now
         fired = self._engine.schedules.fire()
-        # Check for more. If none was due after all, another session has locked the schedules.
-        self._check_at = min(self._check_at, now + (0.0 if fired.count else AGAIN_SECONDS))
+        # Check for more. If none was due after all, another session has locked the schedules, perhaps for minutes.
+        self._fire_gap = AGAIN_SECONDS if fired.count else min(2 * self._fire_gap, CHECK_SECONDS)
+        self._check_at = min(self._check_at, now + (0.0 if fired.count else self._fire_gap))
         if fired.count:
             logger.info(
                 "schedule.fired schedules=%d enqueued=%d skipped=%d", fired.count, fired.enqueued, fired.skipped

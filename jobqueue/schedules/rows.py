@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import Any, Protocol, overload
@@ -12,7 +14,7 @@ from django.utils.timezone import get_default_timezone, is_naive, make_aware, ma
 from msgspec.structs import replace
 
 from jobqueue.records import NewTask
-from jobqueue.schedules.expressions import EPOCH, Cron, Every, Expression
+from jobqueue.schedules.expressions import EPOCH, Cron, Every, Expression, Problem
 from jobqueue.schedules.planning import CatchUp, Overlap, Policy
 from jobqueue.serialization.ids import new_id
 
@@ -51,6 +53,31 @@ def expression_of(row: ScheduleRow) -> Expression:
     for problem in expression.problems():
         raise ValueError(f"{problem}.")
     return expression
+
+
+def ticks_of(row: ScheduleRow) -> Expression:
+    """Return the expression of a row, with the ticks that a row can store. Raises ValueError if it is not valid."""
+    expression = expression_of(row)
+    return expression if settings.USE_TZ else OncePerLocalTime(expression)
+
+
+@dataclass(frozen=True)
+class OncePerLocalTime:
+    """An expression without the second tick at the same local time, where the clocks are put back."""
+
+    expression: Expression
+
+    def problems(self) -> Iterator[Problem]:
+        return self.expression.problems()
+
+    def next_after(self, moment: datetime) -> datetime | None:
+        tick = self.expression.next_after(moment)
+        while tick is not None and aware(stored(tick)) != tick:
+            tick = self.expression.next_after(tick)
+        return tick
+
+    def describe(self) -> str:
+        return self.expression.describe()
 
 
 def expression_columns(expression: Cron | Every) -> dict[str, Any]:
@@ -104,8 +131,11 @@ def aware(moment: datetime) -> datetime: ...
 @overload
 def aware(moment: datetime | None) -> datetime | None: ...
 def aware(moment: datetime | None) -> datetime | None:
-    """Return a time of a row with a time zone. Without USE_TZ, rows have local times."""
-    return make_aware(moment, get_default_timezone()) if moment is not None and is_naive(moment) else moment
+    """Return a time of a row with a time zone. Without USE_TZ, rows have local times, and the result is in UTC."""
+    if moment is None or not is_naive(moment):
+        return moment
+    # Python never finds a local time of an hour that exists twice equal to a time of another zone.
+    return make_aware(moment, get_default_timezone()).astimezone(UTC)
 
 
 @overload
@@ -113,5 +143,7 @@ def stored(moment: datetime) -> datetime: ...
 @overload
 def stored(moment: datetime | None) -> datetime | None: ...
 def stored(moment: datetime | None) -> datetime | None:
-    """Return an aware time as rows store it."""
-    return moment if moment is None or settings.USE_TZ else make_naive(moment, get_default_timezone())
+    """Return an aware time as rows store it. Without USE_TZ, it does not say which of two equal local times it is."""
+    if moment is None or settings.USE_TZ:
+        return moment
+    return make_naive(moment, get_default_timezone()).replace(fold=0)

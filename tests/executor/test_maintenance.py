@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from datetime import datetime
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from jobqueue.api.schedule_deployments import DeclaredSchedules
 from jobqueue.engine import engine_for
 from jobqueue.executor.database.connection import DatabaseState
 from jobqueue.executor.heartbeat import Heartbeat
-from jobqueue.executor.maintenance import PRUNE_BATCH, PRUNE_GAP_SECONDS, PRUNE_SECONDS, Maintenance
+from jobqueue.executor.maintenance import (
+    AGAIN_SECONDS,
+    CHECK_SECONDS,
+    PRUNE_BATCH,
+    PRUNE_GAP_SECONDS,
+    PRUNE_SECONDS,
+    Maintenance,
+)
 from jobqueue.executor.running_tasks import RunningTasks
-from jobqueue.records import PendingWork
+from jobqueue.records import FiredSchedules, PendingWork
 from jobqueue.serialization.ids import new_id
 
 MORE_THAN_ALL = 1000.0
@@ -69,6 +78,30 @@ def test_prune_continues_soon_after_a_full_batch(
         maintenance.run_if_due(())
 
     assert pruned_at[1] - pruned_at[0] == pytest.approx(gap_seconds, abs=0.6)
+
+
+def test_schedule_that_stays_locked_is_tried_twice_a_second(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    fired_at: list[float] = []
+
+    def fire() -> FiredSchedules:
+        fired_at.append(clock.now)
+        return FiredSchedules()
+
+    engine: Any = SimpleNamespace(
+        alias="default",
+        pending_maintenance=lambda executor_id: replace(NOTHING, next_tick_seconds=-1.0),
+        schedules=SimpleNamespace(fire=fire),
+    )
+    monkeypatch.setattr(DeclaredSchedules, "synchronize", lambda self, engine: False)
+    heart: Any = SimpleNamespace(has_unknown_claims=False)
+    maintenance = Maintenance(engine, new_id(), heart, lambda: None, lambda command: None, lambda tasks: None)
+    while len(fired_at) < 10:
+        clock.now += maintenance.due_in_seconds + 0.001
+        maintenance.run_if_due(())
+    gaps = [later - earlier for earlier, later in pairwise(fired_at)]
+
+    assert gaps[0] == pytest.approx(2 * AGAIN_SECONDS, abs=0.01)
+    assert gaps[-1] == pytest.approx(CHECK_SECONDS, abs=0.01)
 
 
 def test_rescue_needs_punctual_heartbeats(clock: Clock) -> None:

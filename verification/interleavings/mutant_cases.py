@@ -124,6 +124,7 @@ CAUGHT_BY_RACES = [
     MutantCase("backfill", schedule_mutants.RepeatsBackfill, "fire-x-backfill", TICK_TWICE),
     MutantCase("backfill", schedule_mutants.BackfillReadsBeforeLocking, "backfill-x-backfill", RAISED),
     MutantCase("prune ticks", schedule_mutants.PrunesNewestRecords, "fire-x-prune", TICK_LOST),
+    MutantCase("deploy", schedule_mutants.DeploysInAnyOrder, "pause-two-x-synchronize", DEADLOCK),
     MutantCase("deploy", schedule_mutants.DeploysWithoutLocking, "old-code-x-new-code", DEPLOYED),
 ]
 CAUGHT_BY_SIMULATION = [

@@ -293,6 +293,10 @@ class ScheduleBackend(IsolatedBackend):
     def pause(self, name: str = "report") -> None:
         api.pause(name, by="ada", backend=self.engine.alias)
 
+    def pause_several(self, *names: str) -> None:
+        ids = [self.rows[name] for name in names]
+        self.engine.schedules.pause(ids, paused_at=self.clock, paused_by="ada")
+
     def resume(self, name: str = "report") -> None:
         api.resume(name, backend=self.engine.alias)
 

@@ -304,3 +304,12 @@ class DeploysWithoutLocking(PostgresEngine):
     class database_class(PostgresDatabase):
         def with_lock(self, rows: Rows, *, wait: bool = False, no_key: bool = True) -> Rows:
             return rows if rows.model is ScheduleDeployment else super().with_lock(rows, wait=wait, no_key=no_key)
+
+
+class DeploysInAnyOrder(PostgresEngine):
+    """Locks the schedules of a deploy in the order of their declarations."""
+
+    class database_class(PostgresDatabase):
+        def with_lock(self, rows: Rows, *, wait: bool = False, no_key: bool = True) -> Rows:
+            is_first_lock = rows.model is Schedule and wait and rows.query.order_by == ("pk",)
+            return rows if is_first_lock else super().with_lock(rows, wait=wait, no_key=no_key)

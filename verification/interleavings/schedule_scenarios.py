@@ -433,3 +433,12 @@ def pausing_beside_a_deploy(backend: ScheduleBackend) -> Sequence[Script]:
     backend.deployed_schedules("kept", "gone")
     backend.schedules.deployed = [frozenset(["kept"])]
     return [lambda: backend.pause("kept"), lambda: backend.synchronize("new", "kept", every=HOUR / 4)]
+
+
+@race("pause-two-x-synchronize", "b", "a")
+@race("pause-two-x-synchronize-without-one", "a")
+def pausing_several_beside_a_deploy(backend: ScheduleBackend, *names: str) -> Sequence[Script]:
+    """The deploy names its schedules in another order."""
+    backend.deployed_schedules("a", "b")
+    backend.schedules.deployed = [frozenset(names)]
+    return [lambda: backend.pause_several("a", "b"), lambda: backend.synchronize("new", *names, every=HOUR / 4)]

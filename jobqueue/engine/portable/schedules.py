@@ -23,7 +23,7 @@ from jobqueue.printable import printable
 from jobqueue.records import CancelReport, Enqueued, FiredSchedules, NewTask, Status
 from jobqueue.schedule_models import STOPPED_BY, Schedule, ScheduleQuerySet, ScheduleTick
 from jobqueue.schedules.planning import Overlap, Plan, Policy, Skipped, SkipReason, first_tick, make_plan
-from jobqueue.schedules.rows import aware, expression_of, paused_until, policy_of, stored, task_of
+from jobqueue.schedules.rows import aware, paused_until, policy_of, stored, task_of, ticks_of
 
 logger = logging.getLogger(__name__)
 
@@ -307,7 +307,7 @@ class Schedules(Part):
         """Return the first tick of a new timing, later than any tick so far: a clock may have been set back."""
         newest = self.newest_ticks([row.pk]).get(row.pk)
         after = [now, row.waiting_at, newest and newest.last_at, row.starts_at and row.starts_at - RESOLUTION]
-        return first_tick(expression_of(row), policy_of(row), aware(max(moment for moment in after if moment)))
+        return first_tick(ticks_of(row), policy_of(row), aware(max(moment for moment in after if moment)))
 
     def pause(self, ids: Collection[int], **columns: Any) -> None:
         """Pause schedules. Ticks that are due before are accounted for first. Locks: the rows; waits for them."""
@@ -398,7 +398,7 @@ def is_paused_at(now: datetime) -> Q:
 def plan_of(row: Schedule, policy: Policy, now: datetime, *, is_running: bool, with_jitter: bool = True) -> Plan:
     """Return what to do with the due ticks of a row. Raises ValueError if the row cannot be used."""
     return make_plan(
-        expression_of(row),
+        ticks_of(row),
         policy,
         now,
         next_at=aware(row.next_at),
