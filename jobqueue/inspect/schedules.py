@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import reduce
 from itertools import takewhile
 from operator import or_
@@ -70,7 +70,7 @@ def next_ticks(row: Schedule, count: int) -> list[UpcomingTick]:
         return []
     if row.next_at is None:
         return []
-    first, ends_at = aware(row.next_at), aware(row.ends_at)
+    first, ends_at = aware(row.next_at).astimezone(UTC), aware(row.ends_at)
     ticks = [first, *upcoming(expression, first, count - 1)][:count]
     return [upcoming_tick(expression, tick) for tick in takewhile(lambda tick: not ends_at or tick <= ends_at, ticks)]
 

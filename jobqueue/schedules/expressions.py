@@ -40,8 +40,8 @@ FIELDS: Final = "minute hour day-of-month month day-of-week, with an optional fi
 UNITS: Final = ((86400, "day"), (3600, "hour"), (60, "minute"))
 SECOND: Final = timedelta(seconds=1)
 MAX_EXPRESSION: Final = 255  # characters
-EARLIEST_YEAR: Final = 1970
 LATEST_YEAR: Final = 9000  # later times, in another time zone, could be outside of Python's calendar
+END: Final = datetime(LATEST_YEAR + 1, 1, 1, tzinfo=UTC)
 # Two changes of a clock lie further apart than this.
 MAX_STEP: Final = timedelta(days=7)
 
@@ -83,8 +83,8 @@ def moment_problems(name: str, value: Any) -> Iterator[Problem]:
         return
     if not isinstance(value, datetime) or value.tzinfo is None:
         yield Problem(name, f"{name} must be a datetime with a time zone, not {value!r:.100}")
-    elif not EARLIEST_YEAR <= value.year <= LATEST_YEAR:
-        yield Problem(name, f"{name} must lie between the years {EARLIEST_YEAR} and {LATEST_YEAR}, not {value!s:.100}")
+    elif not EPOCH <= value < END:
+        yield Problem(name, f"{name} must lie between the years {EPOCH.year} and {LATEST_YEAR}, not {value!s:.100}")
 
 
 def upcoming(expression: Expression, after: datetime, count: int) -> list[datetime]:

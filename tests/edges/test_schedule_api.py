@@ -199,6 +199,17 @@ def test_upcoming_tick_says_that_the_clock_shows_its_time_twice() -> None:
     assert "twice" in inspect.upcoming_tick(Cron("30 2 * * *", BERLIN), tick).note
 
 
+def test_schedule_of_a_site_without_time_zones_has_its_ticks(settings: Any) -> None:
+    settings.USE_TZ, settings.TIME_ZONE = False, "America/New_York"
+    row = api.create(declaration(expression=Every(hours=1)))
+    row.refresh_from_db()
+
+    first, second = inspect.next_ticks(row, 2)
+    assert (first.tick_at.tzinfo, second.tick_at - first.tick_at) == (UTC, timedelta(hours=1))
+    assert first.tick_at.minute == 0
+    assert api.run("report") == Task.objects.get().pk
+
+
 def test_next_ticks_end_with_the_schedule() -> None:
     end = engine_for("default").now() + timedelta(hours=3)
     row = api.create(declaration(expression=Every(hours=1), ends_at=aware(end)))
