@@ -16,13 +16,15 @@ from msgspec.structs import replace
 
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.portable import queues as portable_queues
+from jobqueue.engine.portable.schedules import RESOLUTION
 from jobqueue.engine.postgres import queues as postgres_queues
 from jobqueue.engine.postgres.connection import statement
 from jobqueue.engine.postgres.messages import PostgresMessages
 from jobqueue.inspect import queries, stats
 from jobqueue.inspect.queries import TaskFilter
-from jobqueue.models import Executor, Task
+from jobqueue.models import Executor, Schedule, Task
 from jobqueue.records import FINAL, Effects, NewMessage, Outcome, PoolName, Status
+from jobqueue.schedules.planning import Overlap
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
 from tests.engine.sessions import separate_schema
@@ -30,7 +32,13 @@ from tests.engine.sessions import separate_schema
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
 SQL_FILES = sorted(path.stem for path in (Path(__file__).parents[2] / "jobqueue/engine/postgres/sql").glob("*.sql"))
-BIG = {"jobqueue_task", "jobqueue_inboxmessage", "jobqueue_counterdelta"}
+BIG = {
+    "jobqueue_task",
+    "jobqueue_inboxmessage",
+    "jobqueue_counterdelta",
+    "jobqueue_schedule",
+    "jobqueue_scheduletick",
+}
 FUNCTION = "jobqueue_enqueue("  # EXPLAIN does not show its statements; `Reader.counts` counts their rows
 # Enough for 1,000 tasks of each of five queues. The 830,000 finished and 100,000 scheduled tasks exceed it by far.
 MAX_ROWS = 6000
@@ -70,13 +78,29 @@ FROM jobqueue_task
 WHERE (status = 'READY' AND priority < 2 AND id < lpad(to_hex(200000), 32, '0')::uuid)
     OR (status = 'SUCCESSFUL' AND priority < 2)
 """
+SCHEDULES = """
+INSERT INTO jobqueue_schedule (
+    id, backend, name, task_type, new_task, expression, timezone, jitter_seconds, overlap, catch_up, max_catch_up,
+    declared_at, paused_by, pause_reason, next_at, due_at, created_at, updated_at
+)
+SELECT n, 'default', 'schedule-' || n, 'tests.noop', '{"task_type": "tests.noop"}', '@every 86400', '', 0, 'skip',
+    'latest', 100, '', '', '', now() + interval '1 day', now() + interval '1 day', now(), now()
+FROM generate_series(1, 10000) AS n
+"""
+# The history of each schedule: the ticks of ten days.
+TICKS = """
+INSERT INTO jobqueue_scheduletick (schedule_id, "trigger", tick_at, last_at, count, task_id, reason, recorded_at)
+SELECT n, 'schedule', at, at, 1, CASE WHEN n % 2 = 0 THEN gen_random_uuid() END,
+    CASE WHEN n % 2 = 0 THEN '' ELSE 'overlap' END, at
+FROM generate_series(1, 10000) AS n, generate_series(now() - interval '10 days', now(), interval '1 day') AS at
+"""
 
 
 @pytest.fixture(scope="module")
 def big_queue(django_db_setup: None, django_db_blocker: Any) -> Iterator[Bench]:
     """Fill a separate schema, so that other tests see neither its rows nor its statistics."""
     with django_db_blocker.unblock(), separate_schema("plans", *BIG) as cursor:
-        for fill in (FILL, MESSAGES, DELTAS):
+        for fill in (FILL, MESSAGES, DELTAS, SCHEDULES, TICKS):
             cursor.execute(fill)
         # Executors use generic plans. EXPLAIN still shows the plan for these parameters.
         cursor.execute(statement("generic_plans"))
@@ -90,7 +114,7 @@ def big_queue(django_db_setup: None, django_db_blocker: Any) -> Iterator[Bench]:
 def statistics(request: pytest.FixtureRequest, big_queue: Bench) -> str:
     if request.param == "fresh":
         with connection.cursor() as cursor:
-            cursor.execute("ANALYZE jobqueue_task, jobqueue_inboxmessage, jobqueue_counterdelta")
+            cursor.execute(f"ANALYZE {', '.join(sorted(BIG))}")
     return str(request.param)
 
 
@@ -263,6 +287,17 @@ class TestBatches:
         Task.objects.filter(pk__in=list(scheduled[:size])).update(wake_at=bench.engine.now())
 
         assert read(lambda: bench.engine.wake_due()) == size
+
+    @pytest.mark.parametrize("overlap", Overlap)
+    def test_fire_reads_few_rows(self, bench: Bench, size: int, overlap: Overlap) -> None:
+        # For 500 and old statistics, PostgreSQL reads all 10,000 schedules in sequence. That takes milliseconds.
+        now, size = bench.engine.now(), min(size, 100)
+        due = Schedule.objects.filter(pk__lte=size)
+        due.update(next_at=now, due_at=now, overlap=overlap)
+        assert read(lambda: bench.engine.schedules.fire()).enqueued == size
+        due.update(next_at=now + RESOLUTION, due_at=now)
+
+        assert read(lambda: bench.engine.schedules.fire()).count == size
 
     def test_sweep_reads_few_rows(self, bench: Bench, size: int) -> None:
         """Beside 3,300 messages to READY tasks and 9,900 suspended tasks without messages."""

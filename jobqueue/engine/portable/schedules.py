@@ -124,7 +124,7 @@ class Schedules(Part):
             if not answer.created
         ]
         self._record_skipped(skipped)
-        self.db.schedules.bulk_update(plans, ["next_at", "due_at", "waiting_at"])
+        self._advance(plans)
         return FiredSchedules(
             count=len(rows) - (len(locked) if may_defer else 0),
             tasks=[(task, answer.enqueued_at) for task, answer in tasks if answer.created],
@@ -154,6 +154,10 @@ class Schedules(Part):
                 raise
             self._stop(row, error)
         return FiredSchedules(count=1)
+
+    def _advance(self, rows: Collection[Schedule]) -> None:
+        """Write the next, due and waiting ticks of locked schedules."""
+        self.db.schedules.bulk_update(rows, ["next_at", "due_at", "waiting_at"])
 
     def _live_tasks(self, rows: Iterable[Schedule]) -> TaskQuerySet:
         return self.db.tasks.live().filter(schedule_id__in=[row.pk for row in rows])
@@ -223,8 +227,10 @@ class Schedules(Part):
         """Return the newest tick, or range of skipped ticks, of each schedule. Those that people ran do not count."""
         ticks = self.db.ticks.filter(trigger=ScheduleTick.Trigger.SCHEDULE)
         of_schedule = ticks.filter(schedule_id=OuterRef("pk")).order_by("-tick_at").values("pk")[:1]
-        newest = self.db.schedules.filter(pk__in=schedule_ids).annotate(newest=Subquery(of_schedule)).values("newest")
-        return {tick.schedule_id: tick for tick in ticks.filter(pk__in=newest)}
+        # By their primary keys alone, and in two steps: one statement reads all ticks if its statistics are old.
+        schedules = Schedule.objects.using(self.db.using).filter(pk__in=schedule_ids)
+        newest = schedules.annotate(newest=Subquery(of_schedule)).values_list("newest", flat=True)
+        return {tick.schedule_id: tick for tick in ticks.filter(pk__in=[pk for pk in newest if pk is not None])}
 
     def _stop(self, row: Schedule, error: Exception, *, has_ticks: bool = True) -> None:
         """

@@ -7,6 +7,7 @@ from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.engine.postgres.executors import PostgresExecutors
 from jobqueue.engine.postgres.messages import PostgresMessages
 from jobqueue.engine.postgres.queues import PostgresCounters, PostgresQueues
+from jobqueue.engine.postgres.schedules import PostgresSchedules
 from jobqueue.engine.postgres.tasks import PostgresClaims, PostgresCommits, PostgresTasks
 
 
@@ -21,5 +22,6 @@ class PostgresEngine(Engine):
     claims_class = PostgresClaims
     commits_class = PostgresCommits
     executors_class = PostgresExecutors
+    schedules_class = PostgresSchedules
 
     db: PostgresDatabase
