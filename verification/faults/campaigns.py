@@ -99,7 +99,7 @@ QUICK = {
         for mode in MODES
     },
     "kill-points": Campaign("an executor killed at each failpoint", "kill", PRUNING),
-    "schedules": Campaign(
+    "ticks": Campaign(
         "50 schedules fire each second, executor SIGKILL each second", TickPlan(schedules=50, seconds=20)
     ),
     "poison": Campaign(
@@ -123,7 +123,7 @@ FULL = {
         AS_IT_COMES,
         is_timed=True,
     ),
-    "schedules": Campaign(
+    "ticks": Campaign(
         "200 schedules fire each second for two minutes, executor SIGKILL each second", TickPlan(), every=5
     ),
     "senders": Campaign("sender SIGKILL", Plan({"kill_sender": 10}, pause_seconds=0.0)),

@@ -15,7 +15,7 @@ from verification.faults.environment import FaultEnvironment
 from verification.faults.fault_runner import FaultRunner, Figures, Plan, check_run
 from verification.faults.pages import percentile
 
-STARTS_AFTER_SECONDS = 5
+CREATE_SECONDS = 0.15  # for each schedule, on a busy machine
 SECOND = timedelta(seconds=1)
 # The row of a schedule, its ticks, and the tasks that name it.
 TICKS = """
@@ -62,9 +62,11 @@ def run_schedules(env: FaultEnvironment, seed: int, plan: TickPlan) -> Figures:
     )
     runner.begin()
     ((starts_at,),) = env.query("SELECT date_trunc('second', clock_timestamp())")
-    starts_at += STARTS_AFTER_SECONDS * SECOND
+    starts_at += (5 + round(plan.schedules * CREATE_SECONDS)) * SECOND
     ends_at = starts_at + (plan.seconds - 1) * SECOND
     env.run("scheduler", count=plan.schedules, starts_at=starts_at.isoformat(), ends_at=ends_at.isoformat())
+    assert env.query("SELECT 1 WHERE clock_timestamp() < %s", starts_at), "creating the schedules took too long"
+    env.wait_for(lambda: env.query("SELECT 1 WHERE clock_timestamp() > %s", starts_at), "the first tick")
     kills, next_kill = 0, time.monotonic()
     while env.query("SELECT 1 WHERE clock_timestamp() < %s", ends_at):
         runner.kill_executor()
