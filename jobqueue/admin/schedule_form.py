@@ -45,7 +45,6 @@ from jobqueue.task_options import StoredLimits
 FIXED: Final = ("name", "backend")  # of a schedule that exists
 POLICY: Final = ("overlap", "catch_up", "max_catch_up", "catch_up_window", "jitter")
 SHOWN_OPTIONS: Final = ("queue_name", "priority", "max_attempts", "timeout", "expires", "key")
-TASKS_OWN = gettext_lazy("Leave it empty for the task's own.")
 
 
 def _choices(values: type[TextChoices]) -> list[tuple[str, Any]]:
@@ -67,12 +66,12 @@ class ScheduleForm(TimingForm):
         help_text=gettext_lazy("It is unique in the backend and cannot be changed later."),
     )
     task = forms.ChoiceField(label=gettext_lazy("Task"))
-    backend = forms.ChoiceField(label=gettext_lazy("Backend"), required=False, help_text=TASKS_OWN)
-    queue_name = forms.CharField(label=gettext_lazy("Queue"), required=False, help_text=TASKS_OWN)
+    backend = forms.ChoiceField(label=gettext_lazy("Backend"), required=False)
+    queue_name = forms.CharField(label=gettext_lazy("Queue"), required=False)
     priority = forms.IntegerField(
         label=gettext_lazy("Priority"), required=False, help_text=gettext_lazy("From -100 to 100. Higher runs earlier.")
     )
-    max_attempts = forms.IntegerField(label=gettext_lazy("Attempts at most"), required=False, help_text=TASKS_OWN)
+    max_attempts = forms.IntegerField(label=gettext_lazy("Attempts at most"), required=False)
     timeout = seconds_field(
         label=gettext_lazy("Timeout in seconds"), help_text=gettext_lazy("How long one attempt may run.")
     )

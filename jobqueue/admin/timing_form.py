@@ -64,7 +64,7 @@ class TimingForm(forms.Form):
         widget=forms.TextInput(attrs={**PLAIN, "maxlength": MAX_EXPRESSION}),
         help_text=gettext_lazy(
             "Minute, hour, day of the month, month, day of the week. “0 8 * * mon-fri” is 08:00, Monday to Friday. "
-            "A sixth field in front is the second. Names such as “@daily” work, too."
+            "A sixth field in front is for seconds. Names such as “@daily” work, too."
         ),
     )
     timezone = forms.CharField(

@@ -689,3 +689,12 @@ def test_hostile_names_are_stored_and_escaped(send, client, backend, name):
         client.get(edit_url(row)).content.decode() + client.get(response.url, {"backend": backend}).content.decode()
     )
     assert SCRIPT not in content
+
+
+@pytest.mark.parametrize("pk", ["0", "abc", "9" * 40, "_00", "1_2Fedit"])
+def test_unknown_schedule_leads_to_the_list(client, user, pk):
+    for method in (client.get, client.post):
+        response = method(f"/admin/jobqueue/schedule/{pk}/edit/", TYPED)
+
+        assert (response.status_code, response.url) == (302, "/admin/jobqueue/schedule/")
+        assert messages_of(response)[-1].startswith("Unknown schedule ")
