@@ -133,7 +133,7 @@ class Client:
         if not words.startswith(NOT_STEPPED):
             is_alone = not context["connection"].in_atomic_block
             self.stop((AUTOCOMMIT if is_alone else LOCKED if self._has_locked else "") + words)
-            self._has_locked |= words == "lock_tasks" or " FOR NO KEY_OWNER UPDATE" in words or " FOR UPDATE" in words
+            self._has_locked |= words == "lock_tasks" or " FOR NO KEY UPDATE" in words or " FOR UPDATE" in words
             self.may_hold_locks |= not is_alone
         return execute(sql, params, many, context)
 
