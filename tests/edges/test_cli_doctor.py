@@ -164,7 +164,7 @@ class TestSchedules:
         [
             (STOPPED, [], "error", "an error has stopped it: the minute is not valid. Correct it, then run: {resume}"),
             ({"task_type": "shop.gone"}, [], "error", "no running executor knows its task shop.gone."),
-            ({"due_at": ago(300)}, [], "error", "due 5 min ago, and not enqueued. Look in the log of executors"),
+            ({"due_at": ago(3 * 86_400)}, [], "error", "due 3 d ago, and not enqueued. Look in the log of executors"),
             (NOTHING_NEXT, [], "warning", "never fires, because its expression has no tick."),
             ({"paused_at": ago(3 * 86_400)}, [], "warning", "paused for 3 d. Its ticks are skipped. {resume}"),
             ({}, [(12, "overlap")], "warning", "its last 12 ticks were all skipped. The previous task had not ended."),
