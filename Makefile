@@ -22,7 +22,7 @@ OURS := JOBQUEUE_PG_BIN JOBQUEUE_SAMPLES JOBQUEUE_ORDER JOBQUEUE_SEED JOBQUEUE_S
 # With PYTHONDONTWRITEBYTECODE each of the hundreds of processes that the tests start would compile what it imports.
 unexport DJANGO_SETTINGS_MODULE PYTHONDONTWRITEBYTECODE $(filter-out $(OURS),$(filter JOBQUEUE_%,$(.VARIABLES)))
 
-.PHONY: help demo serve test test-slow test-all verify verify-orders verify-peers bench bench-quick bench-actors bench-wake load lint format matrix venv venv-bench clean
+.PHONY: help demo serve test test-slow test-all verify verify-orders verify-peers bench bench-quick bench-actors bench-wake bench-schedules load lint format matrix venv venv-bench clean
 
 help:
 	@echo "make demo     import photographs through the queue and show what happened (PHOTOS=folder: your own)"
@@ -36,6 +36,7 @@ help:
 	@echo "make bench    measure this queue beside its peers, an hour and a half (make bench-quick: two minutes)"
 	@echo "make bench-actors  measure polls of actors per second beside the naive protocol (ARGS='--rounds 9')"
 	@echo "make bench-wake    measure how soon an actor among a million is polled after its message"
+	@echo "make bench-schedules  measure an idle executor beside 10,000 schedules, and how late tasks of ticks are"
 	@echo "make load     submit a thousand tasks over HTTP and see that none is lost (ARGS='-n 10000 -c 50')"
 	@echo "make lint     check style, types, English and migrations"
 	@echo "make format   let ruff format the code"
@@ -84,6 +85,9 @@ bench-actors: venv
 
 bench-wake: venv
 	@$(PY) -m benchmarks.wake $(ARGS)
+
+bench-schedules: venv
+	@$(PY) -m benchmarks.bench_schedules $(ARGS)
 
 load: venv
 	@$(PY) -m scripts.load_test $(ARGS)

@@ -145,7 +145,7 @@ class Judge:
             for tick in sorted(account.owed)
             if (first <= tick if before is None else before < tick) and tick <= last
         ]
-        if len(ticks) > 1 and account.waiting in ticks:
+        if len(ticks) > count and account.waiting in ticks:  # it may go on waiting, or be skipped with the others
             ticks.remove(account.waiting)
         if before is not None and moment_of(entry.before["tick_at"]) != first:
             raise Violation(f"{ONCE}: a record of {account.name} moved from {entry.before['tick_at']} to {first}")
