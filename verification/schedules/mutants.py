@@ -17,7 +17,7 @@ from jobqueue.records import FiredSchedules
 from jobqueue.schedules import expressions, planning
 from jobqueue.schedules.planning import Plan, Skipped, SkipReason, first_tick
 from jobqueue.schedules.rows import expression_of, policy_of
-from verification.schedules.judge import IN_TIME, MAY_RUN, ONCE, ONE_TASK, UNKNOWN
+from verification.schedules.judge import IN_TIME, MAY_RUN, ONCE, ONE_TASK
 
 
 class ContinuesFromNow(Engine):
@@ -81,15 +81,6 @@ class ForgetsPauses(Engine):
                 return super()._account_for(rows, now, **options)
 
 
-class RepeatsTicks(Engine):
-    """Computes a new timing from the clock only, which may have been set back."""
-
-    class schedules_class(Schedules):
-        def _first_tick(self, row: Schedule, now: datetime) -> datetime | None:
-            with patch.object(self, "newest_ticks", lambda ids: {}):
-                return super()._first_tick(row, now)
-
-
 class DropsJitteredTicks(Engine):
     """Changes a schedule and forgets the ticks that wait for their jitter."""
 
@@ -142,7 +133,6 @@ MUTANTS: Final = (
     ScheduleMutant(LosesWaitingTick, IN_TIME),
     ScheduleMutant(IgnoresLiveTasks, MAY_RUN),
     ScheduleMutant(ForgetsPauses, MAY_RUN),
-    ScheduleMutant(RepeatsTicks, UNKNOWN, seed=1),
     ScheduleMutant(DropsJitteredTicks, IN_TIME),
     ScheduleMutant(ExtendsAnyRecord, ONCE),
     ScheduleMutant(IgnoresSkippedHours, IN_TIME, seed=2),
