@@ -140,7 +140,7 @@ class ScheduleBackend(IsolatedBackend):
         """Let the functions of jobqueue.api find the engine."""
         with (
             patch.object(api, "engine_for", lambda alias="default": self.engine),
-            patch.object(api, "notify_after_commit"),
+            patch.object(api, "_announce"),
             patch.object(schedules, "KEY_WAIT", "60s"),  # orders may be slow; other tests cover the timeout
             patch.object(deployments, "LOCK_WAIT", "60s"),
         ):

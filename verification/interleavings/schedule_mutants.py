@@ -254,7 +254,7 @@ class EditReadsClockBeforeLocking(PostgresEngine):
         def _first_tick(self, row: Schedule, now: datetime) -> datetime | None:
             return super()._first_tick(row, min(now, self.early))
 
-        def _newest_ticks(self, schedule_ids: Collection[int]) -> dict[int, ScheduleTick]:
+        def newest_ticks(self, schedule_ids: Collection[int]) -> dict[int, ScheduleTick]:
             return {}
 
 
