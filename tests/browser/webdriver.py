@@ -58,7 +58,11 @@ class Browser:
         return self._send(method, self._session + path, body)
 
     def open(self, url: str) -> None:
+        """Open a page. Return when it has loaded."""
+        self.run("window.isEarlierPage = true")
         self.command("POST", "/url", {"url": url if "://" in url else self.base + url})
+        # chromedriver may take the end of an earlier page's load for this one's.
+        self.wait_for(lambda: self.run("return !window.isEarlierPage && document.readyState === 'complete'"))
 
     def find(self, selector: str) -> str:
         found = self.command("POST", "/element", {"using": "css selector", "value": selector})
