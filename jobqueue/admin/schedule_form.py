@@ -228,7 +228,7 @@ class ScheduleForm(TimingForm):
         """
         Create or change the schedule.
 
-        Raises ScheduleChanged if somebody else changed it after the page was loaded, ScheduleNotFound or ValueError.
+        Raises ScheduleChanged if another user changed it after the page was loaded, ScheduleNotFound or ValueError.
         """
         if self.row is None:
             return schedules.create(self.declaration())

@@ -171,7 +171,7 @@ class ScheduleAdmin(ScheduleEditor):
             self.perform(request, rows, resume, _("Resumed."))
 
     def _selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Schedule] | None:
-        """Return the selected schedules; None if there are none, or too many for one request. The user is told."""
+        """Return the selected schedules; None, with a message, if there are none or too many."""
         rows = list(queryset.filter(retired_at__isnull=True)[: MAX_SELECTED + 1])
         if len(rows) > MAX_SELECTED:
             text = _("Select at most %(count)d schedules at a time.") % {"count": MAX_SELECTED}

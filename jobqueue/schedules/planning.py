@@ -18,7 +18,7 @@ MAX_TICKS: Final = 1_000
 
 
 class Overlap(StrEnum):
-    """What happens to a tick while the task of an earlier tick is not finished."""
+    """What happens to a tick while the task of an earlier tick has not ended."""
 
     SKIP = "skip"
     QUEUE_ONE = "queue_one"
@@ -47,7 +47,7 @@ class SkipReason(StrEnum):
 class Policy:
     """How a schedule treats its ticks.
 
-    `CatchUp.ALL` makes up for at most `max_catch_up` ticks. Neither it nor `LATEST` goes back further than
+    `CatchUp.ALL` runs at most `max_catch_up` missed ticks. Neither it nor `LATEST` goes back further than
     `catch_up_window` (None: no bound). A task is enqueued `delay` after its tick. No tick lies after `ends_at`.
     """
 
@@ -135,7 +135,7 @@ def _due_ticks(
 
 
 def _caught_up(due: Sequence[datetime], policy: Policy, now: datetime, *, has_more: bool) -> list[datetime]:
-    """Return the ticks that `catch_up` does not drop. It makes up for the last missed ones: not if more are due."""
+    """Return the ticks that are on time, and the missed ones that run: the last ones, so none if more are due."""
     missed_before = now - policy.delay - MISSED_AFTER
     on_time = [tick for tick in due if tick >= missed_before]
     window = policy.catch_up_window
@@ -171,7 +171,7 @@ def _without_overlap(
 
 
 def _ranges(reasons: dict[datetime, SkipReason]) -> tuple[Skipped, ...]:
-    """Return runs of ticks with the same reason as ranges."""
+    """Return consecutive ticks with the same reason as ranges."""
 
     def ranges() -> Iterator[Skipped]:
         for reason, group in groupby(reasons.items(), key=lambda item: item[1]):

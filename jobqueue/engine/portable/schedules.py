@@ -236,7 +236,7 @@ class Schedules(Part):
         """
         Pause a schedule that cannot be used. Its ticks are recorded as paused.
 
-        If it has no ticks, or was stopped before and not even that is possible, it is taken out of the due ones.
+        If it has no ticks, or an error has stopped it before, it gets no next tick.
         """
         logger.error(
             "schedule.stopped schedule=%s reason=%s", printable(row.name), printable(str(error)), exc_info=error
