@@ -42,9 +42,17 @@ def run_example(heading: str, blocks: int) -> dict[str, Any]:
     return namespace
 
 
+def periodic_example(number: int) -> str:
+    """Return one block of the section on schedules, counted from 1."""
+    before, after = (example("Run a task periodically", count) for count in (number - 1, number))
+    return after.removeprefix(before)
+
+
 @pytest.mark.usefixtures("own_schedules")
 def test_how_to_schedules_are_declared_without_a_mistake() -> None:
-    run_example("Run a task periodically", 5)
+    pause = periodic_example(3)
+    source = example("Run a task periodically", 6).replace(pause, "")
+    exec(compile(source, HOW_TO, "exec"), {"__name__": "shop.tasks"})
 
     assert check_schedules() == []
     names = {declaration.name for declaration in declarations()}
@@ -55,9 +63,8 @@ def test_how_to_schedules_are_declared_without_a_mistake() -> None:
 @pytest.mark.usefixtures("own_schedules")
 def test_how_to_pauses_resumes_and_runs_a_schedule() -> None:
     create(Declaration("warm-home", add, Every(minutes=5), "", args=[1]))
-    before, after = example("Run a task periodically", 5), example("Run a task periodically", 6)
 
-    exec(compile(f"from datetime import timedelta\n{after.removeprefix(before)}", HOW_TO, "exec"), {})
+    exec(compile(f"from datetime import timedelta\n{periodic_example(3)}", HOW_TO, "exec"), {})
 
 
 @pytest.mark.django_db
