@@ -81,7 +81,7 @@ class ScheduleTime:
         return len(self._announced(self._engine.schedules.fire()).tasks) if self._row.exists() else 0
 
     def _declare(self) -> None:
-        DeclaredSchedules.of(self._engine.alias).synchronize(self._engine)
+        DeclaredSchedules.of(self._engine.alias).write(self._engine)
 
     def _write(self, at: datetime) -> None:
         if not self._row.update(applied_at=at):

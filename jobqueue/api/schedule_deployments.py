@@ -62,7 +62,7 @@ class DeclaredSchedules:
         current, own = newest_set(engine), sets.filter(digest=self.digest)
         if self._is(current) or (current and own.exists() and is_in_use(engine, current)):
             return False
-        self._write(engine)
+        self.write(engine)
         own.delete()  # the new row has the highest id
         sets.create(backend=engine.alias, digest=self.digest, applied_at=engine.now())
         return True
@@ -70,7 +70,8 @@ class DeclaredSchedules:
     def _is(self, applied: ScheduleDeployment | None) -> bool:
         return applied is not None and applied.digest == self.digest
 
-    def _write(self, engine: Engine) -> None:
+    def write(self, engine: Engine) -> None:
+        """Write the declarations, whatever other code has written. Locks: the schedules that change."""
         rows = {row.name: row for row in engine.db.schedules}
         declared_rows = [row for row in rows.values() if row.declared_at and row.retired_at is None]
         gone = [row.pk for row in declared_rows if row.name not in self.declarations]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from django.core import mail
 from django.core.management import call_command
 from django.db import connections
+from django.db.models import F
 
 from jobqueue import Cron, Every, schedule
+from jobqueue.api.schedule_deployments import VERSION, DeclaredSchedules
+from jobqueue.api.schedules import create
 from jobqueue.declared_schedules import Declaration
-from jobqueue.models import Schedule
+from jobqueue.engine import engine_for
+from jobqueue.models import Executor, Schedule, ScheduleDeployment
 from tests.tasks import add
 
 pytestmark = [pytest.mark.django_db(databases=["default", "sqlite"]), pytest.mark.usefixtures("own_schedules")]
@@ -70,3 +76,123 @@ def test_migrate_in_tests_writes_no_schedules() -> None:
     migrate()
 
     assert names() == []
+
+
+class Code:
+    """One version of a site's code: what it declares, its executor, and its `migrate`."""
+
+    def __init__(self, own_schedules: list[Declaration], **intervals: int) -> None:
+        self.declared = own_schedules
+        self.intervals = intervals
+
+    def load(self) -> None:
+        self.declared.clear()
+        for name, hours in self.intervals.items():
+            schedule(name, add, Every(hours=hours), args=[1])
+
+    def migrate(self) -> None:
+        self.load()
+        migrate()
+
+    def start(self) -> Executor:
+        """Start an executor. Return its row."""
+        self.load()
+        declared, engine = DeclaredSchedules.of("default"), engine_for("default")
+        now = engine.now()
+        row = Executor.objects.create(
+            backend="default",
+            name="executor",
+            host="h",
+            pid=1,
+            versions={VERSION: declared.digest},
+            started_at=now,
+            heartbeat=now,
+        )
+        declared.synchronize(engine)
+        return row
+
+    def continue_running(self) -> None:
+        """Do what an executor does every 30 s."""
+        self.load()
+        DeclaredSchedules.of("default").synchronize(engine_for("default"))
+
+
+def stop(executor: Executor) -> None:
+    """Stop an executor. A heartbeat timeout passes."""
+    timeout = timedelta(seconds=engine_for("default").options.heartbeat_timeout)
+    Executor.objects.filter(pk=executor.pk).update(
+        state=Executor.State.STOPPED, heartbeat=executor.heartbeat - 2 * timeout
+    )
+
+
+def rows() -> dict[str, str]:
+    return dict(Schedule.objects.active().order_by("name").values_list("name", "expression"))
+
+
+OLD_ROWS = {"changed": "@every 3600", "removed": "@every 3600"}
+NEW_ROWS = {"added": "@every 3600", "changed": "@every 7200"}
+
+
+@pytest.mark.usefixtures("outside_of_tests")
+class TestDeploy:
+    @pytest.fixture
+    def old(self, own_schedules: list[Declaration]) -> Code:
+        return Code(own_schedules, changed=1, removed=1)
+
+    @pytest.fixture
+    def new(self, own_schedules: list[Declaration]) -> Code:
+        return Code(own_schedules, changed=2, added=1)
+
+    def test_old_executors_do_not_undo_migrate(self, old: Code, new: Code) -> None:
+        old.migrate()
+        running = old.start()
+        assert rows() == OLD_ROWS
+        new.migrate()
+        assert rows() == NEW_ROWS
+        ScheduleDeployment.objects.update(applied_at=F("applied_at") - timedelta(minutes=10))
+        old.continue_running()
+        assert rows() == NEW_ROWS, "new code was migrated, and has no executor yet"
+        new.start()
+        old.continue_running()
+        old.migrate()
+        assert rows() == NEW_ROWS, "both run"
+        stop(running)
+        new.continue_running()
+        assert rows() == NEW_ROWS
+
+    def test_restart_of_old_executors_during_a_deploy_changes_nothing(self, old: Code, new: Code) -> None:
+        old.start()
+        new.migrate()
+        old.start()
+        assert rows() == NEW_ROWS
+
+    def test_site_goes_back_to_old_code(self, old: Code, new: Code) -> None:
+        before = old.start()
+        new.migrate()
+        after = new.start()
+        stop(before)
+        again = old.start()
+        assert rows() == NEW_ROWS, "both run"
+        stop(after)
+        old.continue_running()
+        assert rows() == OLD_ROWS
+        new.migrate()
+        assert rows() == OLD_ROWS, "the old executors run"
+        new.start()
+        stop(again)
+        new.continue_running()
+        assert rows() == NEW_ROWS
+
+    def test_history_of_a_removed_schedule_stays(self, old: Code, new: Code) -> None:
+        old.migrate()
+        row = Schedule.objects.get(name="removed")
+        new.migrate()
+        row.refresh_from_db()
+        assert (row.next_at, row.due_at) == (None, None)
+        assert row.retired_at is not None
+
+    def test_schedules_of_people_are_kept(self, old: Code, new: Code) -> None:
+        create(Declaration("theirs", add, Every(hours=1), "", args=[1]))
+        old.migrate()
+        new.migrate()
+        assert rows() == NEW_ROWS | {"theirs": "@every 3600"}
