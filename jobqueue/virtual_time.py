@@ -50,7 +50,7 @@ class ScheduleTime:
 
     def set(self, moment: datetime) -> None:
         """Go on from a moment: ticks up to it do not fire. Raises ValueError if a later tick has fired."""
-        self._declare()
+        self._declared.write(self._engine)
         rows = list(self._engine.db.schedules.active())
         ticks = self._engine.db.ticks.filter(schedule__in=rows, trigger=ScheduleTick.Trigger.SCHEDULE)
         if fired := ticks.filter(last_at__gt=stored(moment)).select_related("schedule").first():
@@ -63,11 +63,13 @@ class ScheduleTime:
 
     def advance(self, time: timedelta, *, downtime: bool) -> None:
         """Fire the ticks within `time`. downtime: at its end, as executors do that start then."""
-        self._declare()
-        if not self._engine.db.schedules.exists():
+        declared = self._declared
+        if not declared.declarations and not self._engine.db.schedules.exists():
             return
         start = self.now()
         end = start + time
+        self._write(start)  # the clock stands still from here on
+        declared.write(self._engine)
         if downtime:
             self._fire(start, end, end)
         else:
@@ -80,8 +82,9 @@ class ScheduleTime:
         """Enqueue the tasks of ticks that waited for a task which has ended. Return how many."""
         return len(self._announced(self._engine.schedules.fire()).tasks) if self._row.exists() else 0
 
-    def _declare(self) -> None:
-        DeclaredSchedules.of(self._engine.alias).write(self._engine)
+    @property
+    def _declared(self) -> DeclaredSchedules:
+        return DeclaredSchedules.of(self._engine.alias)
 
     def _write(self, at: datetime) -> None:
         if not self._row.update(applied_at=at):
