@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.apps import apps
+from django.contrib import admin
 from django.db import connection
 from django.test import modify_settings, override_settings
 
@@ -54,10 +55,13 @@ def beat() -> Iterator[Beat]:
     with modify_settings(INSTALLED_APPS={"append": "django_celery_beat"}):
         from django_celery_beat import models
 
+        tables = list(apps.get_app_config("django_celery_beat").get_models())
         with connection.schema_editor() as editor:
-            for model in apps.get_app_config("django_celery_beat").get_models():
+            for model in tables:
                 editor.create_model(model)
         yield Beat(models)
+    for model in filter(admin.site.is_registered, tables):  # the admin found them when the application was added
+        admin.site.unregister(model)
 
 
 def run(*words: object) -> CommandResult:
