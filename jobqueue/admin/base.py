@@ -48,7 +48,7 @@ class PauseFields(forms.Form):
     until = forms.DateTimeField(
         label=gettext_lazy("Resume at"),
         required=False,
-        help_text=gettext_lazy("The pause ends automatically then. Leave empty to resume by hand."),
+        help_text=gettext_lazy("The pause ends at this time. If it is empty, the pause lasts until a user resumes it."),
         widget=forms.DateTimeInput(attrs={"type": "datetime-local"}),
     )
 

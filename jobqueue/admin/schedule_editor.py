@@ -55,7 +55,7 @@ class ScheduleEditor(SchedulePage):
         if row is None:
             return self._gone(request, object_id)
         if row.declared_at:
-            raise PermissionDenied(_("Code declares this schedule. Change it there: %s") % row.declared_at)
+            raise PermissionDenied(_("Code declares this schedule at %s. Change it there.") % row.declared_at)
         return self._edit(request, row)
 
     def preview_view(self, request: HttpRequest) -> HttpResponse:
@@ -102,7 +102,7 @@ class ScheduleEditor(SchedulePage):
             form.add_error("name" if form.row is None else None, str(error))
             return None
         except OperationalError:  # lock timeout
-            form.add_error(None, _("Nothing was saved: another transaction has locked the schedule. Try again."))
+            form.add_error(None, _("Nothing was saved: another transaction has locked the schedule. Try again later."))
             return None
         words = form.changes() if form.row else _("Created.")
         audit_log.write(request, [saved], words, is_new=form.row is None)

@@ -63,7 +63,7 @@ class ScheduleForm(TimingForm):
     name = forms.CharField(
         label=gettext_lazy("Name"),
         widget=forms.TextInput(attrs={**PLAIN, "maxlength": MAX_NAME}),
-        help_text=gettext_lazy("It is unique in the backend and cannot be changed later."),
+        help_text=gettext_lazy("No other schedule of the backend may have this name. You cannot change it later."),
     )
     task = forms.ChoiceField(label=gettext_lazy("Task"))
     backend = forms.ChoiceField(label=gettext_lazy("Backend"), required=False)
@@ -71,23 +71,23 @@ class ScheduleForm(TimingForm):
     priority = forms.IntegerField(
         label=gettext_lazy("Priority"), required=False, help_text=gettext_lazy("From -100 to 100. Higher runs earlier.")
     )
-    max_attempts = forms.IntegerField(label=gettext_lazy("Attempts at most"), required=False)
+    max_attempts = forms.IntegerField(label=gettext_lazy("Maximum attempts"), required=False)
     timeout = seconds_field(
-        label=gettext_lazy("Timeout in seconds"), help_text=gettext_lazy("How long one attempt may run.")
+        label=gettext_lazy("Timeout (in seconds)"), help_text=gettext_lazy("How long one attempt may run.")
     )
     expires = seconds_field(
-        label=gettext_lazy("Expires after seconds"),
-        help_text=gettext_lazy("A task that has not started this long after its tick fails."),
+        label=gettext_lazy("Expires after (in seconds)"),
+        help_text=gettext_lazy("No attempt starts later than this after the task was enqueued. The task then fails."),
     )
     key = forms.CharField(
         label=gettext_lazy("Key"),
         required=False,
-        help_text=gettext_lazy("While a task with this key has not ended, no other one is enqueued."),
+        help_text=gettext_lazy("While a task with this key has not ended, no other task with this key is enqueued."),
     )
     overlap = forms.ChoiceField(
         label=gettext_lazy("Overlap"),
         choices=_choices(Schedule.Overlap),
-        help_text=gettext_lazy("What happens at a tick while the task of an earlier tick has not ended."),
+        help_text=gettext_lazy("What happens to a tick if the task of an earlier tick has not ended."),
     )
     catch_up = forms.ChoiceField(
         label=gettext_lazy("Catch up"),
@@ -95,18 +95,22 @@ class ScheduleForm(TimingForm):
         help_text=gettext_lazy("What happens to ticks that were missed while no executor was running."),
     )
     max_catch_up = forms.IntegerField(
-        label=gettext_lazy("Catch up at most"),
+        label=gettext_lazy("Maximum missed ticks"),
         required=False,
         initial=100,
-        help_text=gettext_lazy("The number of missed ticks that run, if each one runs."),
+        help_text=gettext_lazy("If each missed tick runs, only this number of them runs: the newest ones."),
     )
     catch_up_window = seconds_field(
-        label=gettext_lazy("Catch up within seconds"),
-        help_text=gettext_lazy("Ticks that were missed longer ago do not run. Leave it empty for no limit."),
+        label=gettext_lazy("Catch up within (in seconds)"),
+        help_text=gettext_lazy(
+            "Ticks that were missed longer ago than this are skipped. If it is empty, there is no limit."
+        ),
     )
     jitter = seconds_field(
-        label=gettext_lazy("Jitter in seconds"),
-        help_text=gettext_lazy("Each tick is delayed by a part of this time. The part is fixed by the name."),
+        label=gettext_lazy("Jitter (in seconds)"),
+        help_text=gettext_lazy(
+            "Each tick is delayed by the same part of this time. The part depends on the name of the schedule."
+        ),
     )
 
     def __init__(

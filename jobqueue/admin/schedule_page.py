@@ -204,7 +204,7 @@ class SchedulePage(ReadOnlyAdmin):
 
     def _delete(self, request: HttpRequest, schedule: Schedule) -> HttpResponse:
         if request.method != "POST":
-            text = _("The schedule and the records of its ticks are deleted. Its tasks stay.")
+            text = _("This deletes the schedule and the records of its ticks. Its tasks stay.")
             title = _("Delete the schedule?")
             return self._ask(request, schedule, title=title, text=text, names=[schedule.name], button=_("Delete"))
         if self.perform(request, [schedule], delete, _("Deleted.")):

@@ -64,7 +64,7 @@ class TimingForm(forms.Form):
         widget=forms.TextInput(attrs={**PLAIN, "maxlength": MAX_EXPRESSION}),
         help_text=gettext_lazy(
             "Minute, hour, day of the month, month, day of the week. “0 8 * * mon-fri” is 08:00, Monday to Friday. "
-            "A sixth field in front is for seconds. Names such as “@daily” work, too."
+            "With six fields, the first one is for seconds. Names such as “@daily” work, too."
         ),
     )
     timezone = forms.CharField(
@@ -78,7 +78,7 @@ class TimingForm(forms.Form):
     unit = forms.TypedChoiceField(label=gettext_lazy("Unit"), choices=LENGTHS, coerce=int, initial=60)
     anchor = moment_field(
         label=gettext_lazy("Counted from"),
-        help_text=gettext_lazy("One of the ticks. Leave it empty to count from the start of 1970 in UTC."),
+        help_text=gettext_lazy("The moment of one tick. If it is empty, ticks count from the start of 1970 in UTC."),
     )
     starts_at = moment_field(label=gettext_lazy("Starts at"), help_text=gettext_lazy("No tick is earlier."))
     ends_at = moment_field(label=gettext_lazy("Ends at"), help_text=gettext_lazy("No tick is later."))

@@ -70,7 +70,9 @@ def run(name: str, *, backend: str = "default") -> UUID:
     row = _find(engine, name)
     answer = engine.schedules.run_now(row.pk)
     if not answer.created:
-        raise DuplicateKey(f"The task {answer.id} has not ended and has the key of the schedule {name!r}.")
+        raise DuplicateKey(
+            f"Nothing was enqueued: the task {answer.id} has the key of the schedule {name!r}, and has not ended."
+        )
     _announce(engine, row, [answer])
     return answer.id
 
@@ -112,7 +114,9 @@ def create(declaration: Declaration) -> Schedule:
         known = engine.db.with_lock(others, wait=True).first()
         row, is_new = engine.schedules.save(declaration.name, columns)
         if not is_new and (known is None or known.retired_at is None):
-            raise ValueError(f"There is a schedule {declaration.name!r} already. Choose another name, or change it.")
+            raise ValueError(
+                f"There is a schedule {declaration.name!r} already. Choose another name, or change that schedule."
+            )
     return row
 
 
@@ -162,7 +166,7 @@ def _find(engine: Engine, name: str, *, lock: bool = False) -> Schedule:
 
 def _refuse_declared(row: Schedule) -> None:
     if row.declared_at:
-        raise ValueError(f"{row.declared_at} declares the schedule {row.name!r}. Change it there.")
+        raise ValueError(f"Code declares the schedule {row.name!r} at {row.declared_at}. Change it there.")
 
 
 def _backfill_of(engine: Engine, row: Schedule, start: datetime, end: datetime) -> Backfill:

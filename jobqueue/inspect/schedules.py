@@ -82,9 +82,9 @@ def upcoming_tick(expression: Expression, tick: datetime) -> UpcomingTick:
     local = tick.astimezone(ZoneInfo(expression.timezone))
     match expression.clock_change(tick):
         case ClockChange.SKIPPED:
-            note = _("The clock skips the time of this tick, so it runs right after the change.")
+            note = _("On this day, the clock skips the time of the tick. So the tick runs right after the change.")
         case ClockChange.REPEATED:
-            note = _("The clock shows this time twice. The tick runs the first time only.")
+            note = _("On this day, the clock shows this time twice. The tick runs the first time only.")
         case None:
             note = ""
     return UpcomingTick(tick, local, note)

@@ -78,7 +78,7 @@ def test_page_shows_when_it_runs_and_where_it_is_declared(add, read):
 
     for words in (
         "Active At 08:00, Monday through Friday, Europe/Berlin",
-        "Declared at shop/tasks.py:42; change it there.",
+        "Code declares it at shop/tasks.py:42. Change it there.",
         "0 8 * * 1-5",
         "up to 90 s",
         "Let one tick wait",
@@ -94,7 +94,9 @@ def test_page_shows_ten_ticks_with_changes_of_the_clock(add, read):
 
     assert "Fri 2027-03-26 02:30 CET" in text
     assert "Sun 2027-03-28 03:00 CEST" in text
-    assert text.count("The clock skips the time of this tick, so it runs right after the change.") == 1
+    assert (
+        text.count("On this day, the clock skips the time of the tick. So the tick runs right after the change.") == 1
+    )
     assert len(re.findall(r"2027-0[34]-\d\d 0[23]:\d\d", text)) == 10
 
 
@@ -310,7 +312,7 @@ def test_schedule_that_code_declares_is_not_deleted(add, client, post):
     row = add(declared=True)
     client.force_login(make_user("view_schedule", "delete_schedule"))
 
-    assert "shop/tasks.py:42 declares the schedule" in messages_of(post(row, "delete"))[0]
+    assert "at shop/tasks.py:42. Change it there." in messages_of(post(row, "delete"))[0]
     assert reload(row)
 
 

@@ -72,7 +72,7 @@ def test_all_problems_of_a_schedule_are_named_and_nothing_is_written() -> None:
 @pytest.mark.parametrize("action", [lambda: api.change(declaration()), lambda: api.delete("report")])
 def test_schedule_that_code_declares_cannot_be_changed(action: Callable[[], object]) -> None:
     declared_in_code()
-    with pytest.raises(ValueError, match=r"shop/tasks\.py:42 declares the schedule 'report'"):
+    with pytest.raises(ValueError, match=r"Code declares the schedule 'report' at shop/tasks\.py:42"):
         action()
 
 
@@ -182,7 +182,7 @@ def test_unknown_schedule_is_named(action: Callable[[str], object]) -> None:
 
 @pytest.mark.parametrize(
     ("hour", "minute", "note"),
-    [(2, 30, "skips the time of this tick"), (8, 0, "")],
+    [(2, 30, "skips the time of the tick"), (8, 0, "")],
 )
 def test_upcoming_tick_says_that_the_clock_skips_its_time(hour: int, minute: int, note: str) -> None:
     expression = Cron(f"{minute} {hour} * * *", BERLIN)
