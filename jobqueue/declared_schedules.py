@@ -132,13 +132,15 @@ class Declaration:
         if isinstance(task, FunctionTask):
             yield from self._task_problems()
         else:
-            yield Problem("task", f"its task must be declared with jobqueue.task or as an actor, not {task!r:.200}")
+            yield Problem("task", f"its task must be declared with jobqueue.task, or be an actor, not {task!r:.200}")
 
     def _option_problems(self) -> Iterator[Problem]:
         yield from _choice_problems("overlap", self.overlap, Overlap)
         yield from _choice_problems("catch_up", self.catch_up, CatchUp)
         if self.catch_up == CatchUp.ALL and self.overlap != Overlap.ALLOW:
-            yield Problem("catch_up", "catch_up='all' needs overlap='allow': the missed ticks run side by side")
+            yield Problem(
+                "catch_up", "catch_up='all' needs overlap='allow', because the missed ticks run at the same time"
+            )
         if not isinstance(self.max_catch_up, int) or not 1 <= self.max_catch_up <= MAX_CATCH_UP:
             text = f"max_catch_up must be a whole number from 1 to {MAX_CATCH_UP}, not {self.max_catch_up!r:.100}"
             yield Problem("max_catch_up", text)
@@ -152,9 +154,10 @@ class Declaration:
     def _task_problems(self) -> Iterator[Problem]:
         """Try each option of the task alone, and the arguments without the options that are wrong."""
         if self.task.run_after is not None or "run_after" in self.task_options:
-            yield Problem("run_after", "its task must have no run_after: the expression says when it runs")
+            yield Problem("run_after", "its task must have no run_after, because the expression decides when it runs")
         if isinstance(self.task_options.get("expires", self.task.expires), datetime):
-            yield Problem("expires", "expires of its task must be a timedelta: a datetime would expire all later tasks")
+            text = "expires of its task must be a timedelta, because all tasks after a fixed time would be expired"
+            yield Problem("expires", text)
         usable: dict[str, Any] = {}
         for option, value in self.task_options.items():
             if option not in ChangedOptions.__annotations__:

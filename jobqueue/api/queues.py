@@ -48,7 +48,7 @@ def pause_columns(what: str, by: str, reason: str, until: datetime | timedelta |
             raise ValueError(f"{name} must be a text of at most {size} characters, not {value!r:.200}.")
     resume_at = now + until if isinstance(until, timedelta) else until
     if resume_at is not None and resume_at <= now:
-        raise ValueError(f"A pause of {what} until {resume_at:%Y-%m-%d %H:%M:%S} has ended already.")
+        raise ValueError(f"The end of a pause of {what} must be in the future, not {resume_at:%Y-%m-%d %H:%M:%S}.")
     return {"paused_at": now, "paused_by": by, "pause_reason": reason, "resume_at": resume_at}
 
 

@@ -154,7 +154,7 @@ def declaration_of(
     Raises NotNeeded if it would never run again, ValueError if it has no counterpart.
     """
     if CLEANUP in (entry.name, entry.task):
-        raise NotNeeded("Celery deletes its old results with it. Executors prune tasks by themselves")
+        raise NotNeeded("it deletes old results of Celery. Executors delete old tasks without a schedule")
     if entry.problem:
         raise ValueError(entry.problem)
     expression, starts_at, ends_at = _timing(entry, now)
@@ -186,7 +186,7 @@ def _timing(entry: Entry, now: datetime) -> tuple[Cron | Every, datetime | None,
         if moment <= now and (entry.has_run or not entry.is_enabled):
             raise NotNeeded(f"it was due once, at {moment}")
         if moment <= now:
-            raise ValueError(f"it was due once, at {moment}, and beat has not sent it. Enqueue its task")
+            raise ValueError(f"it was due once, at {moment}, and beat has not sent it. Enqueue the task yourself")
         return Every(ONCE, anchor=moment), moment, moment
     if entry.is_one_off and (entry.has_run or not entry.is_enabled):
         raise NotNeeded("it was due once, and has run or was disabled")
@@ -195,7 +195,7 @@ def _timing(entry: Entry, now: datetime) -> tuple[Cron | Every, datetime | None,
     _refuse(expression.problems())
     first = expression.next_after(max(now, (entry.starts_at or now) - RESOLUTION))
     if first is None or (entry.ends_at and first >= entry.ends_at):
-        raise NotNeeded(f"its next run would be at {first}, and it expires at {entry.ends_at}")
+        raise NotNeeded(f"it has no further run before it expires at {entry.ends_at}")
     return expression, entry.starts_at, first if entry.is_one_off else entry.ends_at and entry.ends_at - RESOLUTION
 
 
@@ -240,5 +240,5 @@ def _arguments(value: Any, kind: Any, name: str) -> Any:
 
 def _refuse_typed(value: dict[str, Any]) -> dict[str, Any]:
     if "__type__" in value:
-        raise ValueError(f"only Celery reads the value {value!r:.100}")
+        raise ValueError(f"only Celery can read the value {value!r:.100}")
     return value

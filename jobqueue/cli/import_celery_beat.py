@@ -120,7 +120,7 @@ def import_celery_beat(console: Console, flags: Any) -> None:
         raise CommandError(NOTHING)
     names = {**flags.map_file, **dict(flags.map)}
     for unused in sorted(names.keys() - {entry.task for entry in entries}):
-        console.say(f"No periodic task has the name {unused!r} of --map.")
+        console.say(f"No periodic task has the name {unused!r}, which --map or --map-file contains.")
     known = engines(flags.backend)
     rows = {(row.backend, row.name): row for engine in known for row in engine.db.schedules.active()}
     now = aware(known[0].now())

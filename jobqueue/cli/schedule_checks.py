@@ -21,7 +21,7 @@ PAUSED_LONG = timedelta(days=1)
 SKIPPED_OFTEN = 10  # ticks in a row, for one reason
 MAX_LISTED = 10  # findings of one check
 ADVICE = {
-    ScheduleTick.Reason.OVERLAP: "Its task takes longer than the interval: give it a timeout, or change overlap.",
+    ScheduleTick.Reason.OVERLAP: "Its task takes longer than the interval. Give the task a timeout, or change overlap.",
     ScheduleTick.Reason.MISSED: "Keep an executor running, or change catch_up.",
     ScheduleTick.Reason.KEY: "Cancel the task that has the key, or change the key.",
 }
@@ -63,7 +63,7 @@ def schedule_findings(engine: Engine, stats: BackendStats) -> Iterator[checks.Ch
         found = [message for schedule in schedules for message in check(schedule)]
         yield from found[:MAX_LISTED]
         if others := found[MAX_LISTED:]:
-            text = f"Backend {stats.backend}: {many(len(others), 'more schedule')} like the last one."
+            text = f"Backend {stats.backend}: the same problem in {many(len(others), 'more schedule')}."
             yield checks.CheckMessage(others[0].level, text, hint=others[0].hint)
         is_sound = is_sound and not found
     if rows and is_sound:
@@ -73,7 +73,7 @@ def schedule_findings(engine: Engine, stats: BackendStats) -> Iterator[checks.Ch
 def _stopped(schedule: Checked) -> Iterator[checks.CheckMessage]:
     if schedule.is_stopped:
         text = f"{schedule.title}: an error has stopped it: {schedule.row.pause_reason}"
-        yield checks.Error(text, hint=f"Correct it, then run: {schedule.resume}")
+        yield checks.Error(text, hint=f"Correct the schedule, then run: {schedule.resume}")
 
 
 def _unknown_task(schedule: Checked) -> Iterator[checks.CheckMessage]:
@@ -86,14 +86,18 @@ def _overdue(schedule: Checked) -> Iterator[checks.CheckMessage]:
     due_at, now = schedule.row.due_at, schedule.stats.now
     if due_at is not None and now - due_at > OVERDUE_LONG:
         text = f"{schedule.title}: due {duration(now - due_at)} ago, and not enqueued."
-        is_alive = "Look in the log of executors for errors, and for a session that keeps its row locked."
-        yield checks.Error(text, hint=is_alive if schedule.stats.alive else "manage.py run_executors")
+        is_alive = (
+            "Look for errors in the log of executors, and for a session that keeps the row of the schedule locked."
+        )
+        yield checks.Error(
+            text, hint=is_alive if schedule.stats.alive else "No executor is running. Run: manage.py run_executors"
+        )
 
 
 def _never_fires(schedule: Checked) -> Iterator[checks.CheckMessage]:
     if schedule.row.next_at is None and schedule.newest is None and not schedule.is_stopped:
         text = f"{schedule.title}: never fires, because its expression has no tick."
-        yield checks.Warning(text, hint="Correct its expression, starts_at or ends_at, or remove it.")
+        yield checks.Warning(text, hint="Correct the expression, starts_at or ends_at, or remove the schedule.")
 
 
 def _paused(schedule: Checked) -> Iterator[checks.CheckMessage]:
@@ -102,7 +106,7 @@ def _paused(schedule: Checked) -> Iterator[checks.CheckMessage]:
     if row.paused_at is None or schedule.is_stopped or is_over or now - row.paused_at <= PAUSED_LONG:
         return
     text = f"{schedule.title}: paused for {duration(now - row.paused_at)}. Its ticks are skipped."
-    yield checks.Warning(text, hint=schedule.resume)
+    yield checks.Warning(text, hint=f"To resume it, run: {schedule.resume}")
 
 
 def _always_skipped(schedule: Checked) -> Iterator[checks.CheckMessage]:

@@ -74,11 +74,11 @@ class Found:
             case "removed":
                 return f"{row.name} was removed from {row.declared_at}."
             case "stopped":
-                return f"{row.name} was stopped by an error: {row.pause_reason}"
+                return f"An error has stopped {row.name}: {row.pause_reason}"
             case "paused":
                 by = f" by {row.paused_by}" if row.paused_by else ""
                 until = f" until {_text(row.resume_at)}" if row.resume_at else ""
-                reason = f" Reason: {row.pause_reason}." if row.pause_reason else ""
+                reason = f" Reason: {row.pause_reason.removesuffix('.')}." if row.pause_reason else ""
                 return f"{row.name} is paused{by}{until}. Its ticks are skipped.{reason}"
             case "ended":
                 return f"{row.name} has no next tick."
@@ -187,7 +187,7 @@ def backfill(console: Console, flags: Any) -> None:
     count, ticks = len(preview.ticks), preview.ticks
     between = f" between {_text(ticks[0])} and {_text(ticks[-1])}" if ticks else ""
     expected = f"{many(count, 'task')} of {row.name}, for ticks{between}" if ticks else "no task"
-    others = f" {many(preview.existing, 'tick')} of the range became a task before." if preview.existing else ""
+    others = f" Ticks of the range that have a task already: {preview.existing:,}." if preview.existing else ""
     if flags.dry_run:
         fields = {"would_enqueue": count, "existing": preview.existing, "ticks": ticks}
         console.report(fields, f"Would enqueue {expected}.{others}")

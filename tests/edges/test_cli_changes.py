@@ -216,8 +216,8 @@ class TestQueues:
     @pytest.mark.parametrize(
         ("end", "says"),
         [
-            (("--for", "0s"), "has ended already"),
-            (("--until", "2020-01-01T00:00"), "has ended already"),
+            (("--for", "0s"), "must be in the future"),
+            (("--until", "2020-01-01T00:00"), "must be in the future"),
             (("--until", "9999-12-31T23:59"), "until must lie between the years 1970 and 9000"),
             (("--reason", "x" * 256), "reason must be a text of at most 255 characters"),
             (("x" * 129,), "A queue name must be a text of 1 to 128 characters"),

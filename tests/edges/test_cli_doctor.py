@@ -162,11 +162,26 @@ class TestSchedules:
     @pytest.mark.parametrize(
         ("columns", "ticks", "level", "text"),
         [
-            (STOPPED, [], "error", "an error has stopped it: the minute is not valid. Correct it, then run: {resume}"),
+            (
+                STOPPED,
+                [],
+                "error",
+                "an error has stopped it: the minute is not valid. Correct the schedule, then run: {resume}",
+            ),
             ({"task_type": "shop.gone"}, [], "error", "no running executor knows its task shop.gone."),
-            ({"due_at": ago(3 * 86_400)}, [], "error", "due 3 d ago, and not enqueued. Look in the log of executors"),
+            (
+                {"due_at": ago(3 * 86_400)},
+                [],
+                "error",
+                "due 3 d ago, and not enqueued. Look for errors in the log of executors",
+            ),
             (NOTHING_NEXT, [], "warning", "never fires, because its expression has no tick."),
-            ({"paused_at": ago(3 * 86_400)}, [], "warning", "paused for 3 d. Its ticks are skipped. {resume}"),
+            (
+                {"paused_at": ago(3 * 86_400)},
+                [],
+                "warning",
+                "paused for 3 d. Its ticks are skipped. To resume it, run: {resume}",
+            ),
             ({}, [(12, "overlap")], "warning", "its last 12 ticks were all skipped. The previous task had not ended."),
             ({}, [(10, "missed")], "warning", f"{SKIPPED} No executor was running. Keep an executor running, or"),
             ({}, [(10, "key")], "warning", f"{SKIPPED} Another task had the key. Cancel the task that has"),
@@ -210,7 +225,10 @@ class TestSchedules:
     def test_overdue_schedule_without_executors_needs_one(self, backend) -> None:
         ScheduleFactory.create(backend=backend, using=backend, name="report", due_at=ago(300))
         (error,) = [one for one in findings_of(backend, "error") if "Schedule" in one]
-        assert error == "Schedule report: due 5 min ago, and not enqueued. manage.py run_executors"
+        assert (
+            error
+            == "Schedule report: due 5 min ago, and not enqueued. No executor is running. Run: manage.py run_executors"
+        )
 
     def test_live_task_of_a_schedule_that_overlaps_is_named(self, add, backend, make) -> None:
         row = add()
@@ -224,7 +242,7 @@ class TestSchedules:
             add(name=f"report-{number}", due_at=ago(300))
         errors = [one for one in findings_of(backend, "error") if "chedule" in one]
         assert len(errors) == 11
-        assert "3 more schedules like the last one." in errors[-1]
+        assert "the same problem in 3 more schedules." in errors[-1]
 
 
 @pytest.fixture

@@ -158,7 +158,10 @@ class TestCommand:
         path = tmp_path / "names.json"
         path.write_text(json.dumps({"old-add": "tests.tasks.fail", "old-echo": "tests.tasks.echo"}))
         result = run("--map", "old-add=tests.tasks.add", "--map-file", path, "--map", "nobody=tests.tasks.echo")
-        assert (result.code, result.err) == (0, "No periodic task has the name 'nobody' of --map.\n")
+        assert (result.code, result.err) == (
+            0,
+            "No periodic task has the name 'nobody', which --map or --map-file contains.\n",
+        )
         assert dict(Schedule.objects.values_list("name", "task_type")) == {"a": ADD, "b": "tests.tasks.echo"}
 
     def test_mapping_to_an_unknown_task_is_refused(self, beat: Beat) -> None:
@@ -317,7 +320,7 @@ class TestTables:
             ({"kwargs": '{"c": 1}'}, "unexpected keyword argument 'c'"),
             ({"args": "{}"}, "its args must be a list, not '{}'"),
             ({"args": "[1"}, "its args cannot be read"),
-            ({"args": '[{"__type__": "uuid", "__value__": "0"}]'}, "only Celery reads the value"),
+            ({"args": '[{"__type__": "uuid", "__value__": "0"}]'}, "only Celery can read the value"),
         ],
     )
     def test_arguments_that_do_not_fit_are_refused(self, beat: Beat, columns: dict[str, str], reason: str) -> None:

@@ -79,7 +79,7 @@ class TestList:
         [
             (PAUSED, "paused", "report is paused by anna. Its ticks are skipped. Reason: disk full."),
             ({**PAUSED, "resume_at": NOON}, "paused", "report is paused by anna until 2030-03-04 11:00:00 UTC. Its"),
-            ({**STOPPED, **NOTHING_NEXT}, "stopped", "report was stopped by an error: no such time zone"),
+            ({**STOPPED, **NOTHING_NEXT}, "stopped", "An error has stopped report: no such time zone"),
             (NOTHING_NEXT, "ended", "report has no next tick."),
         ],
     )
@@ -205,7 +205,7 @@ class TestNext:
             ["2030-03-30 02:30:00 CET", "2030-03-30 01:30:00"],
             [
                 "2030-03-31 03:00:00 CEST", "2030-03-31 01:00:00",
-                "The clock skips the time of this tick, so it runs right after the change.",
+                "On this day, the clock skips the time of the tick. So the tick runs right after the change.",
             ],
             ["2030-04-01 02:30:00 CEST", "2030-04-01 00:30:00"],
         ]  # fmt: skip
@@ -221,6 +221,11 @@ class TestNext:
 
 
 class TestPauseAndResume:
+    @pytest.mark.parametrize("reason", ["disk full", "disk full."])
+    def test_reason_of_a_pause_ends_with_one_period(self, add: Add, run: Run, reason: str) -> None:
+        add()
+        assert run("pause", "report", "--reason", reason).out.endswith(" Reason: disk full.\n")
+
     def test_pause_is_stored_until_the_resume(self, add: Add, run: Run) -> None:
         row = add()
         result = run("pause", "report", "--reason", "disk full", "--by", "anna")
@@ -249,8 +254,8 @@ class TestPauseAndResume:
     @pytest.mark.parametrize(
         ("words", "says"),
         [
-            (("report", "--for", "0s"), "has ended already"),
-            (("report", "--until", "2020-01-01"), "has ended already"),
+            (("report", "--for", "0s"), "must be in the future"),
+            (("report", "--until", "2020-01-01"), "must be in the future"),
             (("report", "--reason", "x" * 256), "reason must be a text of at most 255 characters"),
             (("report", "digset"), "Did you mean digest?"),
         ],
@@ -298,7 +303,7 @@ class TestBackfill:
         assert Task.objects.using(backend).count() == 10
 
         again = run("backfill", "report", *self.RANGE)
-        assert again.out == "Enqueued 0 tasks. 10 ticks of the range became a task before.\n"
+        assert again.out == "Enqueued 0 tasks. Ticks of the range that have a task already: 10.\n"
         assert run("backfill", "report", *self.RANGE, "--json").json == {"enqueued": 0, "existing": 10}
         assert Task.objects.using(backend).count() == 10
 

@@ -163,11 +163,11 @@ def add_sending_verbs(add: Add) -> None:
 def add_import_verbs(add: Add) -> None:
     text = "Create schedules from the tables of django-celery-beat and from CELERY_BEAT_SCHEDULE."
     verb = add("import_celery_beat", import_celery_beat.import_celery_beat, text)
-    verb.add_argument("--dry-run", action="store_true", help="only show what would become what")
-    verb.add_argument("--update", action="store_true", help="also replace schedules that exist")
+    verb.add_argument("--dry-run", action="store_true", help="only show what the command would do")
+    verb.add_argument("--update", action="store_true", help="also replace schedules that exist, but not their pauses")
     name = "the task that runs in place of a task of Celery, such as send-report=shop.tasks.send_report; repeatable"
     verb.add_argument("--map", type=arguments.pair, action="append", default=[], metavar="OLD=NEW", help=name)
-    file = "a JSON file with an object of such names"
+    file = "a JSON file with one object, from names of Celery to names of tasks"
     verb.add_argument("--map-file", type=arguments.names_in_file, default={}, metavar="FILE", help=file)
 
 
