@@ -24,6 +24,8 @@ class JobQueueConfig(AppConfig):
         else:
             our_checks.register()
             registry.autodiscover()
+            from jobqueue import bulk_actor  # noqa: F401 - declares our own task
+
             post_migrate.connect(write_schedules, sender=self)
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
-from uuid import UUID
 
 from django.contrib.admin import ModelAdmin, SimpleListFilter
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
@@ -19,8 +18,8 @@ from jobqueue.api import aliases, declared_queues
 from jobqueue.engine import engine_for
 from jobqueue.inspect.backends import backends_on
 from jobqueue.inspect.formatting import short_id, short_type
-from jobqueue.inspect.queries import CAP, status_condition
-from jobqueue.models import Queue, Schedule, ScheduleTick, Task
+from jobqueue.inspect.selection import to_id
+from jobqueue.models import Queue, Schedule, Task
 from jobqueue.templatetags.jobqueue_admin import breakable
 
 CHOICES = 200  # per filter; the address may contain others
@@ -28,16 +27,16 @@ Choices = Iterable[tuple[str, Any]]
 
 
 class ColumnFilter(SimpleListFilter):
-    """Rows with a value of one column."""
+    """Rows with a value of one column. Without a column, the list itself applies the filter."""
 
-    column: str
+    column = ""
 
     def value(self) -> str | None:
         """Return the selected value without NUL, which PostgreSQL does not allow in text."""
         return (super().value() or "").replace("\x00", "") or None
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset.filter(**{self.column: self.value()}) if self.value() else queryset
+        return queryset.filter(**{self.column: self.value()}) if self.column and self.value() else queryset
 
 
 class StatusFilter(ColumnFilter):
@@ -47,15 +46,10 @@ class StatusFilter(ColumnFilter):
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
         return Task.Status.choices
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Task]) -> QuerySet[Task]:
-        status = self.value()
-        return queryset.filter(status_condition(status)) if status else queryset
-
 
 class QueueFilter(ColumnFilter):
     title = _("queue")
     parameter_name = "queue"
-    column = "queue_name"
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
         return [(name, name) for name in with_chosen(known_queues(database_for(request)), self.value())]
@@ -64,7 +58,6 @@ class QueueFilter(ColumnFilter):
 class TaskFilter(ColumnFilter):
     title = _("task")
     parameter_name = "task"
-    column = "task_type"
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
         """Label tasks by their last component, or in full if two share it."""
@@ -98,10 +91,6 @@ class ParentFilter(ColumnFilter):
         chosen = self.value()
         return [(chosen, short_id(chosen))] if chosen else []
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Task]) -> QuerySet[Task]:
-        parent = to_uuid(self.value())
-        return queryset.filter(parent_id=parent) if parent else queryset.none()
-
 
 class ScheduleFilter(ColumnFilter):
     """Set by a link on a schedule's page; shown only while it is set. The newest CAP tasks of a schedule."""
@@ -115,28 +104,6 @@ class ScheduleFilter(ColumnFilter):
             return []
         rows = Schedule.objects.using(database_for(request)).filter(pk=to_id(chosen))
         return [(chosen, rows.values_list("name", flat=True).first() or chosen)]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Task]) -> QuerySet[Task]:
-        return queryset.filter(of_schedule(self.value(), queryset.db)) if self.value() else queryset
-
-
-def of_schedule(text: str | None, database: str) -> Q:
-    """Return the condition for the tasks of a schedule. The ticks have an index of all of them, newest first."""
-    ticks = ScheduleTick.objects.using(database).filter(schedule_id=to_id(text), task_id__isnull=False)
-    return Q(pk__in=ticks.order_by("-tick_at").values("task_id")[: CAP + 1])
-
-
-def to_id(text: str | None) -> int:
-    """Return the number of a row; 0, which no row has, for other texts."""
-    is_number = text and text.isascii() and text.isdigit() and len(text) < 19  # fits the column
-    return int(text) if text and is_number else 0
-
-
-def to_uuid(text: str | None) -> UUID | None:
-    try:
-        return UUID(text or "")
-    except ValueError:
-        return None
 
 
 def with_chosen(names: set[str], chosen: str | None) -> list[str]:

@@ -17,7 +17,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobqueue import api
+from jobqueue import api, bulk_actor
 from jobqueue.admin.base import ReadOnlyAdmin
 from jobqueue.admin.json_field import JsonField
 from jobqueue.exceptions import JobQueueError, TaskNotFound
@@ -25,6 +25,7 @@ from jobqueue.inspect import audit_log
 from jobqueue.inspect.backends import databases, options_of
 from jobqueue.inspect.bulk import CANCEL, CANCEL_TREE, REQUEUE, WAKE, BulkAction, BulkRun
 from jobqueue.inspect.inbox import actor_of, check_message, takes_messages
+from jobqueue.inspect.payload_display import read
 from jobqueue.inspect.task_detail import describe, find_task
 from jobqueue.models import Task
 
@@ -105,9 +106,16 @@ class TaskPage(ReadOnlyAdmin):
             "may_cancel": CANCEL in allowed,
             "form": form or (MessageForm(task=task) if may("send_message") and takes_messages(task) else None),
             "original": task,
+            "progress": self._progress(task),
             "has_view_permission": True,
         }
         return self.page(request, "task/detail", title=task.task_type, **context)
+
+    def _progress(self, task: Any) -> bulk_actor.ShownProgress | None:
+        """Return the progress of a bulk action: numbers, which everyone may see. None for other tasks."""
+        if not bulk_actor.is_internal(task.task_type):
+            return None
+        return bulk_actor.read_progress(read(task.args_text), read(task.kwargs_text), read(task.inner_state_text))
 
     def _post_view(self, permission: str, do: View) -> Any:
         """Return a view of POST for one task. It needs the permission, and that to view tasks."""

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobqueue.engine.clock import Clock
-from jobqueue.inspect.bulk import MAX_SINGLE, BulkRun, numbers_of
+from jobqueue.inspect.bulk import MAX_SINGLE, BulkAction, BulkRun, numbers_of
 from jobqueue.inspect.queries import Count
 from jobqueue.models import Task
 
@@ -69,6 +69,13 @@ def write_run(request: HttpRequest, run: BulkRun, database: str, chosen_by: str 
     message = _("%(action)s (one of %(count)d selected tasks)") if total > 1 else "%(action)s"
     rows = Task.objects.using(database).only("task_type").in_bulk(run.changed_ids)  # some may be pruned by now
     _write(request, ((Task, pk, str(rows.get(pk, pk)), message % values) for pk in run.changed_ids))
+
+
+def write_start(request: HttpRequest, action: BulkAction, number: int, task_id: str, chosen_by: str) -> None:
+    """Log that a task of the queue performs a bulk action: an entry of that task. It keeps the numbers itself."""
+    values = {**numbers_of(Count(number)), "action": action.label, "filter": chosen_by}
+    message = _("%(action)s %(number)s tasks. Filter: %(filter)s") % values
+    _write(request, [(Task, task_id, str(task_id), message)], is_new=True)
 
 
 def entries_of(row: Model) -> list[LogEntry]:

@@ -1,37 +1,52 @@
 """
-Bulk actions: requeue, cancel or wake some tasks by id, or all tasks of a filter, in batches.
+Bulk actions: change some tasks by id, or all tasks of a selection, in batches.
 
-A filter is read again when the action runs. Bounds exclude tasks that were enqueued or that ended after the preview.
+A selection is read again when the action runs. Its bounds exclude the tasks that entered it after it was counted.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from functools import reduce
+from functools import cached_property, reduce
 from operator import or_
+from typing import Any
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+import msgspec
+from django.db.models import DateTimeField, Q, QuerySet, Value
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext_lazy
 
 from jobqueue import api
-from jobqueue.engine.clock import read_clock
+from jobqueue.engine.clock import rank_from, read_clock
+from jobqueue.inspect.backends import backends_on, options_of
 from jobqueue.inspect.formatting import Text
-from jobqueue.inspect.queries import Count, count, status_condition
+from jobqueue.inspect.queries import CAP, Count, count, status_condition
+from jobqueue.inspect.selection import Selection
 from jobqueue.models import Task
 from jobqueue.records import FINAL, LIVE, CancelReport, RequeueReport, Status
 
-PAGE = 10_000  # ids per query
+WALKED = 5000  # tasks per page of a walk
+MAX_PAGES = 20  # of a walk in one request or poll
+MAX_RUNNING = 5000  # tasks excluded by id
+WAITING_STATUSES = tuple(status for status in LIVE if status != Status.RUNNING)
 BATCH = 1000  # ids per statement
 MAX_SINGLE = 100  # up to so many tasks, each is a batch and a log entry of its own: one page of the admin's list
+MAX_IN_REQUEST = 1000  # more tasks are changed by a task of the queue
 BUDGET_SECONDS = 10.0  # per request
-SAMPLES = 10
-UNCHANGED = ("key_taken", "skipped", "busy")
+EXAMPLES = 10
+UNCHANGED = ("key_taken", "skipped", "busy", "moved")
+# The column in whose order the index of a status is read.
+COLUMN_OF: Mapping[str, str] = {
+    **dict.fromkeys(FINAL, "finished_at"),
+    Status.SCHEDULED: "wake_at",
+    Status.READY: "rank",
+}
+GO_BACK = gettext_lazy("Go back")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,21 +55,29 @@ class BulkAction:
     One action on many tasks.
 
     statuses: the tasks it can change. perform: returns numbers of tasks by what became of them. sentences: for each of
-    these, in the order in which they are shown. label_many, forecast: of the list and its confirmation page.
+    these, in the order in which they are shown. label_many, forecast, button, refusal: of the list and its confirmation
+    page. has_rate: whether it makes tasks run, so that a person may want to limit how many a second. is_destructive:
+    whether its button is red.
     """
 
     name: str
     label: Text
     label_many: Text = ""
     forecast: Text = ""
+    button: Text = ""
+    refusal: Text = GO_BACK
     sentences: Mapping[str, Text]
     statuses: tuple[Status, ...]
     perform: Callable[[Sequence[UUID], str | None], Mapping[str, int]]
+    has_rate: bool = False
+    is_destructive: bool = False
 
-    @property
-    def condition(self) -> Q:
-        """The tasks it can change, as the partial indexes state it."""
-        return reduce(or_, (status_condition(status) for status in self.statuses))
+    def describe(self, result: Mapping[str, int]) -> str:
+        """Return what became of the tasks, as sentences."""
+        sentences = {**self.sentences, "moved": MOVED}
+        numbers = {name: number for name in sentences if (number := result.get(name))}
+        shown = (str(sentences[name] % numbers_of(Count(number))) for name, number in numbers.items())
+        return " ".join(shown) or _("No task matched.")
 
 
 def numbers_of(number: Count) -> dict[str, object]:
@@ -77,6 +100,11 @@ BUSY = ngettext_lazy(
     "Skipped %(number)s tasks: other transactions have locked them. Try again later.",
     "count",
 )
+MOVED = ngettext_lazy(
+    "%(number)s task has changed since it was counted, and was left alone.",
+    "%(number)s tasks have changed since they were counted, and were left alone.",
+    "count",
+)
 REQUEUE = BulkAction(
     name="requeue",
     label=gettext_lazy("Requeue"),
@@ -86,6 +114,8 @@ REQUEUE = BulkAction(
         "%(number)s failed or cancelled tasks will be requeued with a fresh set of attempts.",
         "count",
     ),
+    button=ngettext_lazy("Requeue %(number)s task", "Requeue %(number)s tasks", "count"),
+    has_rate=True,
     sentences={
         "requeued": ngettext_lazy("Requeued %(number)s task.", "Requeued %(number)s tasks.", "count"),
         "key_taken": ngettext_lazy(
@@ -112,6 +142,9 @@ CANCEL = BulkAction(
         "%(number)s unfinished tasks will be cancelled; running ones are asked to stop.",
         "count",
     ),
+    button=ngettext_lazy("Cancel %(number)s task", "Cancel %(number)s tasks", "count"),
+    refusal=gettext_lazy("Keep them"),
+    is_destructive=True,
     sentences={
         "cancelled": ngettext_lazy("Cancelled %(number)s task.", "Cancelled %(number)s tasks.", "count"),
         "requested": ngettext_lazy(
@@ -151,68 +184,222 @@ WAKE = BulkAction(
     statuses=(Status.SUSPENDED,),
     perform=_wake,
 )
+ACTIONS: Mapping[str, BulkAction] = {action.name: action for action in (REQUEUE, CANCEL)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
     """
-    Limits of the tasks in a preview, so that its action finds the same tasks.
+    What a selection contained when it was counted, so that an action later finds the same tasks.
 
-    upto: the id of the newest task. asked_at: tasks that ended later are excluded. edge: the value of the order column
-    in the last row of the window, if the admin's list searched a window.
+    upto: the id of the newest task. asked_at: the time on the database's clock. running: the tasks that ran then and
+    may return to the selection. edge: where the window of the list ended. number: the tasks that the action can change.
     """
 
     upto: UUID
     asked_at: datetime
+    running: Sequence[UUID] = ()
     edge: str | None = None
+    number: int | None = None
 
     @classmethod
-    def now(cls, database: str, edge: str | None = None) -> Bounds:
+    def now(cls, database: str) -> Bounds:
         """Return the bounds of the present tasks."""
         # The newest of all tasks, because finding the newest match would need a search instead of one index entry.
         newest = Task.objects.using(database).order_by("-pk").values_list("pk", flat=True).first()
-        return cls(upto=newest or UUID(int=0), asked_at=read_clock(database), edge=edge)
+        return cls(upto=newest or UUID(int=0), asked_at=read_clock(database))
 
     @classmethod
     def parse(cls, text: str) -> Bounds | None:
         """Parse the bounds in a form's field. Return None if they are missing or invalid."""
         try:
-            upto, asked_at, edge = text.split(" ")
-            return cls(upto=UUID(upto), asked_at=datetime.fromisoformat(asked_at), edge=edge or None)
+            return msgspec.json.decode(text, type=cls)
         except ValueError:
             return None
 
     def __str__(self) -> str:
-        return f"{self.upto} {self.asked_at.isoformat()} {self.edge or ''}"
+        return msgspec.json.encode(self).decode()
 
     @property
     def condition(self) -> Q:
-        """Return the condition for tasks within the bounds. `TaskChangeList.get_queryset` applies the edge."""
+        """Return the condition for tasks that were there, and that have not ended since."""
         return Q(pk__lte=self.upto) & (Q(finished_at__isnull=True) | Q(finished_at__lte=self.asked_at))
 
     def condition_of(self, status: Status) -> Q:
         """Return the condition for tasks of one status, which the index of the status can use."""
         return Q(finished_at__lte=self.asked_at) if status in FINAL else Q(pk__lte=self.upto)
 
+    def unmoved(self, status: str, backend: str) -> Q:
+        """Return the condition for live tasks that have had this status since."""
+        has_not_run = Q(last_attempted_at__isnull=True) | Q(last_attempted_at__lte=self.asked_at)
+        condition = ~Q(pk__in=self.running) & has_not_run if self.running else has_not_run
+        if status == Status.READY:
+            moment = Value(self.asked_at, DateTimeField())
+            condition &= Q(rank__lte=rank_from(moment, options_of(backend).aging))
+        return condition
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preview:
-    """What an action will do. matching: tasks that it can change; other: tasks of the filter in other states."""
+class Place:
+    """
+    How far a walk has come: everything in the parts before, and in this part the pages up to `after`.
 
-    matching: Count
-    other: Count
-    samples: Sequence[Task]
+    until: the end of the page that has begun; empty at the end of the part. pk: the last task of it that was handled.
+    """
+
+    part: int = 0
+    after: str | None = None
+    until: str | None = None
+    pk: UUID | None = None
+
+
+@dataclass(frozen=True)
+class Target:
+    """The tasks of a selection that an action can change, within the bounds."""
+
+    selection: Selection
+    action: BulkAction
     bounds: Bounds
 
     @classmethod
-    def of(cls, action: BulkAction, rows: QuerySet[Task], bounds: Bounds) -> Preview:
-        rows = rows.order_by().filter(bounds.condition)
-        return cls(
-            matching=count(rows.filter(action.condition)),
-            other=count(rows.exclude(status__in=action.statuses)),
-            samples=list(rows.filter(action.condition)[:SAMPLES]),
-            bounds=bounds,
-        )
+    def of(cls, selection: Selection, action: BulkAction) -> Target:
+        """Count what the action can change now, and take the bounds of it."""
+        bounds = Bounds.now(selection.database)
+        running: Sequence[UUID] = ()
+        if selection.status in WAITING_STATUSES:  # a running task may return to the selection
+            others = replace(selection, filters={**selection.filters, "status": Status.RUNNING}, is_edge_known=True)
+            running = list(others.rows.order_by().values_list("pk", flat=True)[:MAX_RUNNING])
+        bounds = replace(bounds, running=running, edge=selection.edge)
+        target = cls(selection, action, bounds)
+        return replace(target, bounds=replace(bounds, number=target._count()))
+
+    def _count(self) -> int:
+        """Count without the bounds, because the indexes do not contain their columns. This is the moment of them."""
+        selection = self.selection
+        statuses = [status for status in self.action.statuses if selection.status in ("", status)]
+        if not statuses:
+            return 0
+        if isinstance(selection.keys, list) and len(selection.keys) <= CAP:
+            keys = selection.keys
+            return sum(
+                selection.tasks.filter(pk__in=keys[start : start + BATCH], status__in=statuses).count()
+                for start in range(0, len(keys), BATCH)
+            )
+        if selection.status:
+            number = selection.number
+            return selection.rows.order_by().count() if number.is_about else number.number
+        return sum(selection.rows.filter(status=status).order_by().count() for status in statuses)
+
+    @cached_property
+    def other(self) -> Count:
+        """The tasks of the selection in other states."""
+        if self.selection.status in self.action.statuses:
+            return Count()
+        return count(self.selection.rows.exclude(status__in=self.action.statuses).order_by())
+
+    @cached_property
+    def examples(self) -> list[UUID]:
+        """The first of the tasks, in the order of the list."""
+        rows = self.selection.tasks
+        found: list[UUID] = []
+        for start in range(0, CAP, BATCH):
+            keys = list(self.selection.keys[start : start + BATCH])
+            matching = {*rows.filter(pk__in=keys, status__in=self.action.statuses).values_list("pk", flat=True)}
+            found += [pk for pk in keys if pk in matching][: EXAMPLES - len(found)]
+            if len(found) == EXAMPLES or len(keys) < BATCH or self.selection.status:
+                break
+        return found
+
+    # --- the walk
+
+    def take(self, place: Place, size: int) -> tuple[list[UUID], Place | None]:
+        """
+        Return up to `size` of the tasks after a place, and the place behind them; None at the end.
+
+        Each page is a range of the column in whose order the index of its status is read. So no statement reads more
+        than a page, except of tasks that have one value in it. It may return none before the end, after MAX_PAGES.
+        """
+        for _page in range(MAX_PAGES):
+            if place.part >= len(self._parts):
+                return [], None
+            part = self._parts[place.part]
+            if place.until is None:
+                place = replace(place, until=part.end_of_page(place.after), pk=None)
+            page = part.page(place.after, place.until or "")
+            found = sorted(page.filter(self._condition).values_list("pk", flat=True))
+            left = [pk for pk in found if place.pk is None or pk > place.pk]
+            if len(left) > size:
+                return left[:size], replace(place, pk=left[size - 1])
+            place = replace(place, after=place.until, until=None) if place.until else Place(part=place.part + 1)
+            if left:
+                break
+        return left, place if place.part < len(self._parts) else None
+
+    @cached_property
+    def _condition(self) -> Q:
+        selection, bounds = self.selection, self.bounds
+        condition = selection.condition & bounds.condition & Q(status__in=self.action.statuses)
+        if selection.status in LIVE:
+            of_backends = (
+                Q(backend=backend) & bounds.unmoved(selection.status, backend)
+                for backend in backends_on(selection.database)
+            )
+            condition &= reduce(or_, of_backends)
+        return condition
+
+    @cached_property
+    def _parts(self) -> list[Part]:
+        selection = self.selection
+        if selection.is_group or selection.search_text or (selection.edge is not None and not selection.status):
+            return [Part(selection.tasks.filter(selection.condition, self.bounds.condition), "pk")]
+        return [
+            Part(
+                selection.tasks.filter(
+                    status_condition(status), self.bounds.condition_of(status), selection.in_window, backend=backend
+                ),
+                COLUMN_OF.get(status, "pk"),
+            )
+            for backend in backends_on(selection.database)
+            if selection.filters.get("backend", backend) == backend
+            for status in self.action.statuses
+            if selection.status in ("", status)
+        ]
+
+    # --- as JSON
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "selection": self.selection.as_json(),
+            "action": self.action.name,
+            "bounds": msgspec.to_builtins(self.bounds),
+        }
+
+    @classmethod
+    def parse(cls, value: Mapping[str, Any]) -> Target:
+        """Raises KeyError or ValueError if it is not what as_json() returned."""
+        bounds = msgspec.convert(value["bounds"], Bounds)
+        return cls(Selection.parse(value["selection"]), ACTIONS[value["action"]], bounds)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows to walk through in the order of one column."""
+
+    rows: QuerySet[Task]
+    column: str
+
+    def end_of_page(self, after: str | None) -> str:
+        """Return the value at the end of the page that follows `after`; empty if it is the last page."""
+        values = self._following(after).order_by(self.column).values_list(self.column, flat=True)
+        value = values[WALKED - 1 : WALKED].first()
+        return value.isoformat() if isinstance(value, datetime) else str(value or "")
+
+    def page(self, after: str | None, until: str) -> QuerySet[Task]:
+        rows = self._following(after)
+        return rows.filter(**{f"{self.column}__lte": until}) if until else rows
+
+    def _following(self, after: str | None) -> QuerySet[Task]:
+        return self.rows.filter(**{f"{self.column}__gt": after}) if after else self.rows
 
 
 class BulkRun:
@@ -220,14 +407,12 @@ class BulkRun:
     An action on batches of tasks.
 
     result: the sums of their numbers. changed_ids: the tasks that were changed, if each was a batch of its own.
-    resume_at: the newest task that was not handled when the time was up.
     """
 
     def __init__(self, action: BulkAction, backend: str | None = None) -> None:
         self.action, self.backend = action, backend
         self.result = Counter(dict.fromkeys(action.sentences, 0))
         self.changed_ids: list[UUID] = []
-        self.resume_at: UUID | None = None
 
     @property
     def affected(self) -> int:
@@ -236,52 +421,45 @@ class BulkRun:
     def perform(self, ids: Sequence[UUID]) -> None:
         before = self.affected
         numbers = self.action.perform(ids, self.backend)
-        self.result.update({name: numbers.get(name, 0) for name in self.result})
+        self.result.update({name: numbers.get(name, 0) for name in self.action.sentences})
         if len(ids) == 1 and self.affected > before:
             self.changed_ids.append(ids[0])
 
     def __str__(self) -> str:
-        numbers = {name: number for name, number in self.result.items() if number}
-        shown = (str(self.action.sentences[name] % numbers_of(Count(number))) for name, number in numbers.items())
-        return " ".join(shown) or _("No task matched.")
+        return self.action.describe(self.result)
 
 
 def perform_ids(action: BulkAction, ids: Sequence[UUID]) -> BulkRun:
     """Perform an action on tasks by id. Tasks that are left when locks have used up the time count as busy."""
-    run = _perform(action, [ids])
+    run = BulkRun(action)
+    deadline = time.monotonic() + BUDGET_SECONDS
+    for batch in batches(ids, _size(len(ids))):
+        if time.monotonic() > deadline and run.result.total():
+            break
+        run.perform(batch)
     run.result["busy"] += len(ids) - run.result.total()
-    run.resume_at = None
     return run
 
 
-def perform_matching(action: BulkAction, rows: QuerySet[Task], bounds: Bounds) -> BulkRun:
+def perform_now(target: Target) -> BulkRun:
     """
-    Perform an action on all matching tasks within the bounds, newest first, until the time is up.
+    Perform an action on all tasks of a target, as many as were counted.
 
     The engine checks each task's state again, so tasks that executors have changed since count as skipped.
     """
-    return _perform(action, _pages(rows.filter(bounds.condition, action.condition).order_by("-pk")))
-
-
-def _pages(rows: QuerySet[Task]) -> Iterator[list[UUID]]:
-    page = rows
-    while ids := list(page.values_list("pk", flat=True)[:PAGE]):
-        yield ids
-        page = rows.filter(pk__lt=ids[-1])
-
-
-def _perform(action: BulkAction, pages: Iterable[Sequence[UUID]]) -> BulkRun:
-    run = BulkRun(action)
-    deadline = time.monotonic() + BUDGET_SECONDS
-    size = 0
-    for ids in pages:
-        size = size or (1 if len(ids) <= MAX_SINGLE else BATCH)
-        for batch in batches(ids, size):
-            if time.monotonic() > deadline and run.result.total():
-                run.resume_at = batch[0]
-                return run
-            run.perform(batch)
+    number, place, ids = target.bounds.number or 0, Place(), list[UUID]()
+    while place is not None and len(ids) < number:
+        found, following = target.take(place, number - len(ids))
+        ids += found
+        place = following  # type: ignore[assignment]
+    run = perform_ids(target.action, ids)
+    if moved := number - len(ids):
+        run.result["moved"] = moved
     return run
+
+
+def _size(number: int) -> int:
+    return 1 if number <= MAX_SINGLE else BATCH
 
 
 def batches(ids: Sequence[UUID], size: int) -> Iterator[Sequence[UUID]]:

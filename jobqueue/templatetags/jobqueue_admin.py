@@ -27,6 +27,13 @@ register.filter("short_id", formatting.short_id)
 register.filter("duration", formatting.duration)
 register.filter("wall_time", formatting.wall_time)
 
+
+@register.filter
+def thousands(number: int) -> str:
+    """A number with separators."""
+    return f"{number:,}"
+
+
 # Shapes, because not all readers see the colours. The last two are of ticks without a task.
 SHAPES = {
     "READY": "○",

@@ -1,0 +1,153 @@
+"""
+A bulk action as a task of the queue: for more tasks than one request can change, or for a number of tasks a second.
+
+The actor is declared in the first jobqueue backend. The edges enqueue it in the backend of the tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+from django.core.exceptions import ImproperlyConfigured
+
+from jobqueue import api
+from jobqueue.actions import Action, Done, Sleep
+from jobqueue.actor import Actor, PollContext
+from jobqueue.compat import DEFAULT_TASK_QUEUE_NAME, TASK_MAX_PRIORITY, InvalidTaskBackend, TaskResult
+from jobqueue.engine import engine_for
+from jobqueue.inspect.backends import backends_on
+from jobqueue.inspect.bulk import BATCH, BulkRun, Place, Target, numbers_of
+from jobqueue.inspect.queries import Count
+from jobqueue.inspect.stats import ExecutorState, read_executors
+
+NAME = "jobqueue.bulk_action"
+MAX_RATE = 100_000  # tasks a second
+
+
+@dataclass
+class Progress:
+    """place: where the next poll goes on. handled: tasks, changed or not. result: what became of how many of them."""
+
+    place: Place | None = field(default_factory=Place)
+    handled: int = 0
+    result: dict[str, int] = field(default_factory=dict)
+
+
+def _home() -> tuple[str, str] | None:
+    """Return the first jobqueue backend and a queue of it; None without one, or if TASKS is invalid."""
+    try:
+        backend = api.aliases()[0]
+        return backend, _queues(backend)[0]
+    except (IndexError, ImproperlyConfigured, InvalidTaskBackend):
+        return None
+
+
+def _queues(backend: str) -> list[str]:
+    """Return the queues of a backend, the usual one first."""
+    return sorted(
+        api.declared_queues(backend) or {DEFAULT_TASK_QUEUE_NAME},
+        key=lambda name: (name != DEFAULT_TASK_QUEUE_NAME, name),
+    )
+
+
+HOME = _home()
+
+
+class BulkActor(
+    Actor[Progress],
+    name=NAME,
+    abstract=HOME is None,
+    **({"backend": HOME[0], "queue_name": HOME[1]} if HOME else {}),
+):
+    """
+    Perform a bulk action, a batch with each poll.
+
+    A batch and the progress are one transaction, so each task is counted once, also after a crash. Cancel the task to
+    stop it: the tasks that it has not reached stay as they are.
+    """
+
+    State = Progress
+
+    def poll(
+        self, context: PollContext[Progress], target: dict[str, Any], rate: int | None = None
+    ) -> Callable[[], Action | None]:
+        """Return the function that changes a batch in the committing transaction."""
+        return lambda: perform_batch(context.state, Target.parse(target), rate)
+
+
+def perform_batch(progress: Progress, target: Target, rate: int | None) -> Action | None:
+    """Change the next tasks of the target, at most `rate` of them, and a second's worth of tasks a second."""
+    number = target.bounds.number or 0
+    size = min(BATCH, rate or BATCH, number - progress.handled)
+    ids, progress.place = target.take(progress.place or Place(), size) if size > 0 else ([], None)
+    if ids:
+        run = BulkRun(target.action)
+        run.perform(ids)
+        progress.result = {name: progress.result.get(name, 0) + count for name, count in run.result.items()}
+        progress.handled += len(ids)
+    if progress.place is None or progress.handled >= number:
+        if moved := number - progress.handled:
+            progress.result["moved"] = moved
+        return Done(progress.result)
+    return Sleep(timedelta(seconds=len(ids) / rate)) if rate and ids else None
+
+
+def start(target: Target, rate: int | None = None) -> TaskResult[..., Any]:
+    """Enqueue the task that performs a bulk action, in a backend of the selection and a queue that is served."""
+    backend = target.selection.filters.get("backend") or backends_on(target.selection.database)[0]
+    task = BulkActor.using(backend=backend, queue_name=_served_queue(backend), priority=TASK_MAX_PRIORITY)
+    return task.enqueue(target.as_json(), **({} if rate is None else {"rate": rate}))
+
+
+def _served_queue(backend: str) -> str:
+    """Return the usual queue, or another one if only that has executors."""
+    engine = engine_for(backend)
+    executors = read_executors(engine, engine.now())
+    served = [one.row.queues for one in executors if one.state == ExecutorState.ALIVE]
+    queues = _queues(backend)
+    if not api.declared_queues(backend):  # each name is allowed
+        queues += sorted({name for names in served for name in names} - {*queues})
+    return next((name for name in queues if any(not names or name in names for names in served)), queues[0])
+
+
+def is_internal(task_type: str) -> bool:
+    """Whether a task is no task of the site: no form offers it, and no person may enqueue it by hand."""
+    return task_type == NAME
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownProgress:
+    """What the page of a bulk action shows. chosen_by: the filter."""
+
+    number: int
+    handled: int
+    rate: int | None
+    forecast: str
+    result: str
+    chosen_by: str
+
+
+def read_progress(args: Any, kwargs: Any, state: Any) -> ShownProgress | None:
+    """Return the progress of a bulk action, from the columns of its row; None if they are not readable."""
+    try:
+        target = Target.parse(args[0])
+        progress = msgspec.convert(state or {}, Progress)
+        rate = msgspec.convert(kwargs.get("rate"), int | None)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return None
+    number = target.bounds.number or 0
+    selection = target.selection
+    filters = {**selection.filters, **({"q": selection.search_text} if selection.search_text else {})}
+    return ShownProgress(
+        number=number,
+        handled=progress.handled,
+        rate=rate,
+        forecast=str(target.action.forecast % numbers_of(Count(number))),
+        result=target.action.describe(progress.result) if progress.handled else "",
+        chosen_by=urlencode(filters),
+    )

@@ -1,0 +1,291 @@
+"""
+Which tasks a list shows and an action changes: filters and a search, as texts that an address and a task can hold.
+
+A list first finds the keys of a page, then reads their rows.
+
+| strategy | used if | what is read |
+|---|---|---|
+| index order | one index has all filters and the order of the list | the keys up to the page |
+| all keys | an index has the filter in another order: READY, RUNNING, parent, schedule, key | CAP keys, sorted here |
+| window | a filter has no index | the newest WINDOW tasks, or WINDOW_OF_STATUS of the status; the page says so |
+
+A list with more than CAP keys falls back from the second strategy to the others. At 3 million rows, walking the primary
+key to find a rare status took 0.5 to 0.7 s, and no statistics kept the planner from it. So each status is read in the
+order of its own index.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Q, QuerySet
+
+from jobqueue.inspect.backends import backends_on
+from jobqueue.inspect.queries import CAP, Count, count_of_status, count_or_estimate, status_condition
+from jobqueue.models import ScheduleTick, Task, TaskQuerySet
+from jobqueue.records import FINAL, Status
+
+# The rows of one status are scattered: 58,000 FAILED tasks are on 58,000 pages, which take 0.35 s. The newest
+# 100,000 tasks are neighbours and take 0.03 s.
+WINDOW = 100_000
+WINDOW_OF_STATUS = 10_000
+
+HEX = re.compile(r"[0-9a-f]{1,32}")
+# Filters by the row that tasks belong to, the first one first.
+GROUPS = ("parent", "schedule")
+# By status: the other filters that its index contains, with their columns.
+ALSO_INDEXED: dict[str, dict[str, str]] = {
+    Status.FAILED: {"task": "task_type"},
+    Status.SUSPENDED: {"backend": "backend"},
+}
+ORDER: dict[str, str] = {**dict.fromkeys(FINAL, "-finished_at"), Status.SCHEDULED: "wake_at"}
+
+
+def to_id(text: str | None) -> int:
+    """Return the number of a row; 0, which no row has, for other texts."""
+    is_number = text and text.isascii() and text.isdigit() and len(text) < 19  # fits the column
+    return int(text) if text and is_number else 0
+
+
+def to_uuid(text: str | None) -> UUID | None:
+    try:
+        return UUID(text or "")
+    except ValueError:
+        return None
+
+
+def of_parent(text: str, database: str) -> Q:
+    parent = to_uuid(text)
+    return Q(parent_id=parent) if parent else Q(pk__in=[])
+
+
+def of_schedule(text: str, database: str) -> Q:
+    """Return the condition for the newest CAP tasks of a schedule. The ticks have an index of all of them."""
+    ticks = ScheduleTick.objects.using(database).filter(schedule_id=to_id(text), task_id__isnull=False)
+    return Q(pk__in=ticks.order_by("-tick_at").values("task_id")[: CAP + 1])
+
+
+FILTERS: Mapping[str, Callable[[str, str], Q]] = {
+    "status": lambda text, _: status_condition(text),
+    "queue": lambda text, _: Q(queue_name=text),
+    "task": lambda text, _: Q(task_type=text),
+    "backend": lambda text, _: Q(backend=text),
+    "parent": of_parent,
+    "schedule": of_schedule,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """The search box offers no search that would scan the table. ids: a range of the primary key. key: a task's key."""
+
+    ids: Q
+    key: str | None = None
+    is_understood: bool = True
+
+    @classmethod
+    def parse(cls, text: str) -> Search:
+        """Parse a task id, its first characters, or key:<key>."""
+        text = text.replace("\x00", "").strip()  # PostgreSQL does not allow NUL in text
+        if not text:
+            return cls(ids=Q())
+        if text.lower().startswith("key:"):
+            return cls(ids=Q(), key=text[4:].strip())
+        digits = text.lower().replace("-", "")
+        if not HEX.fullmatch(digits):
+            return cls(ids=Q(pk__in=[]), is_understood=False)
+        return cls(ids=Q(pk__range=(UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f")))))
+
+    @property
+    def condition(self) -> Q:
+        return self.ids if self.key is None else self.ids & Q(key=self.key)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """
+    Tasks of one database that match filters and a search.
+
+    filters: the values by the names in FILTERS. known_edge: the edge that a page has shown, if is_edge_known.
+    """
+
+    database: str
+    filters: Mapping[str, str] = field(default_factory=dict)
+    search_text: str = ""
+    known_edge: str | None = None
+    is_edge_known: bool = False
+
+    @cached_property
+    def tasks(self) -> TaskQuerySet:
+        """The tasks of the backends in TASKS."""
+        # With one backend this is an equality, as the indexes on `backend` need.
+        return Task.objects.using(self.database).filter(backend__in=backends_on(self.database))
+
+    @cached_property
+    def search(self) -> Search:
+        return Search.parse(self.search_text)
+
+    @property
+    def status(self) -> str:
+        return self.filters.get("status", "")
+
+    @property
+    def condition(self) -> Q:
+        """The condition for a task of the selection."""
+        condition = self.search.condition
+        for name, text in self.filters.items():
+            condition &= FILTERS[name](text, self.database)
+        return condition & self.in_window
+
+    @property
+    def in_window(self) -> Q:
+        if self.edge is None:
+            return Q()
+        return Q(**{f"{self.column}__{'gte' if self.order.startswith('-') else 'lte'}": self.edge})
+
+    @cached_property
+    def rows(self) -> TaskQuerySet:
+        """The tasks of the selection, in the order of the list."""
+        return self.tasks.filter(self.condition).order_by(self.order)
+
+    @property
+    def order(self) -> str:
+        return ORDER.get(self.status, "-pk")
+
+    @property
+    def column(self) -> str:
+        return self.order.removeprefix("-")
+
+    @cached_property
+    def has_one_backend(self) -> bool:
+        return "backend" in self.filters or len(backends_on(self.database)) == 1
+
+    @cached_property
+    def index_condition(self) -> Q:
+        """The condition that one index serves: the most selective filter, and what else its index contains."""
+        ids = self.search.ids
+        for name in GROUPS:
+            if name in self.filters:
+                return ids & FILTERS[name](self.filters[name], self.database)
+        if not self.status:
+            return ids
+        condition = ids & status_condition(self.status)
+        for name, column in ALSO_INDEXED.get(self.status, {}).items():
+            condition &= Q(**{column: self.filters[name]}) if name in self.filters else Q()
+        return condition
+
+    @property
+    def has_unindexed_filter(self) -> bool:
+        """Whether a filter is set that `index_condition` does not contain."""
+        group = next((name for name in GROUPS if name in self.filters), None)
+        indexed = {group} if group else {"status", *ALSO_INDEXED.get(self.status, {})}
+        if len(backends_on(self.database)) == 1:
+            indexed.add("backend")
+        return bool(self.filters.keys() - indexed)
+
+    @property
+    def is_group(self) -> bool:
+        """Whether the tasks belong to one row."""
+        return bool(self.filters.keys() & {*GROUPS})
+
+    @property
+    def needs_all_keys(self) -> bool:
+        """Whether no index has the filter in the order of the list."""
+        if self.is_group or self.status in (Status.READY, Status.RUNNING):
+            return True
+        return self.status == Status.SUSPENDED and not self.has_one_backend
+
+    @cached_property
+    def all_keys(self) -> list[UUID] | None:
+        """All keys of the index condition if the list needs them and there are at most CAP."""
+        if not self.needs_all_keys:
+            return None
+        keys = read_keys(self.tasks.filter(self.index_condition))
+        return keys if len(keys) <= CAP else None
+
+    @cached_property
+    def edge(self) -> str | None:
+        """The value at the end of the window. A filter without an index searches only these newest rows."""
+        if self.is_edge_known:
+            return self.known_edge
+        if not self.has_unindexed_filter or self.search.key is not None or self.all_keys is not None:
+            return None
+        # An index without the backend answers alone only if the query ignores the backend.
+        has_backend = self.status and not (self.status == Status.FAILED and "task" in self.filters)
+        rows = self.tasks if has_backend else Task.objects.using(self.database)
+        ordered = rows.filter(self.index_condition).order_by(self.order).values_list(self.column, flat=True)
+        value = ordered[self.window_size : self.window_size + 1].first()
+        return value.isoformat() if isinstance(value, datetime) else value and str(value)
+
+    @property
+    def window_size(self) -> int:
+        return WINDOW if self.status in ("", Status.SUCCESSFUL) else WINDOW_OF_STATUS
+
+    @property
+    def window(self) -> Count | None:
+        """How many rows were searched; None if all were."""
+        return None if self.edge is None else Count(self.window_size)
+
+    @cached_property
+    def keys(self) -> QuerySet[Any, UUID] | list[UUID]:
+        """
+        The keys of the list in its order: at most CAP + 1 of them in a list, or a query.
+
+        OFFSET over rows instead of keys would unpack the errors of every skipped row.
+        """
+        if self.search.key is not None:  # one index has the keys of live tasks, another those of ended ones
+            keys = [pk for live in (True, False) for pk in read_keys(self.rows.filter(finished_at__isnull=live))]
+            if len(keys) <= CAP:
+                return sorted(keys, reverse=True)
+        elif self.all_keys is not None:
+            return sorted(read_keys(self.rows) if self.has_unindexed_filter else self.all_keys, reverse=True)
+        rows = self.rows.values_list("pk", flat=True)
+        return list(rows[: CAP + 1]) if self.has_unindexed_filter else rows
+
+    @cached_property
+    def number(self) -> Count:
+        """How many tasks the selection has: exact in a window and up to EXACT, else an estimate."""
+        if isinstance(self.keys, list) and len(self.keys) <= CAP:
+            return Count(len(self.keys))
+        if self.edge is not None:
+            return Count(self.rows.order_by().count())
+        is_of_status = self.status in {*Status} and not (self.search_text or self.has_unindexed_filter or self.is_group)
+        if is_of_status and "task" not in self.filters:
+            return count_of_status(self.tasks.filter(self._backend), Status(self.status))
+        return count_or_estimate(self.rows)
+
+    @property
+    def _backend(self) -> Q:
+        return Q(backend=self.filters["backend"]) if "backend" in self.filters else Q()
+
+    # --- as JSON
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what parse() reads, with the edge of the window."""
+        return {
+            "database": self.database,
+            "filters": dict(self.filters),
+            "search": self.search_text,
+            "edge": self.edge,
+        }
+
+    @classmethod
+    def parse(cls, value: Mapping[str, Any]) -> Selection:
+        """Raises KeyError for an unknown filter."""
+        filters = {name: str(text) for name, text in value["filters"].items()}
+        if unknown := filters.keys() - FILTERS.keys():
+            raise KeyError(f"unknown filters: {', '.join(sorted(unknown))}")
+        return cls(
+            value["database"], filters, value.get("search", ""), known_edge=value.get("edge"), is_edge_known=True
+        )
+
+
+def read_keys(rows: QuerySet[Task]) -> list[UUID]:
+    """Read at most CAP + 1 keys in the order of an index."""
+    return list(rows.order_by().values_list("pk", flat=True)[: CAP + 1])

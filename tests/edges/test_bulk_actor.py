@@ -1,0 +1,203 @@
+"""A bulk action as a task of the queue: exactly the counted tasks, a rate, progress and a stop."""
+
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from jobqueue import api, bulk_actor, testing
+from jobqueue.inspect import bulk
+from jobqueue.inspect.bulk import CANCEL, REQUEUE, Place, Target
+from jobqueue.inspect.selection import Selection
+from jobqueue.models import Task
+from tests.edges.admin import BOTH, LIST_URL, messages_of, status_of, task_url
+from tests.factories import ExecutorFactory, ago, now
+
+pytestmark = BOTH
+
+
+@pytest.fixture
+def select(backend):
+    return lambda **filters: Selection(backend, {"backend": backend, **filters})
+
+
+@pytest.fixture
+def start(backend):
+    """Enqueue the task of an action. Return the function that polls it."""
+
+    def begin(target, rate=None):
+        result = bulk_actor.start(target, rate)
+        return lambda: testing.poll_once(result.id, backend=backend)
+
+    return begin
+
+
+def row_of(task_id, backend):
+    return Task.objects.using(backend).get(pk=task_id)
+
+
+def bulk_row(backend):
+    return Task.objects.using(backend).get(task_type=bulk_actor.NAME)
+
+
+def result_of(backend):
+    return {name: number for name, number in bulk_row(backend).return_value.items() if number}
+
+
+def test_more_than_a_request_can_change_is_done_by_a_task(client, staff, make, backend, monkeypatch):
+    monkeypatch.setattr("jobqueue.admin.tasks.MAX_IN_REQUEST", 2)
+    rows = [make(failed=True) for _ in range(3)]
+    address = f"{LIST_URL}?backend={backend}&status=FAILED"
+    ticked = {"action": "requeue_selected", "_selected_action": "all", "select_across": "1"}
+    page = client.post(address, ticked)
+    assert "A task of the queue does it in batches." in page.content.decode()
+
+    response = client.post(address, dict(page.context["hidden"]))
+
+    task = bulk_row(backend)
+    assert response.url == task_url(task)
+    assert messages_of(response) == ["A task does this. Cancel the task to stop it."]
+    assert {status_of(row) for row in rows} == {"FAILED"}
+    before = client.get(task_url(task)).content.decode()
+    testing.poll_once(task.pk, backend=backend)
+    after = client.get(task_url(task)).content.decode()
+    assert {status_of(row) for row in rows} == {"READY"}
+    assert "3 failed or cancelled tasks will be requeued" in before
+    assert "0 of 3" in before
+    assert "3 of 3" in after
+    assert "Requeued 3 tasks." in after
+    assert "Requeue 3 tasks. Filter: " in after  # in the history
+
+
+def test_rate_is_a_form_of_the_confirmation(client, staff, make, backend):
+    for _ in range(3):
+        make(failed=True)
+    address = f"{LIST_URL}?backend={backend}"
+    data = {"action": "requeue_selected", "_selected_action": "all", "select_across": "1"}
+    page = client.post(address, data)
+    fields = dict(page.context["hidden"])
+
+    refused = client.post(address, fields | {"rate": "0"})
+    client.post(address, fields | {"rate": "2"})
+
+    assert "greater than or equal to 1" in refused.content.decode()
+    assert 'value="Requeue 3 tasks"' in refused.content.decode()
+    assert bulk_row(backend).kwargs == {"rate": 2}
+
+
+def test_rate_limits_the_tasks_of_each_second(make, select, start, backend):
+    rows = [make(failed=True) for _ in range(5)]
+    poll = start(Target.of(select(status="FAILED"), REQUEUE), rate=2)
+
+    poll()
+    assert [status_of(row) for row in rows].count("READY") == 2
+    task = bulk_row(backend)
+    assert task.status == "SUSPENDED"
+    assert timedelta(seconds=0.5) < task.wake_at - now() <= timedelta(seconds=1)
+    for _ in range(2):
+        testing.advance(timedelta(seconds=1), backend=backend)
+        poll()
+
+    assert {status_of(row) for row in rows} == {"READY"}
+    assert result_of(backend) == {"requeued": 5}
+
+
+def test_cancelled_task_leaves_the_others_as_they_are(make, select, start, backend):
+    rows = [make(failed=True) for _ in range(5)]
+    poll = start(Target.of(select(status="FAILED"), REQUEUE), rate=2)
+    poll()
+
+    assert api.cancel(bulk_row(backend).pk, backend=backend).cancelled == 1
+
+    assert sorted(status_of(row) for row in rows) == ["FAILED"] * 3 + ["READY"] * 2
+
+
+def test_tasks_that_changed_since_are_counted_as_changed(make, select, start, backend):
+    rows = [make(failed=True) for _ in range(3)]
+    poll = start(Target.of(select(status="FAILED"), REQUEUE))
+    Task.objects.using(backend).filter(pk=rows[0].pk).delete()
+
+    poll()
+
+    assert result_of(backend) == {"requeued": 2, "moved": 1}
+    assert REQUEUE.describe(result_of(backend)) == (
+        "Requeued 2 tasks. 1 task has changed since it was counted, and was left alone."
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "before", "after"),
+    [
+        ("SCHEDULED", {"running": True}, {"status": "SCHEDULED", "executor_id": None}),
+        ("SCHEDULED", {}, {"status": "SCHEDULED", "last_attempted_at": "now"}),
+        ("SUSPENDED", {"running": True}, {"status": "SUSPENDED", "executor_id": None}),
+        ("READY", {"scheduled": True}, {"status": "READY", "wake_at": None, "rank": "now"}),
+        ("RUNNING", {}, {"status": "RUNNING", "last_attempted_at": "now"}),
+        ("FAILED", {"running": True}, {"status": "FAILED", "finished_at": "now"}),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_task_that_enters_the_status_later_is_not_changed(make, select, backend, status, before, after):
+    row = make(**before)
+    counted = make(**({} if status == "READY" else {status.lower(): True}))
+    action = REQUEUE if status == "FAILED" else CANCEL
+    target = Target.of(select(status=status), action)
+
+    moved = {name: now() if value == "now" else value for name, value in after.items()}
+    Task.objects.using(backend).filter(pk=row.pk).update(**{"wake_at": now()} | moved)
+
+    assert target.bounds.number == 1
+    assert target.take(Place(), 10)[0] == [counted.pk]
+
+
+def test_running_task_counts_for_a_cancel_of_every_status(make, select, backend):
+    row = make()
+    target = Target.of(select(), CANCEL)
+    Task.objects.using(backend).filter(pk=row.pk).update(status="RUNNING", last_attempted_at=now())
+
+    assert target.take(Place(), 10)[0] == [row.pk]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+@pytest.mark.parametrize("status", ["READY", "SCHEDULED", "SUSPENDED", "FAILED", ""])
+def test_walk_meets_each_task_once(make, select, monkeypatch, status, size):
+    monkeypatch.setattr(bulk, "WALKED", 2)
+    trait = {} if status == "READY" else {(status or "FAILED").lower(): True}
+    moments = [ago(50), ago(50), ago(40), ago(40), ago(40), ago(30), ago(20)]
+    column = {"READY": "rank", "SCHEDULED": "wake_at", "SUSPENDED": "last_attempted_at"}.get(status, "finished_at")
+    rows = [make(**trait, **{column: moment}) for moment in moments]
+    if not status:
+        rows += [make(), make(suspended=True), make(cancelled=True)]
+    action = REQUEUE if status in ("FAILED", "") else CANCEL
+    target = Target.of(select(**({"status": status} if status else {})), action)
+
+    met: list[UUID] = []
+    place: Place | None = Place()
+    while place is not None:
+        found, place = target.take(place, size)
+        assert len(found) <= size
+        met += found
+
+    wanted = [row.pk for row in rows if row.status in action.statuses]
+    assert sorted(met) == sorted(wanted)
+    assert target.bounds.number == len(wanted)
+
+
+def test_target_survives_json(make, select):
+    make(failed=True)
+    target = Target.of(select(status="FAILED", queue="default"), REQUEUE)
+
+    again = Target.parse(target.as_json())
+
+    assert (again.bounds.number, again.bounds.upto, again.action) == (1, target.bounds.upto, REQUEUE)
+    assert again.take(Place(), 5)[0] == target.take(Place(), 5)[0] != []
+
+
+def test_task_goes_to_a_queue_with_executors(make, select, backend):
+    target = Target.of(select(status="FAILED"), REQUEUE)
+
+    assert row_of(bulk_actor.start(target).id, backend).queue_name == "default"
+    ExecutorFactory.create(backend=backend, using=backend, queues=["emails"])
+    assert row_of(bulk_actor.start(target).id, backend).queue_name == "emails"
+    ExecutorFactory.create(backend=backend, using=backend, queues=[])
+    assert row_of(bulk_actor.start(target).id, backend).queue_name == "default"
