@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from jobqueue.api import acancel, arequeue, asend, asend_many, cancel, requeue, send, send_many
     from jobqueue.backoff import Backoff
     from jobqueue.declared_schedules import schedule
-    from jobqueue.exceptions import GiveUp, InvalidArguments, Retry, Stale, TaskFinished, TaskNotFound
+    from jobqueue.exceptions import DuplicateKey, GiveUp, InvalidArguments, Retry, Stale, TaskFinished, TaskNotFound
     from jobqueue.function import FunctionTask, task
+    from jobqueue.limits import Concurrency, Debounce, Rate
     from jobqueue.records import CancelReport, RequeueReport, Status
     from jobqueue.schedules.expressions import Cron, Every
 
@@ -28,8 +29,17 @@ _NAMES = {
     "jobqueue.api": ("acancel", "arequeue", "asend", "asend_many", "cancel", "requeue", "send", "send_many"),
     "jobqueue.backoff": ("Backoff",),
     "jobqueue.declared_schedules": ("schedule",),
-    "jobqueue.exceptions": ("GiveUp", "InvalidArguments", "Retry", "Stale", "TaskFinished", "TaskNotFound"),
+    "jobqueue.exceptions": (
+        "DuplicateKey",
+        "GiveUp",
+        "InvalidArguments",
+        "Retry",
+        "Stale",
+        "TaskFinished",
+        "TaskNotFound",
+    ),
     "jobqueue.function": ("FunctionTask", "task"),
+    "jobqueue.limits": ("Concurrency", "Debounce", "Rate"),
     "jobqueue.records": ("CancelReport", "RequeueReport", "Status"),
     "jobqueue.schedules.expressions": ("Cron", "Every"),
 }
@@ -42,8 +52,9 @@ __all__ = [  # noqa: RUF022 - by module
     "acancel", "arequeue", "asend", "asend_many", "cancel", "requeue", "send", "send_many",
     "Backoff",
     "schedule",
-    "GiveUp", "InvalidArguments", "Retry", "Stale", "TaskFinished", "TaskNotFound",
+    "DuplicateKey", "GiveUp", "InvalidArguments", "Retry", "Stale", "TaskFinished", "TaskNotFound",
     "FunctionTask", "task",
+    "Concurrency", "Debounce", "Rate",
     "CancelReport", "RequeueReport", "Status",
     "Cron", "Every",
 ]  # fmt: skip

@@ -28,8 +28,9 @@ from jobqueue.compat import (
 )
 from jobqueue.exceptions import DuplicateKey, InvalidArguments
 from jobqueue.function import Call, FunctionTask, changed
+from jobqueue.limits import limit_columns
 from jobqueue.records import Enqueued, NewTask, Status
-from jobqueue.serialization.arguments import encode_arguments
+from jobqueue.serialization.arguments import encode_arguments, parameters_of
 from jobqueue.serialization.ids import new_id
 from jobqueue.serialization.json import encode
 from jobqueue.task_options import stored_options
@@ -226,6 +227,8 @@ class JobQueueBackend(BaseTaskBackend):
             max_bytes=self.settings.max_payload_bytes,
         )
         values = {"id": new_id(), **(columns or self._columns(task)), **own}
+        if task.concurrency is not None or task.rate is not None:
+            values |= limit_columns(task, parameters_of(task.func, task.takes_context), args, kwargs)
         return NewTask(args=args_text, kwargs=kwargs_text, **values)
 
     def _columns(self, task: AnyTask) -> dict[str, Any]:
@@ -242,6 +245,8 @@ class JobQueueBackend(BaseTaskBackend):
         if task.metadata is not None:
             limit = self.settings.max_payload_bytes
             columns["metadata"] = encode(task.metadata, place=f"{task.name}(): metadata", max_bytes=limit)
+        if task.key is not None:
+            columns |= _uniqueness(task)
         return columns | _moment("wake", task.run_after) | _moment("expires", task.expires)
 
     def _insert(self, task: AnyTask, rows: Sequence[NewTask]) -> list[AnyResult]:
@@ -261,13 +266,14 @@ class JobQueueBackend(BaseTaskBackend):
         return found
 
     def _notify(self, engine: Engine, rows: Sequence[NewTask], answers: Sequence[Enqueued]) -> None:
-        """Notify waiting executors of new READY tasks after the commit."""
-        from jobqueue.api.notifications import notify_after_commit
+        """Notify waiting executors of new tasks after the commit: of READY ones, and of BLOCKED ones to look at."""
+        from jobqueue.api.notifications import ADMIT_NOTIFICATION, notify_after_commit
 
-        new = zip(rows, answers, strict=True)
-        notify_after_commit(
-            engine, {row.queue_name for row, answer in new if answer.created and answer.status is Status.READY}
-        )
+        new = list(zip(rows, answers, strict=True))
+        names = {row.queue_name for row, answer in new if answer.created and answer.status is Status.READY}
+        if any(answer.status is Status.BLOCKED for _, answer in new):
+            names.add(ADMIT_NOTIFICATION)
+        notify_after_commit(engine, names)
 
     def announce(self, ids: Sequence[UUID]) -> None:
         """Send task_enqueued for tasks that were inserted in another way than by enqueue()."""
@@ -299,6 +305,17 @@ class JobQueueBackend(BaseTaskBackend):
         from jobqueue.models import Task as Row
 
         return Row.objects.using(self.settings.database).filter(backend=self.alias).in_bulk(ids)
+
+
+def _uniqueness(task: AnyTask) -> dict[str, Any]:
+    """Return the columns that say what to do if the key is taken."""
+    columns: dict[str, Any] = {"on_conflict": task.on_conflict}
+    if task.unique_for is not None:
+        columns["unique_for_seconds"] = float(conf.seconds(task.unique_for))
+    if task.debounce is not None:
+        columns |= {"on_conflict": "replace", "wake_after_seconds": task.debounce.wait_seconds}
+        columns["max_wait_seconds"] = task.debounce.max_wait_seconds
+    return columns
 
 
 def _result_of(row: NewTask, task: AnyTask, answer: Enqueued) -> AnyResult:

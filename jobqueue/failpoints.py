@@ -35,6 +35,8 @@ POINTS: Final = (
     "due.after",
     "heartbeat.before",
     "heartbeat.after",
+    "admit.before",
+    "admit.after",
     "rescue.before",
     "rescue.after",  # parents are not woken yet
     "schedule.before",

@@ -38,6 +38,7 @@ from jobqueue.compat import (
     task_backends,
 )
 from jobqueue.conf import seconds
+from jobqueue.limits import Concurrency, Debounce, OnConflict, Rate
 from jobqueue.schedules.expressions import Cron, Every
 from jobqueue.task_options import as_classes, problems
 
@@ -71,6 +72,8 @@ class CommonOptions(TypedDict, total=False):
     timeout: float | timedelta | None
     allow_http: bool
     schedule: Cron | Every | None
+    concurrency: Concurrency | None
+    rate: Rate | None
 
 
 class TaskOptions(CommonOptions, total=False):
@@ -91,10 +94,16 @@ class CopyOptions(TypedDict, total=False):
     timeout: float | timedelta | None
     key: str | None
     metadata: Mapping[str, Any] | None
+    concurrency: Concurrency | None
+    rate: Rate | None
 
 
 class ChangedOptions(CopyOptions, total=False):
     """Options of `using()`."""
+
+    on_conflict: OnConflict | None
+    unique_for: float | timedelta | None
+    debounce: Debounce | None
 
     run_after: datetime | timedelta | None
     expires: datetime | timedelta | None
@@ -110,7 +119,11 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
     function can move. retry_on: exceptions that are retried; None for all. give_up_on: exceptions that are not retried,
     even if retry_on has them. atomic: the function and its outcome are one transaction. allow_http: whether programs
     may submit the task over HTTP. schedule: when executors enqueue it without arguments; the schedule has the name
-    that rows contain. key: a name that at most one live task of the backend has.
+    that rows contain. key: a name that at most one live task of the backend has. concurrency: how many tasks run at
+    once. rate: how many start in a time. on_conflict: what enqueue() does if a live task has the key: "keep" returns
+    that task's result, "replace" gives the waiting task the new arguments, time and priority, and "raise" raises
+    DuplicateKey. unique_for: seconds or a timedelta in which no second task gets the key, even after the first has
+    ended. debounce: the start waits until no call with the key has come for some time.
     """
 
     # Django 6.0's own fields have no defaults.
@@ -129,6 +142,11 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
     schedule: Cron | Every | None = field(default=None, hash=False)
     expires: datetime | timedelta | None = None
     key: str | None = None
+    concurrency: Concurrency | None = None
+    rate: Rate | None = None
+    on_conflict: OnConflict = "keep"
+    unique_for: float | timedelta | None = None
+    debounce: Debounce | None = None
     metadata: Mapping[str, Any] | None = field(default=None, hash=False)
     # Derived from `name`. A copy made by using() keeps it.
     task_type: str = ""
@@ -166,7 +184,7 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
         Return a copy with other options. None leaves an option unchanged.
 
         run_after, expires: a datetime, or a timedelta from the enqueue by the database's clock. key: while a live task
-        has it, enqueue() returns that task's result and adds nothing.
+        has it, enqueue() returns that task's result and adds nothing. on_conflict, unique_for and debounce change that.
         """
         for option in options.keys() - ChangedOptions.__annotations__.keys():
             raise TypeError(f"using() takes no option {option!r}; it takes {', '.join(ChangedOptions.__annotations__)}")

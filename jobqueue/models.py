@@ -15,6 +15,10 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue import records
+from jobqueue.limit_models import AdmissionRequest as AdmissionRequest
+from jobqueue.limit_models import KeyReservation as KeyReservation
+from jobqueue.limit_models import Limit as Limit
+from jobqueue.limit_models import RateStart as RateStart
 from jobqueue.schedule_models import Schedule as Schedule
 from jobqueue.schedule_models import ScheduleDeployment as ScheduleDeployment
 from jobqueue.schedule_models import ScheduleTick as ScheduleTick
@@ -41,6 +45,9 @@ class TaskQuerySet(models.QuerySet["Task"]):
 
     def ready(self) -> TaskQuerySet:
         return self.filter(status=Task.Status.READY)
+
+    def blocked(self) -> TaskQuerySet:
+        return self.filter(status=Task.Status.BLOCKED)
 
     def scheduled(self) -> TaskQuerySet:
         return self.filter(status=Task.Status.SCHEDULED)
@@ -75,6 +82,7 @@ class Task(models.Model):
 
     class Status(models.TextChoices):
         READY = records.Status.READY.value, _("Ready")
+        BLOCKED = records.Status.BLOCKED.value, _("Blocked")
         SCHEDULED = records.Status.SCHEDULED.value, _("Scheduled")
         RUNNING = records.Status.RUNNING.value, _("Running")
         SUSPENDED = records.Status.SUSPENDED.value, _("Suspended")
@@ -108,6 +116,19 @@ class Task(models.Model):
     schedule = models.ForeignKey(
         "Schedule", models.DO_NOTHING, null=True, related_name="tasks", db_constraint=False, db_index=False
     )
+
+    # A task with limits is BLOCKED wherever another would be READY, until admit() lets it run.
+    concurrency_key = models.CharField(_("concurrency key"), max_length=560, null=True)
+    concurrency_limit = models.IntegerField(_("concurrency limit"), null=True)
+    hold_while_retrying = models.BooleanField(_("hold while retrying"), default=False, db_default=False)
+    # Counts against its concurrency limit while it waits for a retry or for its rate, as READY and RUNNING tasks do.
+    keeps_slot = models.BooleanField(_("keeps its slot"), default=False, db_default=False)
+    rate_key = models.CharField(_("rate key"), max_length=560, null=True)
+    rate_limit = models.IntegerField(_("rate limit"), null=True)
+    rate_seconds = models.FloatField(_("rate in seconds"), null=True)
+    # Two tasks with one key, of which the first one runs: the second one has the key, and starts after it.
+    predecessor_id = models.UUIDField(_("starts after"), null=True)
+    successor_id = models.UUIDField(_("followed by"), null=True)
 
     # Where executors run it. One that finds the function in the other pool corrects it.
     pool = models.CharField(
@@ -176,10 +197,36 @@ class Task(models.Model):
             index("task_children", "parent", parent__isnull=False),
             index("task_schedule", "schedule", schedule__isnull=False, finished_at__isnull=True),
             # Counts waiting tasks. READY and RUNNING ones are counted by the indexes above.
-            index("task_waiting", "backend", "queue_name", "status", status__in=["SCHEDULED", "SUSPENDED"]),
+            index("task_waiting", "backend", "queue_name", "status", status__in=["BLOCKED", "SCHEDULED", "SUSPENDED"]),
+            # The tasks of a concurrency key that count, and the BLOCKED ones, best rank first.
+            index(
+                "task_concurrency",
+                "backend",
+                "concurrency_key",
+                "keeps_slot",
+                "status",
+                "rank",
+                "id",
+                concurrency_key__isnull=False,
+                finished_at__isnull=True,
+            ),
+            # The tasks that may start when their rate allows it, best rank first, and those that will start.
+            models.Index(
+                fields=["backend", "rate_key", "status", "rank", "id"],
+                name="jobqueue_task_rate",
+                condition=Q(rate_key__isnull=False)
+                & (
+                    Q(status="READY")
+                    | Q(status="BLOCKED", predecessor_id__isnull=True)
+                    & (Q(concurrency_key__isnull=True) | Q(keeps_slot=True))
+                ),
+            ),
+            index("task_rate_start", "backend", "rate_key", "last_attempted_at", rate_key__isnull=False),
         ]
         constraints = [
-            unique("task_key", "backend", "key", finished_at__isnull=True, key__isnull=False),
+            unique(
+                "task_key", "backend", "key", finished_at__isnull=True, key__isnull=False, successor_id__isnull=True
+            ),
             unique("task_idempotency", "backend", "idempotency_key", idempotency_key__isnull=False),
             models.CheckConstraint(condition=Q(status__in=LIVE + FINAL), name="jobqueue_task_status"),
         ]
@@ -190,6 +237,11 @@ class Task(models.Model):
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Raise TypeError, because saving would overwrite the changes of executors with older values."""
         raise TypeError("Task.save() is not allowed. Use jobqueue.cancel(), jobqueue.requeue() or jobqueue.api.")
+
+    @property
+    def may_unblock(self) -> bool:
+        """Whether other tasks may wait for its end: those with the same limit or the same key."""
+        return not (self.concurrency_key is None and self.rate_key is None and self.key is None)
 
     @property
     def is_finished(self) -> bool:

@@ -8,10 +8,12 @@ time of enqueue_many().
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from types import MappingProxyType
 from uuid import UUID
 
 from msgspec import Struct
@@ -21,6 +23,7 @@ class Status(StrEnum):
     """The state of a task."""
 
     READY = "READY"
+    BLOCKED = "BLOCKED"
     SCHEDULED = "SCHEDULED"
     RUNNING = "RUNNING"
     SUSPENDED = "SUSPENDED"
@@ -29,7 +32,7 @@ class Status(StrEnum):
     CANCELLED = "CANCELLED"
 
 
-LIVE = (Status.READY, Status.SCHEDULED, Status.RUNNING, Status.SUSPENDED)
+LIVE = (Status.READY, Status.BLOCKED, Status.SCHEDULED, Status.RUNNING, Status.SUSPENDED)
 WAITING = (Status.SCHEDULED, Status.SUSPENDED)  # for a time, or for a message
 FINAL = (Status.SUCCESSFUL, Status.FAILED, Status.CANCELLED)
 
@@ -41,6 +44,14 @@ class PoolName(StrEnum):
     ASYNC = "async"
 
 
+class LimitKind(StrEnum):
+    """What may keep a task BLOCKED."""
+
+    CONCURRENCY = "concurrency"
+    RATE = "rate"
+    PREDECESSOR = "predecessor"  # a running task with the same key, after which it starts
+
+
 class NewTask(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """
     A valid row to enqueue. JSON columns are JSON text.
@@ -48,6 +59,11 @@ class NewTask(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     wake_at, wake_after_seconds: the earliest start, as a time or from the database's now; at most one of them.
     key: unique among live tasks of the backend. idempotency_key: unique among all its tasks until they are pruned;
     only enqueue_once() uses it. idempotency_digest: of the request with that key.
+    concurrency_key, rate_key: of limits.key_of(). rate_limit starts are allowed in rate_seconds.
+    predecessor_id: the running task with the same key, after which this one starts.
+    on_conflict: what to do with a task whose key is taken: "keep" the holder, "replace" it, or "raise" DuplicateKey.
+    unique_for_seconds: how long no other task may take the key, even after this one has ended.
+    max_wait_seconds: for "replace" with wake_after_seconds, the latest start, counted from the first call.
     """
 
     id: UUID
@@ -69,6 +85,16 @@ class NewTask(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     idempotency_digest: str | None = None
     parent_id: UUID | None = None
     schedule_id: int | None = None
+    concurrency_key: str | None = None
+    concurrency_limit: int | None = None
+    hold_while_retrying: bool = False
+    rate_key: str | None = None
+    rate_limit: int | None = None
+    rate_seconds: float | None = None
+    predecessor_id: UUID | None = None
+    on_conflict: str = "keep"
+    unique_for_seconds: float | None = None
+    max_wait_seconds: float | None = None
 
 
 class Enqueued(Struct, frozen=True, gc=False):
@@ -116,6 +142,17 @@ class ClaimedTask(Struct, frozen=True, gc=False):
     timed_out: bool = False
     timeout_at: datetime | None = None
     pool: str = PoolName.THREADS
+    concurrency_key: str | None = None
+    rate_key: str | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        return self.concurrency_key is not None or self.rate_key is not None
+
+    @property
+    def may_unblock(self) -> bool:
+        """Whether other tasks may wait for its end: those with the same limit or the same key."""
+        return self.is_limited or self.key is not None
 
 
 class NewMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -181,6 +218,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     worker_id: the executor to append to `worker_ids`; None if no attempt started. run_seconds: of the body.
     return_value, error, inner_state, metadata: JSON text; None leaves the column unchanged.
     decided: the state that the engine chose after it read the row and its messages.
+    may_unblock: as of the ClaimedTask. The commit then requests to look at the limits of the task.
     """
 
     task_id: UUID
@@ -202,6 +240,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     inner_state: str | None = None
     metadata: str | None = None
     decided: Status | None = None
+    may_unblock: bool = False
     effects: Effects = NO_EFFECTS
 
     @property
@@ -283,11 +322,13 @@ class ClaimedBatch(list[ClaimedTask]):
     The tasks of a claim.
 
     locked_queues: limited queues that it skipped, because another claim has locked them. is_truncated: it stopped its
-    search in many queues before it reached the limit; there may be more tasks.
+    search in many queues before it reached the limit; there may be more tasks. admitted: by queue, the tasks that were
+    admitted just before the claim.
     """
 
     locked_queues: frozenset[str] = frozenset()
     is_truncated: bool = False
+    admitted: Mapping[str, int] = MappingProxyType({})
 
 
 class PendingWork(Struct, frozen=True):
@@ -295,13 +336,14 @@ class PendingWork(Struct, frozen=True):
     The work that maintenance may find. The portable engine searches for the next wake_at and the next tick only.
 
     next_wake_seconds: until the next wake_at, or None. next_tick_seconds: until the next tick of a schedule is due, or
-    None. has_waiting_tick: a tick waits for a task of its schedule. has_running: RUNNING tasks, perhaps of a lost
-    executor. has_messages: unread messages, perhaps of SUSPENDED tasks. has_command: for this executor. has_isolated:
-    READY tasks that must run alone.
+    None. next_admission_seconds: until the next look at a limit, or None. has_waiting_tick: a tick waits for a task of
+    its schedule. has_running: RUNNING tasks, perhaps of a lost executor. has_messages: unread messages, perhaps of
+    SUSPENDED tasks. has_command: for this executor. has_isolated: READY tasks that must run alone.
     """
 
     next_wake_seconds: float | None
     next_tick_seconds: float | None = None
+    next_admission_seconds: float | None = None
     has_waiting_tick: bool = True
     has_running: bool = True
     has_messages: bool = True
@@ -411,6 +453,19 @@ class FiredSchedules:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """
+    What admit() did. queues: those with new READY tasks, and how many. looked_at: keys it has looked at.
+    """
+
+    queues: Mapping[str, int] = field(default_factory=dict)
+    looked_at: int = 0
+
+    def __add__(self, other: Admitted) -> Admitted:
+        return Admitted(queues=Counter(self.queues) + Counter(other.queues), looked_at=self.looked_at + other.looked_at)
+
+
 def release_outcome(claimed: ClaimedTask) -> Outcome:
     """Return the outcome that releases a claimed task unchanged."""
     return Outcome(
@@ -422,4 +477,5 @@ def release_outcome(claimed: ClaimedTask) -> Outcome:
         unread_polls=claimed.unread_polls,
         stale_polls=claimed.stale_polls,
         keeps_rank=True,
+        may_unblock=claimed.may_unblock,
     )

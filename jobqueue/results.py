@@ -20,7 +20,12 @@ AnyTask: TypeAlias = FunctionTask[..., Any]
 Result: TypeAlias = "TaskResult[..., Any]"
 
 # django.tasks knows four states.
-OTHER_STATUS = {Status.SCHEDULED: "READY", Status.SUSPENDED: "READY", Status.CANCELLED: "FAILED"}
+OTHER_STATUS = {
+    Status.BLOCKED: "READY",
+    Status.SCHEDULED: "READY",
+    Status.SUSPENDED: "READY",
+    Status.CANCELLED: "FAILED",
+}
 SHOWN_AS: Mapping[str, TaskResultStatus] = {
     status: TaskResultStatus(OTHER_STATUS.get(status, status)) for status in Status
 }

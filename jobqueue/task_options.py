@@ -15,6 +15,7 @@ from msgspec.structs import asdict, replace
 
 from jobqueue.backoff import Backoff
 from jobqueue.conf import Flag, MaxAttempts, Options, RetryBackoff, Timeout, problem
+from jobqueue.limits import limit_problems
 from jobqueue.serialization.arguments import parameters_of
 from jobqueue.serialization.text import is_text
 
@@ -57,6 +58,7 @@ def problems(task: Any) -> Iterator[str]:
             yield f"{option} must be a text of 1 to {limit} characters, not {value!r:.200}"
     if task.metadata is not None and not isinstance(task.metadata, Mapping):
         yield f"metadata must be a mapping, not {task.metadata!r}"
+    yield from limit_problems(task, parameters_of(task.func, task.takes_context))
     yield from time_problems("run_after", task.run_after)
     yield from time_problems("expires", task.expires)
     if isinstance(task.expires, timedelta) and task.expires <= timedelta(0):

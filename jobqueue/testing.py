@@ -42,7 +42,7 @@ from jobqueue.executor.running.attempt import (
     RunningTask,
     run_interruptibly,
 )
-from jobqueue.executor.running.task_runner import poll, prepare, reject_by_database
+from jobqueue.executor.running.task_runner import declared_limits, poll, prepare, reject_by_database
 from jobqueue.executor.telemetry import events
 from jobqueue.models import Executor, InboxMessage, Queue, Task
 from jobqueue.records import ClaimedTask, ClaimRequest, Status
@@ -199,8 +199,12 @@ class _Queue:
             limit=1,
             limited=self.engine.limited_queues(),
         )
-        claimed = self.engine.claim(request) or self.engine.claim_isolated(request)
-        return claimed[0] if claimed else None
+        self.engine.admit()
+        while claimed := self.engine.claim(request) or self.engine.claim_isolated(request):
+            if not self.engine.admissions.apply(declared_limits(claimed)):
+                return claimed[0]
+            self.engine.admit()
+        return None
 
     def claim_one(self, pk: UUID) -> ClaimedTask:
         claimed = self.engine.claim_one(pk, self._executor_id)
@@ -214,6 +218,7 @@ class _Queue:
     def wake(self) -> int:
         """Wake due tasks, and actors with messages: a TestCase never runs the wake-up after a commit."""
         count = self.engine.wake_due()
+        count += sum(self.engine.admit().queues.values())
         unread = self.engine.messages.filter(task_id=OuterRef("pk"), consumed_at__isnull=True)
         newer = unread.filter(sent_at__gt=OuterRef("last_attempted_at"))
         # Messages that a poll has left unread wake an actor at its wake_at only.

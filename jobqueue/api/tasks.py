@@ -15,7 +15,6 @@ from jobqueue.api.notifications import (
     after_commit,
     notify_after_commit,
     notify_ready,
-    queues_of,
     wake_and_notify,
 )
 from jobqueue.engine import engine_for
@@ -77,7 +76,7 @@ def requeue(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = Non
     def act(engine: Engine, batch: Collection[UUID]) -> RequeueReport:
         report = engine.requeue(batch, wait=False)
         if report.requeued:
-            notify_after_commit(engine, queues_of(engine.tasks.filter(pk__in=batch)))
+            after_commit(engine, partial(notify_ready, engine, batch))
         return report
 
     reports, busy = _in_batches(ids, backend, act)

@@ -8,6 +8,7 @@ from django.db import DatabaseError
 from django.db.models import QuerySet
 
 from jobqueue.conf import Options
+from jobqueue.engine.portable.admissions import Admissions
 from jobqueue.engine.portable.claim import Claims
 from jobqueue.engine.portable.commit import REFUSALS, Commits, is_refusal
 from jobqueue.engine.portable.counters import Counters
@@ -34,6 +35,7 @@ class Engine:
     database_class: type[Database] = Database
     counters_class: type[Counters] = Counters
     queues_class: type[Queues] = Queues
+    admissions_class: type[Admissions] = Admissions
     messages_class: type[Messages] = Messages
     tasks_class: type[Tasks] = Tasks
     claims_class: type[Claims] = Claims
@@ -56,13 +58,16 @@ class Engine:
         self.limited_queues, self.is_drained, self.notify = queues.limited_queues, queues.is_drained, queues.notify
         self.paused_executors = queues.paused_executors
 
-        messages = self.messages_class(db)
+        self.admissions = admissions = self.admissions_class(db)
+        self.admit = admissions.admit
+
+        messages = self.messages_class(db, admissions)
         self.send, self.read_messages, self.count_unread = messages.send, messages.read_messages, messages.count_unread
         self.find_keys, self.find_seen, self.task_types = messages.find_keys, messages.find_seen, messages.task_types
         self.wake, self.wake_or_defer = messages.wake, messages.wake_or_defer
         self.wake_due, self.sweep = messages.wake_due, messages.sweep
 
-        tasks = self.tasks_class(db, messages, counters)
+        tasks = self.tasks_class(db, messages, counters, admissions)
         self.enqueue, self.enqueue_once = tasks.enqueue, tasks.enqueue_once
         self.cancel, self.descendants, self.requeue = tasks.cancel, tasks.descendants, tasks.requeue
         self.prune, self.prune_status = tasks.prune, tasks.prune_status
@@ -74,11 +79,11 @@ class Engine:
         self.claim_isolated, self.has_isolated = claims.claim_isolated, claims.has_isolated
         self.move_to_pool = claims.move_to_pool
 
-        self.commits = commits = self.commits_class(db, tasks, messages, counters)
+        self.commits = commits = self.commits_class(db, tasks, messages, counters, admissions)
         self.commit = commits.commit
         self.release, self.release_unknown_claims = commits.release, commits.release_unknown_claims
 
-        executors = self.executors_class(db, messages, counters)
+        executors = self.executors_class(db, messages, counters, admissions)
         self.heartbeat, self.rescue, self.command = executors.heartbeat, executors.rescue, executors.command
         self.take_command, self.pending_maintenance = executors.take_command, executors.pending_maintenance
 
@@ -98,14 +103,22 @@ class Engine:
     def queues(self) -> QuerySet[Queue]:
         return self.db.queues
 
-    def commit_and_claim(self, outcomes: Sequence[Outcome], request: ClaimRequest) -> tuple[CommitResult, ClaimedBatch]:
-        """Commit outcomes and claim tasks in one transaction: the database writes its log to disk once for both."""
+    def commit_and_claim(
+        self, outcomes: Sequence[Outcome], request: ClaimRequest, *, admits: bool = False
+    ) -> tuple[CommitResult, ClaimedBatch]:
+        """
+        Commit outcomes and claim tasks in one transaction: the database writes its log to disk once for both.
+
+        admits: between the two, admit tasks whose limits have room now.
+        """
         if outcomes and not request.is_empty:
             try:
                 with self.transaction():
                     committed = self.commits.apply(outcomes, holder=request.executor_id)
+                    admitted = self.admissions.take().queues if admits else {}
                     claimed = self.claims.take(request)
                     failpoint("commit.before")
+                    claimed.admitted = admitted
                     if claimed:
                         failpoint("claim.before")
                     return committed, claimed

@@ -58,10 +58,13 @@ class ClaimPolicy:
 
     def on_notification(self, queue: str) -> bool:
         """A queue has work. Return whether this executor serves it."""
-        if self._settings.queues is not None and queue not in self._settings.queues:
+        if not self.serves(queue):
             return False
         self._notified[queue] = self._notified_at = time.monotonic()
         return True
+
+    def serves(self, queue: str) -> bool:
+        return self._settings.queues is None or queue in self._settings.queues
 
     def wake(self) -> None:
         """Claim soon: some queue may have work, perhaps one that was not in use before."""

@@ -10,7 +10,7 @@ from uuid import uuid4
 import psycopg
 from django.db import connections
 
-from jobqueue.api.notifications import CANCEL_NOTIFICATION
+from jobqueue.api.notifications import ADMIT_NOTIFICATION, CANCEL_NOTIFICATION
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.postgres.connection import notify_from_elsewhere, statement
 from jobqueue.executor.database.connection import DatabaseState, ReconnectBackoff, discard
@@ -30,8 +30,9 @@ class Listener(threading.Thread):
     Passes on notifications. An error in this thread does not end the executor.
 
     on_queue: called with the name of a queue that has work. on_cancel: a running task is to be cancelled.
-    on_anything: notifications may have been missed, or a task has a message. While another thread has no
-    connection, the listener closes its own, because it may be the last one that the server gives.
+    on_admit: a limit may let a BLOCKED task run. on_anything: notifications may have been missed, or a task has a
+    message. While another thread has no connection, the listener closes its own, because it may be the last one that
+    the server gives.
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class Listener(threading.Thread):
         engine: Engine,
         on_queue: Callable[[str], None],
         on_cancel: Callable[[], None],
+        on_admit: Callable[[], None],
         on_anything: Callable[[], None],
         database_state: DatabaseState,
     ) -> None:
         super().__init__(name="listener", daemon=True)
         self._engine = engine
-        self._on_queue, self._on_cancel, self._on_anything = on_queue, on_cancel, on_anything
+        self._on_queue, self._on_cancel, self._on_admit = on_queue, on_cancel, on_admit
+        self._on_anything = on_anything
         self._database_state = database_state
         self._is_stopping = threading.Event()
         self._prefix = f"{engine.alias} "
@@ -105,6 +108,8 @@ class Listener(threading.Thread):
                 self.is_listening = True
             case name if name == CANCEL_NOTIFICATION:
                 self._on_cancel()
+            case name if name == ADMIT_NOTIFICATION:
+                self._on_admit()
             case name if name == WAKE_NOTIFICATION:
                 self._on_anything()
             case name if not name.startswith(PROBE):

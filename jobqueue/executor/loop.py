@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -24,7 +24,7 @@ from jobqueue.executor.pools.base import Pool, PoolContext
 from jobqueue.executor.pools.event_loop import AsyncPool
 from jobqueue.executor.pools.threads import ThreadPool
 from jobqueue.executor.running.attempt import CompletedAttempt, ExecutorIdentity, RunningTask
-from jobqueue.executor.running.task_runner import release_unstarted
+from jobqueue.executor.running.task_runner import declared_limits, release_unstarted
 from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.telemetry.events import task_fields
@@ -114,7 +114,13 @@ class ExecutorLoop(threading.Thread):
         self._policy = ClaimPolicy(engine, settings, executor_id, self.pools, running_tasks.uncompleted)
         self._isolation = Isolation(engine.options.heartbeat_timeout)
         self._maintenance = Maintenance(
-            engine, executor_id, heartbeat, self._policy.wake, on_command, self.callbacks.submit_enqueued
+            engine,
+            executor_id,
+            heartbeat,
+            self._policy.wake,
+            self._on_admitted,
+            on_command,
+            self.callbacks.submit_enqueued,
         )
         self._backoff = ReconnectBackoff()
         self._completed: deque[CompletedAttempt] = deque()  # from the pools
@@ -175,7 +181,8 @@ class ExecutorLoop(threading.Thread):
         if not outcomes and request.limit == 0:
             return CommitResult(), self._claim_isolated()
         began_at = time.monotonic()
-        result, claims = self.engine.commit_and_claim(outcomes, request)
+        admits = self.running_tasks.may_unblock
+        result, claims = self.engine.commit_and_claim(outcomes, request, admits=admits)
         if result.done:
             failpoint("commit.after")
         self._policy.claimed(request, claims, began_at)
@@ -219,6 +226,11 @@ class ExecutorLoop(threading.Thread):
         """Look for work now, and for messages."""
         self._policy.wake()
         self._maintenance.sweep_soon()
+        self._wakeup.set()
+
+    def admit_soon(self) -> None:
+        """A limit may let BLOCKED tasks run."""
+        self._maintenance.admit_soon()
         self._wakeup.set()
 
     def set_paused(self, is_paused: bool) -> None:
@@ -305,6 +317,7 @@ class ExecutorLoop(threading.Thread):
         if not claims:
             return
         failpoint("claim.after")
+        claims = self._without_declared_limits(claims)
         actors = [claimed.id for claimed in claims if isinstance(registry.get(claimed.task_type), ActorTask)]
         # After the claim: a message that comes later makes the actor run again.
         messages = self.engine.read_messages(actors) if actors else {}
@@ -321,6 +334,14 @@ class ExecutorLoop(threading.Thread):
         for name, of_pool in by_pool.items():
             if misplaced := [task.id for task in of_pool if task.claimed.pool != name]:
                 self.engine.move_to_pool(misplaced, name)
+
+    def _without_declared_limits(self, claims: ClaimedBatch) -> ClaimedBatch:
+        """Give tasks of SQL, and of code without limits, the limits that their code declares now. Return the others."""
+        if not (found := declared_limits(claims)):
+            return claims
+        blocked = self.engine.admissions.apply(found)
+        self._maintenance.admit_soon()
+        return ClaimedBatch(claimed for claimed in claims if claimed.id not in blocked)
 
     def _evict_waiting(self) -> None:
         """Release tasks that wait too long for a slot, and all of them for a stop or an isolated task."""
@@ -340,6 +361,8 @@ class ExecutorLoop(threading.Thread):
         while self._completed:
             completed = self._completed.popleft()
             if completed.is_committed:
+                if completed.outcome.may_unblock:
+                    self._maintenance.admit_soon()
                 self._forget(completed, completed.outcome.status)
                 self._wake_receivers(completed.wake)
             else:
@@ -385,8 +408,18 @@ class ExecutorLoop(threading.Thread):
             self._policy.wake()
         self.callbacks.add(completed, status)
 
+    def _on_admitted(self, queues: Mapping[str, int]) -> None:
+        """Maintenance has admitted tasks. Other executors are to take those that this one cannot take at once."""
+        room = sum(max(0, pool.free_slots()) for pool in self.pools.values()) if self._claim_budget() else 0
+        self._queues_with_work |= {
+            queue for queue, count in queues.items() if count > room or not self._policy.serves(queue)
+        }
+
     def _notify_others(self, request: ClaimRequest, claims: ClaimedBatch) -> None:
         self._queues_with_work |= self._policy.queues_with_free_slots(request, claims)
+        if claims.admitted:
+            claimed = Counter(task.queue_name for task in claims)
+            self._queues_with_work |= {name for name, count in claims.admitted.items() if count > claimed[name]}
         if self._queues_with_work and self.engine.options.notify:
             queues, self._queues_with_work = self._queues_with_work, set()
             notifier.send(self.engine, queues)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -36,9 +36,10 @@ NEVER = float("inf")
 
 class Maintenance:
     """
-    Decides what is due, and does it in the loop's thread. sweep_soon() may be called from any thread.
+    Decides what is due, and does it in the loop's thread. sweep_soon() and admit_soon() may be called from any thread.
 
-    on_ready: called when tasks may have become READY. on_command: called with a command for this executor. on_fired:
+    on_ready: called when tasks may have become READY. on_admitted: called with the number of admitted tasks by queue,
+    after on_ready. on_command: called with a command for this executor. on_fired:
     called with the tasks of schedules that were enqueued.
     """
 
@@ -48,14 +49,17 @@ class Maintenance:
         executor_id: UUID,
         heartbeat: Heartbeat,
         on_ready: Callable[[], None],
+        on_admitted: Callable[[Mapping[str, int]], None],
         on_command: Callable[[Command], None],
         on_fired: Callable[[Sequence[tuple[NewTask, datetime]]], None],
     ) -> None:
         self._engine, self._executor_id, self._heartbeat = engine, executor_id, heartbeat
-        self._on_ready, self._on_command, self._on_fired = on_ready, on_command, on_fired
+        self._on_ready, self._on_admitted = on_ready, on_admitted
+        self._on_command, self._on_fired = on_command, on_fired
         now = time.monotonic()
         self._check_at, self._prune_at, self._aggregate_at = now, now + PRUNE_SECONDS, now + AGGREGATE_SECONDS
         self._sweep_at, self._swept_at, self._fired_at = NEVER, -NEVER, -NEVER
+        self._admit_at, self._admit_again_at = NEVER, now
         self._fire_gap = AGAIN_SECONDS
         self._declared, self._declare_at = DeclaredSchedules.of(engine.alias), now
         self._unknown_until = now  # while the server may still commit a claim that got no answer
@@ -63,7 +67,11 @@ class Maintenance:
 
     @property
     def due_in_seconds(self) -> float:
-        return max(0.0, min(self._check_at, self._sweep_at, self._prune_at) - time.monotonic())
+        return max(0.0, min(self._check_at, self._sweep_at, self._prune_at, self._admit_at) - time.monotonic())
+
+    def admit_soon(self) -> None:
+        """Look at the limits now. Any thread may call this."""
+        self._admit_at = time.monotonic()
 
     def sweep_soon(self) -> None:
         """Sweep soon, for a message that has come. Any thread may call this."""
@@ -94,6 +102,8 @@ class Maintenance:
         if now >= self._declare_at:
             self._declare_at = now + DECLARE_SECONDS
             self._check_at = now if self._declared.synchronize(self._engine) else self._check_at
+        if now >= self._admit_at:
+            self._admit(now)
         changed = self._check_pending(now) if now >= self._check_at else 0
         if now >= self._sweep_at:
             self._sweep_at, self._swept_at = NEVER, now
@@ -117,9 +127,21 @@ class Maintenance:
             self._sweep_at = min(self._sweep_at, self._swept_at + SWEEP_SECONDS)
         if due.has_command and (command := self._engine.take_command(self._executor_id)):
             self._on_command(command)
+        if due.next_admission_seconds is not None:
+            self._admit_at = min(self._admit_at, max(self._admit_again_at, now + due.next_admission_seconds))
         changed = self._fire(now, due.next_tick_seconds, has_waiting=due.has_waiting_tick)
         changed += self._wake(now, due.next_wake_seconds)
         return changed + (self._rescue(now) if due.has_running else 0)
+
+    def _admit(self, now: float) -> None:
+        """Let BLOCKED tasks run that their limits allow. Check afterwards when the next limit may."""
+        self._admit_at, self._check_at = NEVER, now
+        admitted = self._engine.admit()
+        # Without any, other sessions look at the same keys.
+        self._admit_again_at = now + (0.0 if admitted.looked_at else AGAIN_SECONDS)
+        if admitted.queues:
+            self._on_ready()
+            self._on_admitted(admitted.queues)
 
     def _fire(self, now: float, due_in_seconds: float | None, *, has_waiting: bool) -> int:
         """Enqueue the tasks of due ticks. Return how many."""

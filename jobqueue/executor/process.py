@@ -108,7 +108,12 @@ class ExecutorProcess:
         self.listener: Listener | None = None
         if options.notify and connections[database].vendor == "postgresql":
             self.listener = Listener(
-                self.engine, self.loop.on_notification, self._heartbeat.wake, self.loop.wake, self._database_state
+                self.engine,
+                self.loop.on_notification,
+                self._heartbeat.wake,
+                self.loop.admit_soon,
+                self.loop.wake,
+                self._database_state,
             )
         self.health = HealthMonitor(self.name, self.loop, self._heartbeat, self._database_state, stall_limit(options))
         self._reporter = HealthReporter(self.health.status, report_health)

@@ -65,6 +65,11 @@ class RunningTasks:
         """Return the outcomes to commit."""
         return [completed.outcome for completed in self._completed.values()]
 
+    @property
+    def may_unblock(self) -> bool:
+        """Whether other tasks may wait for one of the outcomes to commit."""
+        return any(completed.outcome.may_unblock for completed in self._completed.values())
+
     def add(self, tasks: Sequence[RunningTask]) -> None:
         """Add claimed tasks. Interrupt the bodies of earlier claims of the same tasks, which are lost."""
         with self._lock:

@@ -19,9 +19,10 @@ def unique(name: str, *fields: str, **condition: Any) -> models.UniqueConstraint
 
 
 ID = models.BigAutoField(primary_key=True, serialize=False)
-STATUSES = ["READY", "SCHEDULED", "RUNNING", "SUSPENDED", "SUCCESSFUL", "FAILED", "CANCELLED"]
+STATUSES = ["READY", "BLOCKED", "SCHEDULED", "RUNNING", "SUSPENDED", "SUCCESSFUL", "FAILED", "CANCELLED"]
 CHOICES = [(status, status.title()) for status in STATUSES]
 WAITING = ["SCHEDULED", "SUSPENDED"]
+LIMIT_KINDS = [("concurrency", "Concurrency"), ("rate", "Rate")]
 STATES = [("RUNNING", "Running"), ("PAUSED", "Paused"), ("DRAINING", "Stopping"), ("STOPPED", "Stopped")]
 TASK_INDEXES = [
     index("task_ready", "backend", "queue_name", "pool", "rank", "id", status="READY"),
@@ -34,10 +35,31 @@ TASK_INDEXES = [
     index("task_ended_key", "backend", "key", finished_at__isnull=False, key__isnull=False),
     index("task_children", "parent", parent__isnull=False),
     index("task_schedule", "schedule", schedule__isnull=False, finished_at__isnull=True),
-    index("task_waiting", "backend", "queue_name", "status", status__in=WAITING),
+    index("task_waiting", "backend", "queue_name", "status", status__in=["BLOCKED", *WAITING]),
+    index(
+        "task_concurrency",
+        "backend",
+        "concurrency_key",
+        "keeps_slot",
+        "status",
+        "rank",
+        "id",
+        concurrency_key__isnull=False,
+        finished_at__isnull=True,
+    ),
+    models.Index(
+        fields=["backend", "rate_key", "status", "rank", "id"],
+        name="jobqueue_task_rate",
+        condition=Q(rate_key__isnull=False)
+        & (
+            Q(status="READY")
+            | Q(status="BLOCKED", predecessor_id__isnull=True) & (Q(concurrency_key__isnull=True) | Q(keeps_slot=True))
+        ),
+    ),
+    index("task_rate_start", "backend", "rate_key", "last_attempted_at", rate_key__isnull=False),
 ]
 TASK_CONSTRAINTS = [
-    unique("task_key", "backend", "key", finished_at__isnull=True, key__isnull=False),
+    unique("task_key", "backend", "key", finished_at__isnull=True, key__isnull=False, successor_id__isnull=True),
     unique("task_idempotency", "backend", "idempotency_key", idempotency_key__isnull=False),
     CheckConstraint(condition=Q(status__in=STATUSES), name="jobqueue_task_status"),
 ]
@@ -234,6 +256,18 @@ class Migration(migrations.Migration):
                         related_name="tasks",
                     ),
                 ),
+                ("concurrency_key", models.CharField(max_length=560, null=True, verbose_name="concurrency key")),
+                ("concurrency_limit", models.IntegerField(null=True, verbose_name="concurrency limit")),
+                (
+                    "hold_while_retrying",
+                    models.BooleanField(db_default=False, default=False, verbose_name="hold while retrying"),
+                ),
+                ("keeps_slot", models.BooleanField(db_default=False, default=False, verbose_name="keeps its slot")),
+                ("rate_key", models.CharField(max_length=560, null=True, verbose_name="rate key")),
+                ("rate_limit", models.IntegerField(null=True, verbose_name="rate limit")),
+                ("rate_seconds", models.FloatField(null=True, verbose_name="rate in seconds")),
+                ("predecessor_id", models.UUIDField(null=True, verbose_name="starts after")),
+                ("successor_id", models.UUIDField(null=True, verbose_name="followed by")),
                 ("pool", models.CharField(db_default="threads", default="threads", max_length=8, verbose_name="pool")),
                 (
                     "status",
@@ -301,6 +335,81 @@ class Migration(migrations.Migration):
                 "indexes": INBOX_INDEXES,
                 "verbose_name": "message",
                 "verbose_name_plural": "messages",
+            },
+        ),
+        migrations.CreateModel(
+            name="Limit",
+            fields=[
+                ("id", ID),
+                ("backend", models.CharField(default="default", max_length=64, verbose_name="backend")),
+                ("kind", models.CharField(choices=LIMIT_KINDS, max_length=16, verbose_name="kind")),
+                ("key", models.CharField(max_length=560, verbose_name="key")),
+                ("number", models.PositiveIntegerField(verbose_name="limit")),
+                ("changed_by", models.CharField(blank=True, default="", max_length=150, verbose_name="changed by")),
+                ("reason", models.CharField(blank=True, default="", max_length=255, verbose_name="reason")),
+                ("changed_at", models.DateTimeField(verbose_name="changed at")),
+            ],
+            options={
+                "constraints": [
+                    unique("limit_key", "backend", "kind", "key"),
+                    CheckConstraint(condition=Q(number__gt=0), name="jobqueue_limit_number"),
+                ],
+                "db_table": "jobqueue_limit",
+                "default_permissions": ("change", "view"),
+                "verbose_name": "limit",
+                "verbose_name_plural": "limits",
+            },
+        ),
+        migrations.CreateModel(
+            name="AdmissionRequest",
+            fields=[
+                ("id", ID),
+                ("backend", models.CharField(max_length=64)),
+                ("kind", models.CharField(max_length=16)),
+                ("key", models.CharField(max_length=560)),
+                ("due_at", models.DateTimeField()),
+            ],
+            options={
+                "db_table": "jobqueue_admissionrequest",
+                "default_permissions": (),
+                "indexes": [
+                    index("admission_due", "backend", "due_at", "id"),
+                    index("admission_key", "backend", "kind", "key", "due_at"),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="RateStart",
+            fields=[
+                ("id", ID),
+                ("backend", models.CharField(max_length=64)),
+                ("key", models.CharField(max_length=560)),
+                ("started_at", models.DateTimeField()),
+                ("expires_at", models.DateTimeField()),
+            ],
+            options={
+                "db_table": "jobqueue_ratestart",
+                "default_permissions": (),
+                "indexes": [
+                    index("ratestart_key", "backend", "key", "started_at"),
+                    index("ratestart_expires", "expires_at"),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="KeyReservation",
+            fields=[
+                ("id", ID),
+                ("backend", models.CharField(max_length=64)),
+                ("key", models.CharField(max_length=255)),
+                ("task_id", models.UUIDField()),
+                ("expires_at", models.DateTimeField()),
+            ],
+            options={
+                "constraints": [unique("keyreservation_key", "backend", "key")],
+                "db_table": "jobqueue_keyreservation",
+                "default_permissions": (),
+                "indexes": [index("keyreserv_expires", "expires_at")],
             },
         ),
         migrations.CreateModel(

@@ -17,6 +17,7 @@ from django.db.models.lookups import LessThan
 from msgspec.structs import replace
 
 from jobqueue.engine.clock import Clock, from_now, rank_from
+from jobqueue.engine.portable.admissions import Admissions
 from jobqueue.engine.portable.counters import Counters
 from jobqueue.engine.portable.database import (
     ERRORS_KEPT,
@@ -58,6 +59,7 @@ REFUSALS = (
 )
 # Files of PostgreSQL that report exhausted transaction ids or blocks of a file. Then no outcome can be written.
 SERVER_LIMITS = ("varsup.c", "multixact.c", "bufmgr.c", "md.c")
+UNBLOCKING_COLUMNS = ("concurrency_key", "rate_key", "key")  # of Task.may_unblock
 LOCKED_COLUMNS = tuple(LockedRow.__dataclass_fields__)
 
 
@@ -66,6 +68,7 @@ class Commits(Part):
     tasks: Tasks
     messages: Messages
     counters: Counters
+    admissions: Admissions
 
     def commit(self, outcomes: Sequence[Outcome], *, holder: UUID | None = None, wait: bool = False) -> CommitResult:
         """
@@ -134,6 +137,7 @@ class Commits(Part):
         left = {o.task_id: len(o.effects.unread) for o in ready if entering[o.task_id] is Status.SUSPENDED}
         entering |= dict.fromkeys(self.messages.with_more_unread(left), Status.READY)
         self._write([(outcome, entering[outcome.task_id]) for outcome in ready])
+        self.admissions.settle([outcome.task_id for outcome in ready if outcome.may_unblock])
         if to_cancel:
             notified |= self.tasks.cancel_locked(locked[pk] for pk in to_cancel - entering.keys())[2]
         notified -= entering.keys()
@@ -246,7 +250,7 @@ class Commits(Part):
         Return how many. known: the tasks that it knows. Only the thread that claims for this executor may call this:
         it would also release new claims of another thread.
         """
-        columns = ("pk", "claim_number", "attempts", "parent_id", "unread_polls", "stale_polls")
+        columns = ("pk", "claim_number", "attempts", "parent_id", "unread_polls", "stale_polls", *UNBLOCKING_COLUMNS)
         rows = self.db.tasks.running().filter(executor_id=executor_id).order_by("executor_id").only(*columns)
         tasks: list[Any] = [row for row in rows if row.pk not in known]
         unknown = [release_outcome(task) for task in tasks]

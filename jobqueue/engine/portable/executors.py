@@ -12,6 +12,7 @@ from uuid import UUID
 from django.db.models import Exists, Min, OuterRef, Q
 
 from jobqueue.engine.clock import Clock, iso_utc, now_plus
+from jobqueue.engine.portable.admissions import Admissions
 from jobqueue.engine.portable.counters import Counters
 from jobqueue.engine.portable.database import ERRORS_KEPT, WORKERS_KEPT, Part, read_list, with_texts
 from jobqueue.engine.portable.messages import Messages, ending_of
@@ -30,6 +31,7 @@ AHEAD_SECONDS = 1.0
 class Executors(Part):
     messages: Messages
     counters: Counters
+    admissions: Admissions
 
     def heartbeat(self, executor: ExecutorInfo) -> list[OwnedTask]:
         """
@@ -78,9 +80,10 @@ class Executors(Part):
         """Return the work that maintenance may find. Locks: none."""
         wake_at = self.db.tasks.filter(status__in=WAITING).aggregate(at=Min("wake_at"))["at"]
         due_at = self.db.schedules.aggregate(at=Min("due_at"))["at"]
+        moments = (wake_at, due_at, self.admissions.next_due())
         now = self.db.now()
-        next_wake, next_tick = (None if at is None else (at - now).total_seconds() for at in (wake_at, due_at))
-        return PendingWork(next_wake, next_tick)
+        wake, tick, admission = (None if at is None else (at - now).total_seconds() for at in moments)
+        return PendingWork(wake, tick, admission)
 
     def rescue(self, limit: int = 100, may: Callable[[], bool] = lambda: True) -> list[Rescued]:
         """
@@ -103,6 +106,7 @@ class Executors(Part):
             busy = self.messages.unreachable({row.parent_id for row in rows if row.parent_id is not None})
             now = self.db.now()
             taken = [self._release_lost(row, silent, now) for row in rows if row.parent_id not in busy]
+            self.admissions.request([rescued.id for rescued, _ in taken])
             notified = self.messages.report_ends([ending for _, ending in taken if ending is not None])
             self.counters.add([count_of_loss(rescued) for rescued, _ in taken])
             failpoint("rescue.before")
@@ -154,7 +158,7 @@ class Executors(Part):
 
     def _release_lost(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, NewMessage | None]:
         executor_losses = row.executor_losses + 1
-        status = Status.READY
+        status = Status.READY if row.rate_key is None else Status.BLOCKED  # each start counts for a rate
         if row.cancel_requested_at is not None:
             status = Status.CANCELLED
         elif executor_losses >= self.db.options.max_executor_losses:
@@ -165,6 +169,7 @@ class Executors(Part):
             executor_losses=executor_losses,
             executor_id=None,
             claimed_at=None,
+            keeps_slot=status is Status.BLOCKED and row.concurrency_key is not None,
             finished_at=Clock() if status in FINAL else None,
             errors=[*read_list(row.errors_text), error][-ERRORS_KEPT:],
             worker_ids=[*read_list(row.worker_ids_text), str(row.executor_id)][-WORKERS_KEPT:],

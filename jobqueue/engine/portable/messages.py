@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import starmap
 from typing import Any
 from uuid import UUID
@@ -13,6 +14,7 @@ from django.db.models import Case, Count, Exists, F, OuterRef, Q, TextField, Whe
 from django.db.models.functions import Cast
 
 from jobqueue.engine.clock import Clock, now_plus, rank_from
+from jobqueue.engine.portable.admissions import Admissions, ready_status
 from jobqueue.engine.portable.database import Part, json_from
 from jobqueue.exceptions import TaskFinished, TaskNotFound
 from jobqueue.failpoints import failpoint
@@ -26,7 +28,10 @@ MESSAGES_PER_POLL = 1000  # with more messages, the task runs again at once
 MAX_DOUBLINGS = 10  # of MESSAGES_PER_POLL, for a task that consumes nothing
 
 
+@dataclass(eq=False)
 class Messages(Part):
+    admissions: Admissions
+
     def send(self, messages: Sequence[NewMessage]) -> list[int]:
         """
         Insert messages in the caller's transaction. The caller wakes the receivers after the commit.
@@ -130,8 +135,11 @@ class Messages(Part):
 
     def find_keys(self, keys: Collection[str]) -> dict[str, UUID]:
         """Return the live tasks that hold these keys."""
-        rows = self.db.tasks.live().filter(key__in=keys).values_list("key", "pk") if keys else ()
-        return {str(key): pk for key, pk in rows}
+        if not keys:
+            return {}
+        # Of two tasks with one key, the one that runs reads the messages.
+        rows = self.db.tasks.live().filter(key__in=keys).order_by(F("successor_id").asc(nulls_first=True))
+        return {str(key): pk for key, pk in rows.values_list("key", "pk")}
 
     def find_seen(self, sent: Collection[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
         """Return the ended tasks for pairs of a key that they held and a dedupe_key that they have seen."""
@@ -196,11 +204,13 @@ class Messages(Part):
             ids = list(due.order_by("wake_at").values_list("pk", flat=True)[:limit])
             locked = [row.pk for row in self.db.lock(ids).only("pk")] if ids else []
             count = due.filter(pk__in=locked).update(
-                status=Status.READY,
+                status=ready_status(),
+                keeps_slot=Case(When(rate_key__isnull=True, then=False), default=F("keeps_slot")),
                 rank=rank_from(F("wake_at"), self.db.options.aging),
                 wake_at=None,
                 timed_out=Case(When(is_over, status=Status.SUSPENDED, then=True), default=F("timed_out")),
             )
+            self.admissions.request(locked)
             if count:
                 failpoint("due.before")
         return count
@@ -219,7 +229,9 @@ class Messages(Part):
         if not ids:
             return 0
         suspended = self.db.tasks.suspended().filter(pk__in=ids)
-        return suspended.update(status=Status.READY, rank=rank_from(Clock(), self.db.options.aging), wake_at=None)
+        count = suspended.update(status=ready_status(), rank=rank_from(Clock(), self.db.options.aging), wake_at=None)
+        self.admissions.request(ids)
+        return count
 
     def wake_or_defer(self, ids: Collection[UUID]) -> None:
         """Wake tasks. If the database fails, the sweep wakes them: the caller's own work is committed."""

@@ -14,7 +14,7 @@ from django.db.models import Q, QuerySet
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.portable.database import Part
 from jobqueue.metrics import Depth, Gauges
-from jobqueue.models import Executor, TaskQuerySet
+from jobqueue.models import AdmissionRequest, Executor, TaskQuerySet
 from jobqueue.records import WAITING, ClaimRequest, QueueLatency, Status
 
 MAX_COUNTED = 10_000  # tasks of a queue and status; above, the depth is an estimate
@@ -60,7 +60,7 @@ class Queues(Part):
 
     def _depths(self) -> Iterable[Depth]:
         """Count the waiting tasks of each queue and status, up to MAX_COUNTED + 1."""
-        for status in (Status.READY, *WAITING):
+        for status in (Status.READY, Status.BLOCKED, *WAITING):
             rows = self.db.tasks.filter(status=status)
             for name in rows.order_by("queue_name").values_list("queue_name", flat=True).distinct()[:QUEUES_READ]:
                 yield Depth(name, status, rows.filter(queue_name=name)[: MAX_COUNTED + 1].count())
@@ -137,12 +137,17 @@ class Queues(Part):
         """
         Whether these queues (None: all) have no tasks that are ready, running, or due within these seconds.
 
+        Nor does any limit have room for a BLOCKED task within these seconds.
+
         Of a paused queue only the running tasks count.
         """
         rows = self.db.tasks if queues is None else self.db.tasks.filter(queue_name__in=queues)
         open_rows = rows.exclude(queue_name__in=self.paused())
         soon = open_rows.filter(status__in=WAITING, wake_at__lte=now_plus(within_seconds))
-        return not (open_rows.ready().exists() or rows.running().exists() or soon.exists())
+        admissions = AdmissionRequest.objects.using(self.db.using).filter(
+            backend=self.db.backend, due_at__lte=now_plus(within_seconds)
+        )
+        return not (open_rows.ready().exists() or rows.running().exists() or soon.exists() or admissions.exists())
 
     # --- limits and pauses
 

@@ -13,12 +13,13 @@ from django.db.models.functions import Coalesce
 from msgspec.structs import replace
 
 from jobqueue.engine.clock import Clock, now_plus, rank_from
+from jobqueue.engine.portable.admissions import Admissions, ready_status
 from jobqueue.engine.portable.counters import Counters
 from jobqueue.engine.portable.database import Part, json_from
 from jobqueue.engine.portable.messages import UNSUCCESSFUL, Messages, ending_of
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.failpoints import failpoint
-from jobqueue.models import CounterDelta, FallbackHeartbeat, Task, TaskQuerySet
+from jobqueue.models import CounterDelta, FallbackHeartbeat, KeyReservation, Task, TaskQuerySet
 from jobqueue.records import FINAL, CancelReport, Enqueued, NewTask, RequeueReport, Status
 
 ENQUEUE_BATCH = 1000  # rows per INSERT
@@ -29,8 +30,15 @@ EXECUTORS_KEPT_SECONDS = 86_400
 # Fields of a NewTask that are columns of its row.
 SAME_COLUMNS = (
     "id", "queue_name", "pool", "task_type", "priority", "key", "idempotency_key", "idempotency_digest", "parent_id",
-    "max_attempts", "schedule_id",
+    "max_attempts", "schedule_id", "concurrency_key", "concurrency_limit", "hold_while_retrying", "rate_key",
+    "rate_limit", "rate_seconds", "predecessor_id",
 )  # fmt: skip
+# Columns that a replaced task takes from the row that replaces it.
+REPLACED_COLUMNS = (
+    "queue_name", "pool", "task_type", "priority", "max_attempts", "concurrency_key", "concurrency_limit",
+    "hold_while_retrying", "rate_key", "rate_limit", "rate_seconds",
+)  # fmt: skip
+REPLACEABLE = (Status.READY, Status.BLOCKED, Status.SCHEDULED)
 # For cancel() and its `may`.
 CANCEL_COLUMNS = (
     "pk", "status", "parent_id", "parent_notified_at", "cancel_requested_at", "backend", "task_type", "queue_name"
@@ -54,6 +62,7 @@ class LockedRow:
 class Tasks(Part):
     messages: Messages
     counters: Counters
+    admissions: Admissions
 
     # --- enqueue
 
@@ -61,13 +70,93 @@ class Tasks(Part):
         """
         Insert tasks in the caller's transaction. Return one answer for each row, in the same order.
 
-        A row with the key of a live task is not inserted. The answer names that task, which may have ended since.
-        Raises DuplicateKey if the transaction cannot see that task.
+        A row with the key of a live task is not inserted. The answer names that task, which may have ended since. If
+        the row replaces, the waiting task gets its values, or the row starts after the running task. Raises
+        DuplicateKey if the transaction cannot see the task that has a key, or if a row raises and its key is taken.
         Locks: the new rows, in the order of their keys, so that two callers with the same keys do not deadlock.
         Waits for a concurrent insert of the same key.
         """
         with self.db.transaction():
-            return self.insert(rows)
+            return self.insert_unique(rows)
+
+    def insert_unique(self, rows: Sequence[NewTask]) -> list[Enqueued]:
+        """Insert rows, and do what each wants if its key is taken. Waits for other sessions with the same keys."""
+        reserved = self._reserve([row for row in rows if row.unique_for_seconds is not None])
+        new = [row for row in rows if row.id not in reserved]
+        answers = reserved | dict(zip((row.id for row in new), self.insert(new), strict=True))
+        for row in rows:
+            if answers[row.id].created:
+                continue
+            if row.on_conflict == "raise":
+                raise DuplicateKey(f"The key {row.key!r} is taken by task {answers[row.id].id}.")
+            if row.on_conflict == "replace":
+                answers[row.id] = self._replace(row, may_follow=row.id not in reserved) or answers[row.id]
+        return [answers[row.id] for row in rows]
+
+    def _reserve(self, rows: Sequence[NewTask]) -> dict[UUID, Enqueued]:
+        """Reserve the keys of rows. Return the tasks for which others are reserved, by the row's id."""
+        now = self.db.now()
+        taken: dict[UUID, Enqueued] = {}
+        for row in sorted(rows, key=lambda row: row.key or ""):
+            until = now + timedelta(seconds=row.unique_for_seconds or 0.0)
+            held_by = self._reserve_key(row.key or "", row.id, now, until)
+            if held_by != row.id:
+                status = self.db.by_ids([held_by]).values_list("status", flat=True).first()
+                taken[row.id] = Enqueued(held_by, now, Status(status or Status.SUCCESSFUL), False)
+        return taken
+
+    def _reserve_key(self, key: str, pk: UUID, now: datetime, until: datetime) -> UUID:
+        """Reserve a key for a task until a time, unless another task has it. Return the task that has it."""
+        rows = KeyReservation.objects.using(self.db.using).filter(backend=self.db.backend, key=key)
+        row, is_new = KeyReservation.objects.using(self.db.using).get_or_create(
+            backend=self.db.backend, key=key, defaults={"task_id": pk, "expires_at": until}
+        )
+        if is_new or rows.filter(expires_at__lte=now).update(task_id=pk, expires_at=until):
+            return pk
+        return UUID(str(row.task_id))
+
+    def _replace(self, row: NewTask, *, may_follow: bool) -> Enqueued | None:
+        """
+        Give the waiting task that has the key the values of this row.
+
+        If that task has started, insert the row to start after it. may_follow: otherwise do nothing, and return None.
+        """
+        for _ in range(KEY_TRIES):
+            holders = self.db.tasks.live().filter(key=row.key, successor_id__isnull=True)
+            for holder in self.db.with_lock(holders, wait=True).only("pk", "status", "polls", "enqueued_at"):
+                if holder.status in REPLACEABLE and holder.polls == 0:
+                    return self._replace_waiting(holder, row)
+                if not may_follow:
+                    return None
+                self.db.tasks.filter(pk=holder.pk).update(successor_id=row.id)
+                return self.insert([replace(row, predecessor_id=holder.pk)])[0]
+            if not may_follow:
+                return None
+            if (answer := self.insert([row])[0]).created:
+                return answer
+        raise key_taken(row.key)
+
+    def _replace_waiting(self, holder: Task, row: NewTask) -> Enqueued:
+        """Replace the values of a locked task that has not started. Its longest wait counts from enqueued_at."""
+        now = self.db.now()
+        wake_at = moment(row.wake_at, row.wake_after_seconds, now)
+        if wake_at is not None and row.max_wait_seconds is not None:
+            wake_at = min(wake_at, holder.enqueued_at + timedelta(seconds=row.max_wait_seconds))
+        is_due = wake_at is None or wake_at <= now
+        self.admissions.request([holder.pk])  # the limits of the old values may have room now
+        rows = self.db.tasks.filter(pk=holder.pk)
+        rows.update(
+            **{name: getattr(row, name) for name in REPLACED_COLUMNS},
+            **{name: json_from(getattr(row, name)) for name in ("args", "kwargs", "options", "metadata")},
+            rank=now - timedelta(seconds=row.priority * self.db.options.aging),
+            wake_at=None if is_due else wake_at,
+            expires_at=moment(row.expires_at, row.expires_after_seconds, now),
+            keeps_slot=False,
+            attempts=0,
+        )
+        rows.update(status=ready_status() if is_due else Status.SCHEDULED)
+        self.admissions.request([holder.pk])
+        return Enqueued(holder.pk, holder.enqueued_at, Status(rows.values_list("status", flat=True)[0]), False)
 
     def enqueue_once(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         """
@@ -109,6 +198,9 @@ class Tasks(Part):
             answers |= {task.pk: enqueued_from(task) for task in keyed}
         except IntegrityError:  # a key is taken, or two tasks have the same
             answers |= {task.pk: self._insert_keyed(task) for task in keyed}
+        self.admissions.request(
+            [task.pk for task in tasks if task.status == Status.BLOCKED and answers[task.pk].created]
+        )
         submitted = Counter((row.queue_name, row.task_type) for row in rows if answers[row.id].created)
         self.counters.add(
             [CounterDelta(queue_name=queue, task_type=name, submitted=n) for (queue, name), n in submitted.items()]
@@ -129,7 +221,7 @@ class Tasks(Part):
 
     def _holders_of(self, keys: Collection[str | None]) -> dict[str | None, Enqueued]:
         """Return the live tasks that hold keys."""
-        return self._as_holders(self.db.tasks.live().filter(key__in=keys), "key")
+        return self._as_holders(self.db.tasks.live().filter(key__in=keys, successor_id__isnull=True), "key")
 
     def _as_holders(self, tasks: TaskQuerySet, column: str) -> dict[str | None, Enqueued]:
         rows = tasks.values_list(column, "pk", "enqueued_at", "status")
@@ -143,7 +235,7 @@ class Tasks(Part):
             **{name: json_from(getattr(row, name)) for name in ("args", "kwargs", "options", "metadata")},
             backend=self.db.backend,
             rank=now - timedelta(seconds=row.priority * self.db.options.aging),
-            status=Status.READY if is_due else Status.SCHEDULED,
+            status=new_status(row, is_due=is_due),
             wake_at=None if is_due else wake_at,
             expires_at=moment(row.expires_at, row.expires_after_seconds, now),
             enqueued_at=now,
@@ -219,9 +311,22 @@ class Tasks(Part):
     def cancel_queued(self, ids: Collection[UUID]) -> None:
         """End tasks that this transaction has locked or inserted."""
         if ids:
-            self.db.tasks.filter(pk__in=ids).update(
-                status=Status.CANCELLED, cancel_requested_at=Clock(), finished_at=Clock(), wake_at=None
+            rows = self.db.tasks.filter(pk__in=ids)
+            rows.update(
+                status=Status.CANCELLED,
+                cancel_requested_at=Clock(),
+                finished_at=Clock(),
+                wake_at=None,
+                keeps_slot=False,
             )
+            self.admissions.request(ids)
+            self._forget_successors(ids)
+
+    def _forget_successors(self, ids: Collection[UUID]) -> None:
+        """Give the keys of cancelled tasks back to the running tasks that they were to follow."""
+        rows = self.db.tasks.filter(pk__in=ids, predecessor_id__isnull=False).only("predecessor_id")
+        if found := [row.predecessor_id for row in rows if row.predecessor_id]:
+            self.db.tasks.live().filter(pk__in=found).update(successor_id=None)
 
     # --- requeue
 
@@ -263,8 +368,11 @@ class Tasks(Part):
         return self._requeue_free(ids[:half]) + self._requeue_free(ids[half:])
 
     def _requeue_locked(self, ids: Sequence[UUID]) -> int:
-        return self.db.tasks.filter(pk__in=ids, status__in=UNSUCCESSFUL).update(
-            status=Status.READY,
+        rows = self.db.tasks.filter(pk__in=ids, status__in=UNSUCCESSFUL)
+        found = list(rows.values_list("pk", flat=True))
+        self.db.tasks.filter(pk__in=found).update(successor_id=None, predecessor_id=None)
+        count = rows.update(
+            status=ready_status(),
             rank=rank_from(Clock(), self.db.options.aging),
             attempts=0,
             executor_losses=0,
@@ -274,6 +382,8 @@ class Tasks(Part):
             finished_at=None,
             return_value=None,
         )
+        self.admissions.request(found)
+        return count
 
     # --- prune
 
@@ -294,6 +404,7 @@ class Tasks(Part):
             self.db.executors.filter(pk__in=[row.pk for row in silent.only("pk")]).delete()
             FallbackHeartbeat.objects.using(self.db.using).filter(at__lt=old).delete()
             self.counters.prune_minutes(limit)
+            self.admissions.prune(limit)
             kept = self.db.options.retention.items()
             count = sum(self.prune_status(status, seconds, limit) for status, seconds in kept if seconds is not None)
             if count:
@@ -308,6 +419,7 @@ class Tasks(Part):
         with self.db.transaction():
             ids = [row.pk for row in self.db.with_lock(old, no_key=False).only("pk")[:limit]]
             if ids:
+                self.admissions.keep_starts(ids)
                 self.messages.delete_of(ids)
                 self.db.tasks.filter(pk__in=ids)._raw_delete(self.db.using)
             return len(ids)
@@ -324,6 +436,13 @@ def enqueued_from(task: Task) -> Enqueued:
 def moment(at: datetime | None, after_seconds: float | None, now: datetime) -> datetime | None:
     """Return a requested time: `at`, or so many seconds from now."""
     return at if at is not None or after_seconds is None else now + timedelta(seconds=after_seconds)
+
+
+def new_status(row: NewTask, *, is_due: bool) -> Status:
+    if not is_due:
+        return Status.SCHEDULED
+    is_limited = row.concurrency_key is not None or row.rate_key is not None or row.predecessor_id is not None
+    return Status.BLOCKED if is_limited else Status.READY
 
 
 def key_taken(key: str | None) -> DuplicateKey:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jobqueue.engine.engine import Engine
+from jobqueue.engine.postgres.admissions import PostgresAdmissions
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.engine.postgres.executors import PostgresExecutors
 from jobqueue.engine.postgres.messages import PostgresMessages
@@ -17,6 +18,7 @@ class PostgresEngine(Engine):
     database_class = PostgresDatabase
     counters_class = PostgresCounters
     queues_class = PostgresQueues
+    admissions_class = PostgresAdmissions
     messages_class = PostgresMessages
     tasks_class = PostgresTasks
     claims_class = PostgresClaims

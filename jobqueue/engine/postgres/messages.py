@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import starmap
 from uuid import UUID
@@ -11,7 +11,7 @@ from jobqueue.engine.portable.messages import Messages
 from jobqueue.engine.postgres.connection import PostgresDatabase, as_array, as_json
 from jobqueue.exceptions import TaskFinished
 from jobqueue.failpoints import failpoint
-from jobqueue.records import NewMessage, StoredMessage
+from jobqueue.records import NewMessage, Status, StoredMessage
 
 WAKE_LOCK_TIMEOUT = "1s"
 
@@ -58,10 +58,11 @@ class PostgresMessages(Messages):
 
     def wake_due(self, limit: int = 1000) -> int:
         with self.db.transaction():
-            count = self.db.execute("wake_due", wake_limit=limit)
-            if count:
+            woken = dict(self.db.query("wake_due", wake_limit=limit))
+            self._request_for_blocked(woken)
+            if woken:
                 failpoint("due.before")
-        return count
+        return len(woken)
 
     def wake(self, ids: Iterable[UUID]) -> int:
         """As the portable verb, but raise LockTimeout after waiting a second for a lock."""
@@ -69,7 +70,12 @@ class PostgresMessages(Messages):
             return super().wake(ids)
 
     def wake_locked(self, ids: Collection[UUID]) -> int:
-        return len(self.db.query_prepared("wake", ids=as_array(ids))) if ids else 0
+        woken = dict(self.db.query_prepared("wake", ids=as_array(ids))) if ids else {}
+        self._request_for_blocked(woken)
+        return len(woken)
+
+    def _request_for_blocked(self, woken: Mapping[UUID, str]) -> None:
+        self.admissions.request([pk for pk, status in woken.items() if status == Status.BLOCKED])
 
     def _suspended_with_messages(self, limit: int) -> list[UUID]:
         return [pk for (pk,) in self.db.query_prepared("suspended_with_messages", sweep_limit=limit)]

@@ -54,7 +54,7 @@ class PostgresTasks(Tasks):
     db: PostgresDatabase
 
     def enqueue(self, rows: Sequence[NewTask]) -> list[Enqueued]:
-        if len(rows) > ENQUEUE_BATCH:
+        if len(rows) > ENQUEUE_BATCH or any(is_particular(row) for row in rows):
             return super().enqueue(rows)
         with self.db.read_committed() if any(row.key is not None for row in rows) else nullcontext():
             return self.insert(rows)
@@ -192,7 +192,7 @@ class PostgresCommits(Commits):
     db: PostgresDatabase
 
     def _commit_together(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool) -> CommitResult:
-        is_one_statement = not wait and all(outcome.is_plain for outcome in outcomes)
+        is_one_statement = not wait and all(outcome.is_plain and not outcome.may_unblock for outcome in outcomes)
         if is_one_statement and self.db.is_autocommit_safe():
             return self.apply(outcomes, holder=holder)
         return super()._commit_together(outcomes, holder=holder, wait=wait)
@@ -201,6 +201,7 @@ class PostgresCommits(Commits):
         if wait or not all(outcome.is_plain for outcome in outcomes):
             return super().apply(outcomes, holder=holder, wait=wait)
         seen = self._write_rows([(outcome, outcome.status) for outcome in outcomes], holder)
+        self.admissions.settle([o.task_id for o in outcomes if o.may_unblock and seen.get(o.task_id) is not None])
         missing = {outcome.task_id for outcome in outcomes} - seen.keys()
         gone = self.db.missing(missing)
         return CommitResult(
@@ -235,6 +236,11 @@ class PostgresCommits(Commits):
             outcomes=as_json([as_written(outcome, entering) for outcome, entering in changes]),
         )
         return {pk: None if status is None else Status(status) for pk, status in rows}
+
+
+def is_particular(row: NewTask) -> bool:
+    """Whether an insert is not enough if the key of the row is taken."""
+    return row.on_conflict != "keep" or row.unique_for_seconds is not None
 
 
 def as_written(outcome: Outcome, entering: Status) -> Outcome:

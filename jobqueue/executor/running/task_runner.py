@@ -6,12 +6,13 @@ The engine knows no bodies, and bodies do not know the engine. This module knows
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -28,6 +29,7 @@ from jobqueue.exceptions import (
     Expired,
     GiveUp,
     InvalidActions,
+    InvalidArguments,
     InvalidResult,
     MessageAlreadyConsumed,
     Retry,
@@ -46,8 +48,10 @@ from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, Raised,
 from jobqueue.executor.telemetry.errors import TRACEBACK_CHARACTERS, full_traceback, message_of, path_of
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.function import changed
-from jobqueue.records import FINAL, CommitResult, Outcome, Status, release_outcome
+from jobqueue.limits import limit_columns
+from jobqueue.records import FINAL, ClaimedTask, CommitResult, Outcome, Status, release_outcome
 from jobqueue.results import Context
+from jobqueue.serialization.arguments import parameters_of
 from jobqueue.serialization.json import decode, encode_result
 from jobqueue.serialization.text import clean_text
 from jobqueue.task_options import limits, tick_of
@@ -62,6 +66,24 @@ DUPLICATE_SPAWN = (
 )
 QUERY_CANCELED = "57014"
 LONGEST_WAIT_SECONDS = 10 * 365 * 86_400.0  # a retry much later than that could not be read back
+
+
+def declared_limits(claims: Iterable[ClaimedTask]) -> list[tuple[ClaimedTask, dict[str, Any]]]:
+    """
+    Return the claimed tasks without limits that their code limits, with the columns of these limits.
+
+    They were enqueued by SQL, or before their code declared the limits. A task whose limits cannot be made fails later.
+    """
+    found = []
+    for claimed in claims:
+        task = registry.get(claimed.task_type)
+        if task is None or claimed.is_limited or (task.concurrency is None and task.rate is None):
+            continue
+        with contextlib.suppress(InvalidArguments, TypeError, ValueError, RecursionError):
+            parameters = parameters_of(task.func, task.takes_context)
+            columns = limit_columns(task, parameters, decode(claimed.args), decode(claimed.kwargs))
+            found.append((claimed, columns))
+    return found
 
 
 def prepare(running: RunningTask, connections: TaskConnections) -> Attempt | CompletedAttempt:
@@ -169,6 +191,7 @@ def success_outcome(attempt: Attempt, value: Any) -> Outcome:
         has_succeeded=True,
         worker_id=identity.worker_id,
         return_value=return_value,
+        may_unblock=claimed.may_unblock,
     )
 
 
@@ -263,6 +286,7 @@ def failure_outcome(running: RunningTask, error: BaseException, status: Status =
         attempts=claimed.attempts + 1,
         worker_id=running.identity.worker_id,
         error=json.dumps(entry),
+        may_unblock=claimed.may_unblock,
     )
 
 

@@ -8,6 +8,7 @@ Executors (manage.py run_executors) claim rows, run the task's code, and commit 
 is the truth. Notifications (LISTEN jobqueue) only save time: polling finds work that a lost notification announced.
 
  create --> READY --claim--> RUNNING --done--> SUCCESSFUL
+   |- with a limit --> BLOCKED --admitted--> READY
    |                            |- error, attempts left --> SCHEDULED --due--> READY
    `- run later --> SCHEDULED   |- actor waits --> SUSPENDED --message, or wake_at--> READY
                                 |- executor lost, or task released --> READY
@@ -40,6 +41,14 @@ COMMENT ON COLUMN jobqueue_task.inner_state IS 'State of an actor between its po
 COMMENT ON COLUMN jobqueue_task.key IS 'Unique among unfinished tasks of the backend. Also an address for messages.';
 COMMENT ON COLUMN jobqueue_task.idempotency_key IS 'Digest of owner and idempotency key. Unique among all tasks.';
 COMMENT ON COLUMN jobqueue_task.idempotency_digest IS 'Digest of the request that used the idempotency key.';
+COMMENT ON COLUMN jobqueue_task.concurrency_key IS 'Tasks with the same key count together: name of the limit, colon, key.';
+COMMENT ON COLUMN jobqueue_task.concurrency_limit IS 'How many tasks of the key may be READY or RUNNING at once.';
+COMMENT ON COLUMN jobqueue_task.hold_while_retrying IS 'Whether it counts while it waits for a retry, too.';
+COMMENT ON COLUMN jobqueue_task.keeps_slot IS 'Counts for its concurrency key although it is not READY or RUNNING.';
+COMMENT ON COLUMN jobqueue_task.rate_key IS 'Starts with the same key count together: name of the limit, colon, key.';
+COMMENT ON COLUMN jobqueue_task.rate_limit IS 'How many starts are allowed in any rate_seconds.';
+COMMENT ON COLUMN jobqueue_task.predecessor_id IS 'Running task with the same key. This one is BLOCKED until it ends.';
+COMMENT ON COLUMN jobqueue_task.successor_id IS 'BLOCKED task that has taken over the key, and starts after this one.';
 COMMENT ON COLUMN jobqueue_task.parent_id IS 'Task that spawned this one. Not a foreign key: it may be pruned first.';
 COMMENT ON COLUMN jobqueue_task.wake_at IS 'When a SCHEDULED or SUSPENDED task becomes READY. NULL in other states.';
 COMMENT ON COLUMN jobqueue_task.expires_at IS 'A task that has not started by then ends FAILED with Expired.';
@@ -56,6 +65,14 @@ COMMENT ON COLUMN jobqueue_task.timeout_at IS 'End of a wait, if wake_at is earl
 COMMENT ON COLUMN jobqueue_task.executor_losses IS 'Executors lost while they ran this task. From 2 on it runs alone.';
 COMMENT ON COLUMN jobqueue_task.errors IS 'Errors of attempts, newest last: JSON array, at most 20.';
 COMMENT ON COLUMN jobqueue_task.parent_notified_at IS 'When the parent got the only message of this task''s end.';
+COMMENT ON TABLE jobqueue_limit IS
+'A number of a limit that people have set, in place of the one in code. A key that ends in a colon stands for all keys.';
+COMMENT ON TABLE jobqueue_admissionrequest IS
+'A request to look whether BLOCKED tasks of a key may run. Inserted with each change that may let one run.';
+COMMENT ON TABLE jobqueue_ratestart IS
+'An earlier start of a task that a rate counts, after the task has started again or was deleted.';
+COMMENT ON TABLE jobqueue_keyreservation IS
+'A key that one task has until a time, even if it ends earlier (unique_for).';
 COMMENT ON TABLE jobqueue_inboxmessage IS
 $$A message to a task. The sender is outside, another task, or a child that has ended.
 

@@ -49,4 +49,5 @@ RETURNING task.id, task.task_type, task.queue_name, task.priority, task.args::te
         0, EXTRACT(EPOCH FROM task.claimed_at - task.rank) - task.priority * %(aging)s::float8
     )::float8 AS wait_seconds,
     COALESCE(task.expires_at <= task.claimed_at AND task.polls = 0, FALSE) AS is_expired,
-    task.unread_polls, task.stale_polls, task.timed_out, task.timeout_at, task.pool
+    task.unread_polls, task.stale_polls, task.timed_out, task.timeout_at, task.pool,
+    task.concurrency_key, task.rate_key

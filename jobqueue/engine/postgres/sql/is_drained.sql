@@ -1,6 +1,8 @@
--- Whether nothing of some queues is ready, running, or due soon. Of a paused queue only the running tasks count.
+-- Whether nothing of some queues is ready, running, or due soon, and no limit has room for a BLOCKED task soon. Of a
+-- paused queue only the running tasks count.
 -- Parameters: backend, queues, within_seconds; only_these: FALSE takes running and due tasks of every queue.
--- Index: jobqueue_task_ready, one step per queue; jobqueue_task_running; jobqueue_task_wake_at. Locks: none.
+-- Index: jobqueue_task_ready, one step per queue; jobqueue_task_running; jobqueue_task_wake_at;
+--   jobqueue_admission_due. Locks: none.
 -- Trap: EXISTS drops the ORDER BY that leads the planner to the index. It would read the whole table.
 WITH paused AS MATERIALIZED (
     SELECT array_agg(name::text) AS names
@@ -32,4 +34,9 @@ SELECT
             AND (NOT %(only_these)s OR queue_name = ANY(%(queues)s::text[]))
             AND queue_name <> ALL (COALESCE((SELECT names FROM paused), '{}'))
         ORDER BY wake_at LIMIT 1
+    ) IS NULL
+    AND (
+        SELECT TRUE FROM jobqueue_admissionrequest
+        WHERE backend = %(backend)s AND due_at <= (SELECT clock_timestamp()) + make_interval(secs => %(within_seconds)s)
+        ORDER BY backend, due_at LIMIT 1
     ) IS NULL

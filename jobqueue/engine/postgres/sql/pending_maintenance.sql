@@ -1,9 +1,10 @@
 -- Return in one row what maintenance may find to do. Idle executors ask twice a second.
 -- Parameters: backend, executor_id.
--- Answer: seconds until the next wake_at, or NULL; the same of the next tick of a schedule; whether there are waiting ticks, RUNNING tasks, SUSPENDED tasks and unread messages,
+-- Answer: seconds until the next wake_at, or NULL; the same of the next tick of a schedule, and of the next look at a
+--   limit; whether there are waiting ticks, RUNNING tasks, SUSPENDED tasks and unread messages,
 --   a command for this executor, READY tasks in isolation.
 -- Index: jobqueue_task_wake_at, jobqueue_task_running, jobqueue_inbox_unread, jobqueue_task_suspended,
---   jobqueue_task_isolated, jobqueue_schedule_due, jobqueue_schedule_waiting, the executors' primary key; one entry of each. Locks: none.
+--   jobqueue_task_isolated, jobqueue_schedule_due, jobqueue_schedule_waiting, jobqueue_admission_due, the executors' primary key; one entry of each. Locks: none.
 -- Trap: EXISTS drops the ORDER BY that leads the planner to the index. It then reads the whole table.
 SELECT
     (
@@ -14,6 +15,10 @@ SELECT
     (
         SELECT EXTRACT(EPOCH FROM due_at - clock_timestamp())::float8 FROM jobqueue_schedule
         WHERE backend = %(backend)s AND due_at IS NOT NULL ORDER BY backend, due_at LIMIT 1
+    ),
+    (
+        SELECT EXTRACT(EPOCH FROM due_at - clock_timestamp())::float8 FROM jobqueue_admissionrequest
+        WHERE backend = %(backend)s ORDER BY backend, due_at LIMIT 1
     ),
     (
         SELECT TRUE FROM jobqueue_schedule

@@ -5,14 +5,14 @@
 WITH RECURSIVE waiting AS (
     (
         SELECT queue_name, status FROM jobqueue_task
-        WHERE backend = %(backend)s AND status IN ('SCHEDULED', 'SUSPENDED')
+        WHERE backend = %(backend)s AND status IN ('BLOCKED', 'SCHEDULED', 'SUSPENDED')
         ORDER BY backend, queue_name, status LIMIT 1
     )
     UNION ALL
     SELECT following.queue_name, following.status
     FROM waiting CROSS JOIN LATERAL (
         SELECT task.queue_name, task.status FROM jobqueue_task AS task
-        WHERE task.backend = %(backend)s AND task.status IN ('SCHEDULED', 'SUSPENDED')
+        WHERE task.backend = %(backend)s AND task.status IN ('BLOCKED', 'SCHEDULED', 'SUSPENDED')
             AND (task.queue_name, task.status) > (waiting.queue_name, waiting.status)
         ORDER BY task.backend, task.queue_name, task.status LIMIT 1
     ) AS following
@@ -30,7 +30,7 @@ SELECT kept.queue_name, kept.status, (
     SELECT count(*) FROM (
         SELECT FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.queue_name = kept.queue_name AND task.status = kept.status
-            AND task.status IN ('SCHEDULED', 'SUSPENDED')
+            AND task.status IN ('BLOCKED', 'SCHEDULED', 'SUSPENDED')
         ORDER BY task.backend, task.queue_name, task.status LIMIT %(depth_limit)s
     ) AS counted
 )

@@ -1,4 +1,4 @@
--- Make tasks READY after their wake_at, which becomes their rank.
+-- Make tasks READY after their wake_at, which becomes their rank; or BLOCKED, if they have a limit. Return their statuses.
 -- Parameters: backend, wake_limit; aging: seconds per point of priority.
 -- Index: jobqueue_task_wake_at. Locks: the rows, skipping locked ones.
 -- Trap: a volatile function cannot search an index. Without the SELECT around the clock, every wake_at was read.
@@ -10,7 +10,9 @@ WITH due AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE jobqueue_task AS task
-SET status = 'READY', wake_at = NULL, rank = task.wake_at - make_interval(secs => task.priority * %(aging)s::float8),
+SET status = {ready_status}, keeps_slot = task.keeps_slot AND task.rate_key IS NOT NULL, wake_at = NULL,
+    rank = task.wake_at - make_interval(secs => task.priority * %(aging)s::float8),
     timed_out = task.timed_out OR (task.status = 'SUSPENDED' AND COALESCE(task.timeout_at <= clock_timestamp(), TRUE))
 FROM due
 WHERE task.id = due.id
+RETURNING task.id, task.status

@@ -1,0 +1,289 @@
+"""Admission: let BLOCKED tasks run when their limits allow it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime, timedelta
+from itertools import chain
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Case, F, Q, Value, When
+
+from jobqueue.engine.clock import Clock
+from jobqueue.engine.portable.database import Part
+from jobqueue.failpoints import failpoint
+from jobqueue.limits import SEPARATOR, split_key
+from jobqueue.models import AdmissionRequest, KeyReservation, Limit, RateStart, TaskQuerySet
+from jobqueue.records import Admitted, ClaimedTask, LimitKind, Status
+
+REQUESTS_READ = 500
+ROUNDS = 3  # a task may wait for another one, then for its concurrency limit, then for its rate
+AGAIN_SECONDS = 0.05  # another session has locked a task that may run
+STARTS_WITHOUT_TIME_SECONDS = 1.0  # the tasks that a rate counts are READY, and have not started
+ADMISSIONS_PER_WINDOW = 100  # of a rate with a high limit, whose tasks are admitted in groups
+
+Key = tuple[LimitKind, str]
+
+# A task that a limit may keep from running. It becomes BLOCKED where another task becomes READY.
+IS_BLOCKED = (
+    Q(predecessor_id__isnull=False) | Q(rate_key__isnull=False) | Q(concurrency_key__isnull=False, keeps_slot=False)
+)
+WAITS_FOR_SLOT = Q(status=Status.BLOCKED, keeps_slot=False, predecessor_id__isnull=True)
+WAITS_FOR_START = Q(
+    Q(concurrency_key__isnull=True) | Q(keeps_slot=True), status=Status.BLOCKED, predecessor_id__isnull=True
+)
+
+
+def ready_status() -> Case:
+    """Return the status of tasks that may run now, for an update: READY, or BLOCKED with a limit."""
+    return Case(When(IS_BLOCKED, then=Value(Status.BLOCKED.value)), default=Value(Status.READY.value))
+
+
+class Admissions(Part):
+    """
+    Each change that may let a BLOCKED task run inserts a request, in its own transaction. admit() looks at the requests
+    after their commit, under a lock of the key. It repeats what it could not do.
+    """
+
+    def request(self, ids: Collection[UUID]) -> None:
+        """Request to look at the limits of tasks, in the transaction that has changed them."""
+        rows = self.db.by_ids(ids)
+        keys: set[Key] = set()
+        keys |= {
+            (LimitKind.CONCURRENCY, key)
+            for key in _values(rows.filter(concurrency_key__isnull=False), "concurrency_key")
+        }
+        keys |= {(LimitKind.RATE, key) for key in _values(rows.filter(rate_key__isnull=False), "rate_key")}
+        ended = rows.filter(finished_at__isnull=False, successor_id__isnull=False)
+        keys |= {(LimitKind.PREDECESSOR, str(pk)) for pk in _values(ended, "successor_id")}
+        self.insert_requests(keys)
+
+    def settle(self, ids: Collection[UUID]) -> None:
+        """
+        Apply the limits of tasks whose outcomes this transaction has written, and request to look at them.
+
+        Each start counts for a rate, so a task that runs again is BLOCKED. It keeps its slot, as does one that waits
+        for a retry with hold_while_retrying.
+        """
+        rows = self.db.by_ids(ids)
+        again = rows.filter(status=Status.READY, rate_key__isnull=False)
+        again.update(
+            status=Status.BLOCKED, keeps_slot=Case(When(concurrency_key__isnull=False, then=True), default=False)
+        )
+        rows.filter(status=Status.SCHEDULED, hold_while_retrying=True, attempts__gt=0).update(keeps_slot=True)
+        self.request(ids)
+
+    def insert_requests(self, keys: Iterable[Key], due_at: datetime | None = None) -> None:
+        self._requests.bulk_create(
+            [
+                AdmissionRequest(backend=self.db.backend, kind=kind, key=key, due_at=due_at or Clock())
+                for kind, key in sorted(keys)
+            ]
+        )
+
+    @property
+    def _requests(self) -> Any:
+        return AdmissionRequest.objects.using(self.db.using)
+
+    def admit(self) -> Admitted:
+        """
+        Look at the keys with a due request, and make the tasks READY that may run now, best rank first.
+
+        Locks: the keys, skipping those that another session looks at; then the tasks, skipping locked ones. Tasks are
+        counted in a later statement than the lock, so that the count shows what ended before.
+        """
+        admitted = Admitted()
+        for _ in range(ROUNDS):
+            with self.db.transaction():
+                found = self.take()
+                if found.looked_at:
+                    failpoint("admit.before")
+            if not found.looked_at:
+                break
+            failpoint("admit.after")
+            admitted += found
+        return admitted
+
+    def take(self, limit: int = REQUESTS_READ) -> Admitted:
+        """Admit in the caller's transaction. Locks: as admit()."""
+        keys = self._take_requests(limit)
+        of_kind = {kind: sorted(key for found, key in keys if found is kind) for kind in LimitKind}
+        queues: Counter[str] = Counter()
+        if successors := of_kind[LimitKind.PREDECESSOR]:
+            queues.update(self._admit_successors([UUID(key) for key in successors]))
+        if concurrency := of_kind[LimitKind.CONCURRENCY]:
+            queues.update(self._admit_slots(concurrency))
+        if rates := of_kind[LimitKind.RATE]:
+            queues.update(self._admit_starts(rates))
+        return Admitted(queues=queues, looked_at=len(keys))
+
+    def next_due(self) -> datetime | None:
+        """Return when the next request is due."""
+        rows = self._requests.filter(backend=self.db.backend).order_by("backend", "due_at")
+        due_at: datetime | None = rows.values_list("due_at", flat=True).first()
+        return due_at
+
+    def _take_requests(self, limit: int) -> set[Key]:
+        """Delete due requests and lock their keys. Return the keys. Requests of locked keys stay."""
+        due = self._requests.filter(backend=self.db.backend, due_at__lte=self.db.now()).order_by("due_at", "id")
+        requests = list(due[:limit])
+        self._requests.filter(pk__in=[request.pk for request in requests]).delete()
+        return {(LimitKind(request.kind), request.key) for request in requests}
+
+    def _admit_successors(self, ids: Sequence[UUID]) -> list[str]:
+        """Let tasks run that waited for another one with their key."""
+        rows = self.db.tasks.filter(pk__in=ids, predecessor_id__isnull=False)
+        found = {row.pk: row.predecessor_id for row in rows.only("pk", "predecessor_id") if row.predecessor_id}
+        live = set(self.db.tasks.live().filter(pk__in=list(found.values())).values_list("pk", flat=True))
+        free = [pk for pk, predecessor_id in found.items() if predecessor_id not in live]
+        locked = [row.pk for row in self.db.lock(free).only("pk")]
+        self.db.tasks.filter(pk__in=locked).update(predecessor_id=None)
+        blocked = self.db.tasks.blocked().filter(pk__in=locked)
+        waiting = list(blocked.values_list("pk", flat=True))
+        blocked.update(status=ready_status())
+        self.request(waiting)
+        self._ask_again({(LimitKind.PREDECESSOR, str(pk)) for pk in set(free) - set(locked)})
+        return list(self.db.tasks.ready().filter(pk__in=waiting).values_list("queue_name", flat=True))
+
+    def _admit_slots(self, keys: Sequence[str]) -> list[str]:
+        """Let the best tasks of concurrency keys count, as many as there is room for."""
+        queues: list[str] = []
+        for key in keys:
+            of_key = self.db.tasks.filter(concurrency_key=key)
+            waiting = of_key.filter(WAITS_FOR_SLOT).order_by("rank", "pk")
+            declared = waiting.values_list("concurrency_limit", flat=True).first()
+            if declared is None:
+                continue
+            counts = of_key.live().filter(Q(status__in=[Status.READY, Status.RUNNING]) | Q(keeps_slot=True))
+            room = self._number(LimitKind.CONCURRENCY, key, declared) - counts.count()
+            admitted = self._lock_best(waiting, room)
+            of_key.filter(pk__in=admitted).update(
+                keeps_slot=Case(When(rate_key__isnull=True, then=False), default=True),
+                status=Case(When(rate_key__isnull=True, then=Value(Status.READY.value)), default=F("status")),
+            )
+            rows = self.db.tasks.filter(pk__in=admitted)
+            queues += rows.ready().values_list("queue_name", flat=True)
+            self.insert_requests({(LimitKind.RATE, key) for key in _values(rows.blocked(), "rate_key")})
+            if len(admitted) < room and waiting.exists():
+                self._ask_again({(LimitKind.CONCURRENCY, key)})
+        return queues
+
+    def _admit_starts(self, keys: Sequence[str]) -> list[str]:
+        """Let the best tasks of rate keys start, as many as their rate allows now."""
+        queues: list[str] = []
+        for key in keys:
+            of_key = self.db.tasks.filter(rate_key=key)
+            waiting = of_key.filter(WAITS_FOR_START).order_by("rank", "pk")
+            declared = waiting.values_list("rate_limit", "rate_seconds").first()
+            if declared is None:
+                continue
+            number, seconds = self._number(LimitKind.RATE, key, declared[0] or 1), declared[1] or 1.0
+            now = self.db.now()
+            since = now - timedelta(seconds=seconds)
+            started = of_key.filter(last_attempted_at__gt=since).exclude(status=Status.READY)
+            earlier = RateStart.objects.using(self.db.using).filter(
+                backend=self.db.backend, key=key, started_at__gt=since
+            )
+            times = chain(
+                started.values_list("last_attempted_at", flat=True), earlier.values_list("started_at", flat=True)
+            )
+            starts = sorted(at for at in times if at is not None)
+            room = number - len(starts) - of_key.ready().count()
+            admitted = self._lock_best(waiting, room)
+            self._record_starts(key, self.db.tasks.filter(pk__in=admitted, last_attempted_at__gt=since), seconds)
+            queues += self.db.tasks.filter(pk__in=admitted).values_list("queue_name", flat=True)
+            of_key.filter(pk__in=admitted).update(status=Status.READY, keeps_slot=False)
+            if waiting.exists():
+                self._look_again_at(key, number, seconds, starts, now, was_locked=len(admitted) < room)
+        return queues
+
+    def _look_again_at(
+        self, key: str, number: int, seconds: float, starts: Sequence[datetime], now: datetime, *, was_locked: bool
+    ) -> None:
+        """Request to look again when a start leaves the window of a rate, unless that is requested already."""
+        if was_locked:
+            self._ask_again({(LimitKind.RATE, key)})
+            return
+        group = max(1, -(-number // ADMISSIONS_PER_WINDOW))
+        wait = timedelta(seconds=min(seconds, STARTS_WITHOUT_TIME_SECONDS))
+        due_at = starts[group - 1] + timedelta(seconds=seconds) if len(starts) >= group else now + wait
+        if not self._requests.filter(backend=self.db.backend, kind=LimitKind.RATE, key=key).exists():
+            self.insert_requests({(LimitKind.RATE, key)}, due_at)
+
+    def _record_starts(self, key: str, rows: TaskQuerySet, seconds: float) -> None:
+        """Keep the last start of tasks that are going to start again."""
+        RateStart.objects.using(self.db.using).bulk_create(
+            RateStart(backend=self.db.backend, key=key, started_at=at, expires_at=at + timedelta(seconds=seconds))
+            for at in rows.values_list("last_attempted_at", flat=True)
+            if at is not None
+        )
+
+    def _lock_best(self, waiting: TaskQuerySet, room: int) -> list[UUID]:
+        return [row.pk for row in self.db.with_lock(waiting).only("pk")[:room]] if room > 0 else []
+
+    def _ask_again(self, keys: Collection[Key]) -> None:
+        """Request to look again soon, because another session has locked a task."""
+        self.insert_requests(keys, self.db.now() + timedelta(seconds=AGAIN_SECONDS))
+
+    def _number(self, kind: LimitKind, key: str, declared: int) -> int:
+        """Return the number of a key: what people have set for it or for all keys of its limit, or the declared one."""
+        name, _ = split_key(key)
+        rows = Limit.objects.using(self.db.using).filter(backend=self.db.backend, kind=kind)
+        numbers = dict(rows.filter(key__in=[key, f"{name}{SEPARATOR}"]).values_list("key", "number"))
+        return numbers.get(key, numbers.get(f"{name}{SEPARATOR}", declared))
+
+    # --- what people change
+
+    def set_number(self, kind: LimitKind, key: str, number: int | None, *, by: str = "", reason: str = "") -> None:
+        """
+        Set the number of a limit, for one key or, with a key that ends in a colon, for all of its keys. None resets it.
+
+        Locks: the row of the limit.
+        """
+        with self.db.transaction():
+            rows = Limit.objects.using(self.db.using)
+            if number is None:
+                rows.filter(backend=self.db.backend, kind=kind, key=key).delete()
+            else:
+                values = {"number": number, "changed_by": by, "reason": reason, "changed_at": self.db.now()}
+                rows.update_or_create(backend=self.db.backend, kind=kind, key=key, defaults=values)
+            column = f"{kind}_key"
+            named = Q(**{f"{column}__startswith": key}) if key.endswith(SEPARATOR) else Q(**{column: key})
+            self.insert_requests({(kind, found) for found in _values(self.db.tasks.blocked().filter(named), column)})
+
+    def apply(self, claims: Iterable[tuple[ClaimedTask, dict[str, Any]]]) -> set[UUID]:
+        """
+        Give claimed tasks the limits that their code declares, and make them BLOCKED. Return these tasks.
+
+        They were enqueued by SQL, or before their code declared the limits. Locks: the rows, skipping locked ones.
+        """
+        changed: set[UUID] = set()
+        with self.db.transaction():
+            for claimed, columns in claims:
+                locked = self.db.lock([claimed.id]).filter(claim_number=claimed.claim_number, status=Status.RUNNING)
+                for row in locked.only("pk"):
+                    self.db.tasks.filter(pk=row.pk).update(
+                        **columns, status=Status.BLOCKED, executor_id=None, claimed_at=None, keeps_slot=False
+                    )
+                    changed.add(row.pk)
+            self.request(changed)
+        return changed
+
+    def keep_starts(self, ids: Collection[UUID]) -> None:
+        """Keep the starts of tasks that are deleted now, for the rates that count them."""
+        started = self.db.by_ids(ids).filter(rate_key__isnull=False, last_attempted_at__isnull=False)
+        for key, seconds in started.order_by().values_list("rate_key", "rate_seconds").distinct():
+            self._record_starts(key or "", started.filter(rate_key=key, rate_seconds=seconds), seconds or 0.0)
+
+    def prune(self, limit: int = 1000) -> None:
+        """Delete starts that no rate counts any more, and reservations of keys that have ended."""
+        for model in (RateStart, KeyReservation):
+            rows = model._default_manager.using(self.db.using)
+            expired = rows.filter(expires_at__lt=self.db.now()).order_by("expires_at")
+            rows.filter(pk__in=list(expired.values_list("pk", flat=True)[:limit])).delete()
+
+
+def _values(rows: TaskQuerySet, column: str) -> list[Any]:
+    return list(rows.order_by().values_list(column, flat=True).distinct())

@@ -1,0 +1,47 @@
+"""Admission as statements of PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from uuid import UUID
+
+from jobqueue.engine.portable.admissions import (
+    ADMISSIONS_PER_WINDOW,
+    AGAIN_SECONDS,
+    STARTS_WITHOUT_TIME_SECONDS,
+    Admissions,
+    Key,
+)
+from jobqueue.engine.postgres.connection import PostgresDatabase, as_text_array
+from jobqueue.records import LimitKind
+
+
+class PostgresAdmissions(Admissions):
+    db: PostgresDatabase
+
+    def request(self, ids: Collection[UUID]) -> None:
+        if ids:
+            self.db.execute("request_admission", ids=list(ids))
+
+    def settle(self, ids: Collection[UUID]) -> None:
+        if ids:
+            self.db.execute("settle_limits", ids=list(ids))
+            self.request(ids)
+
+    def _take_requests(self, limit: int) -> set[Key]:
+        rows = self.db.query_prepared("take_admission_requests", request_limit=limit)
+        return {(LimitKind(kind), key) for kind, key in rows}
+
+    def _admit_slots(self, keys: Sequence[str]) -> list[str]:
+        rows = self.db.query_prepared("admit_slots", keys=as_text_array(tuple(keys)), again_seconds=AGAIN_SECONDS)
+        return [queue for queue, number in rows for _ in range(number)]
+
+    def _admit_starts(self, keys: Sequence[str]) -> list[str]:
+        rows = self.db.query_prepared(
+            "admit_starts",
+            keys=as_text_array(tuple(keys)),
+            group_size=ADMISSIONS_PER_WINDOW,
+            unstarted_seconds=STARTS_WITHOUT_TIME_SECONDS,
+            again_seconds=AGAIN_SECONDS,
+        )
+        return [queue for queue, number in rows for _ in range(number)]

@@ -1,0 +1,65 @@
+-- Let the best BLOCKED tasks of concurrency keys count, as many as there is room for. Return their queues and numbers.
+-- Parameters: backend; keys, which this transaction has locked.
+-- Index: jobqueue_task_concurrency: one entry for each task that counts, one for each that is admitted.
+-- Locks: the admitted tasks FOR NO KEY UPDATE, skipping locked ones. If it skips one, it requests to look again.
+-- The number of the next task holds, unless people have set one for the key or for its limit.
+WITH limited AS MATERIALIZED (
+    SELECT asked.key, COALESCE(
+        (
+            SELECT number FROM jobqueue_limit
+            WHERE backend = %(backend)s AND kind = 'concurrency'
+                AND key IN (asked.key, split_part(asked.key, ':', 1) || ':')
+            ORDER BY length(key) DESC LIMIT 1
+        ),
+        following.concurrency_limit
+    ) - (
+        SELECT count(*) FROM jobqueue_task AS task
+        WHERE task.backend = %(backend)s AND task.concurrency_key = asked.key AND NOT task.keeps_slot
+            AND task.status IN ('READY', 'RUNNING') AND task.finished_at IS NULL
+    ) - (
+        SELECT count(*) FROM jobqueue_task AS task
+        WHERE task.backend = %(backend)s AND task.concurrency_key = asked.key AND task.keeps_slot
+            AND task.finished_at IS NULL
+    ) AS room
+    FROM unnest(%(keys)s::text[]) AS asked (key)
+    CROSS JOIN LATERAL (
+        SELECT task.concurrency_limit FROM jobqueue_task AS task
+        WHERE task.backend = %(backend)s AND task.concurrency_key = asked.key AND NOT task.keeps_slot
+            AND task.status = 'BLOCKED' AND task.predecessor_id IS NULL AND task.finished_at IS NULL
+        ORDER BY task.backend, task.concurrency_key, task.keeps_slot, task.status, task.rank, task.id LIMIT 1
+    ) AS following
+),
+best AS MATERIALIZED (
+    SELECT limited.key, head.id
+    FROM limited CROSS JOIN LATERAL (
+        SELECT task.id FROM jobqueue_task AS task
+        WHERE task.backend = %(backend)s AND task.concurrency_key = limited.key AND NOT task.keeps_slot
+            AND task.status = 'BLOCKED' AND task.predecessor_id IS NULL AND task.finished_at IS NULL
+        ORDER BY task.backend, task.concurrency_key, task.keeps_slot, task.status, task.rank, task.id
+        LIMIT GREATEST(0, limited.room)
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS head
+),
+admitted AS (
+    UPDATE jobqueue_task AS task
+    SET keeps_slot = task.rate_key IS NOT NULL, status = CASE WHEN task.rate_key IS NULL THEN 'READY' ELSE 'BLOCKED' END
+    WHERE task.id = ANY(ARRAY(SELECT id FROM best))
+    RETURNING task.queue_name, task.status, task.rate_key
+),
+asked_of_rate AS (
+    INSERT INTO jobqueue_admissionrequest (backend, kind, key, due_at)
+    SELECT DISTINCT %(backend)s, 'rate', rate_key, clock_timestamp() FROM admitted WHERE status = 'BLOCKED'
+),
+asked_again AS (
+    INSERT INTO jobqueue_admissionrequest (backend, kind, key, due_at)
+    SELECT %(backend)s, 'concurrency', limited.key, clock_timestamp() + make_interval(secs => %(again_seconds)s)
+    FROM limited
+    WHERE limited.room > (SELECT count(*) FROM best WHERE best.key = limited.key) AND (
+        SELECT TRUE FROM jobqueue_task AS task
+        WHERE task.backend = %(backend)s AND task.concurrency_key = limited.key AND NOT task.keeps_slot
+            AND task.status = 'BLOCKED' AND task.predecessor_id IS NULL AND task.finished_at IS NULL
+            AND task.id <> ALL(ARRAY(SELECT id FROM best))
+        ORDER BY task.backend, task.concurrency_key, task.keeps_slot, task.status, task.rank LIMIT 1
+    ) IS NOT NULL
+)
+SELECT queue_name, count(*) FROM admitted WHERE status = 'READY' GROUP BY queue_name

@@ -1,0 +1,94 @@
+-- Make the best BLOCKED tasks of rate keys READY, as many as their rate allows now. Return their queues and numbers.
+-- Parameters: backend; keys, which this transaction has locked; group_size: tasks of a high limit are admitted in groups,
+--   so that a window has this many; unstarted_seconds: when to look again while the tasks that count are READY.
+-- Index: jobqueue_task_rate, jobqueue_task_rate_start, jobqueue_ratestart_key: the starts of one window for each key.
+-- Locks: the admitted tasks FOR NO KEY UPDATE, skipping locked ones.
+-- What counts: starts within the window, by last_attempted_at; earlier starts of tasks that have started again since,
+--   which this statement stores in jobqueue_ratestart; and READY tasks, which will start.
+-- If BLOCKED tasks are left, it requests to look again when a start leaves the window, unless that is requested already.
+WITH limited AS MATERIALIZED (
+    SELECT asked.key, clock.now, following.rate_seconds AS seconds,
+        clock.now - make_interval(secs => following.rate_seconds) AS since,
+        COALESCE(
+            (
+                SELECT number FROM jobqueue_limit
+                WHERE backend = %(backend)s AND kind = 'rate' AND key IN (asked.key, split_part(asked.key, ':', 1) || ':')
+                ORDER BY length(key) DESC LIMIT 1
+            ),
+            following.rate_limit
+        ) AS number
+    FROM unnest(%(keys)s::text[]) AS asked (key)
+    CROSS JOIN (SELECT clock_timestamp() AS now) AS clock
+    CROSS JOIN LATERAL (
+        SELECT task.rate_limit, task.rate_seconds FROM jobqueue_task AS task
+        WHERE task.backend = %(backend)s AND task.rate_key = asked.key AND task.status = 'BLOCKED'
+            AND task.predecessor_id IS NULL AND (task.concurrency_key IS NULL OR task.keeps_slot)
+        ORDER BY task.backend, task.rate_key, task.status, task.rank, task.id LIMIT 1
+    ) AS following
+),
+started AS MATERIALIZED (
+    SELECT limited.key, start.at
+    FROM limited CROSS JOIN LATERAL (
+        SELECT task.last_attempted_at AS at FROM jobqueue_task AS task
+        WHERE task.backend = %(backend)s AND task.rate_key = limited.key AND task.last_attempted_at > limited.since
+            AND task.status <> 'READY'
+        UNION ALL
+        SELECT earlier.started_at FROM jobqueue_ratestart AS earlier
+        WHERE earlier.backend = %(backend)s AND earlier.key = limited.key AND earlier.started_at > limited.since
+    ) AS start
+),
+open AS MATERIALIZED (
+    SELECT limited.*, limited.number - (SELECT count(*) FROM started WHERE started.key = limited.key) - (
+        SELECT count(*) FROM jobqueue_task AS task
+        WHERE task.backend = %(backend)s AND task.rate_key = limited.key AND task.status = 'READY'
+    ) AS room
+    FROM limited
+),
+best AS MATERIALIZED (
+    SELECT open.key, head.id
+    FROM open CROSS JOIN LATERAL (
+        SELECT task.id FROM jobqueue_task AS task
+        WHERE task.backend = %(backend)s AND task.rate_key = open.key AND task.status = 'BLOCKED'
+            AND task.predecessor_id IS NULL AND (task.concurrency_key IS NULL OR task.keeps_slot)
+        ORDER BY task.backend, task.rate_key, task.status, task.rank, task.id
+        LIMIT GREATEST(0, open.room)
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS head
+),
+recorded AS (
+    INSERT INTO jobqueue_ratestart (backend, key, started_at, expires_at)
+    SELECT %(backend)s, open.key, task.last_attempted_at, task.last_attempted_at + make_interval(secs => open.seconds)
+    FROM best JOIN open USING (key) JOIN jobqueue_task AS task ON task.id = best.id
+    WHERE task.last_attempted_at > open.since
+),
+admitted AS (
+    UPDATE jobqueue_task AS task SET status = 'READY', keeps_slot = FALSE
+    WHERE task.id = ANY(ARRAY(SELECT id FROM best))
+    RETURNING task.queue_name
+),
+asked_again AS (
+    INSERT INTO jobqueue_admissionrequest (backend, kind, key, due_at)
+    SELECT %(backend)s, 'rate', open.key, CASE
+        WHEN open.room > (SELECT count(*) FROM best WHERE best.key = open.key)  -- another session has locked one
+        THEN open.now + make_interval(secs => %(again_seconds)s)
+        ELSE COALESCE(
+            (
+                SELECT started.at FROM started WHERE started.key = open.key
+                ORDER BY started.at LIMIT 1 OFFSET (open.number - 1) / %(group_size)s
+            ) + make_interval(secs => open.seconds),
+            open.now + make_interval(secs => LEAST(open.seconds, %(unstarted_seconds)s))
+        )
+    END
+    FROM open
+    WHERE (
+        SELECT TRUE FROM jobqueue_task AS task
+        WHERE task.backend = %(backend)s AND task.rate_key = open.key AND task.status = 'BLOCKED'
+            AND task.predecessor_id IS NULL AND (task.concurrency_key IS NULL OR task.keeps_slot)
+            AND task.id <> ALL(ARRAY(SELECT id FROM best))
+        ORDER BY task.backend, task.rate_key, task.status, task.rank LIMIT 1
+    ) IS NOT NULL AND NOT EXISTS (
+        SELECT FROM jobqueue_admissionrequest AS later
+        WHERE later.backend = %(backend)s AND later.kind = 'rate' AND later.key = open.key AND later.due_at > open.now
+    )
+)
+SELECT queue_name, count(*) FROM admitted GROUP BY queue_name

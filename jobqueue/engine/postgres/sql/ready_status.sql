@@ -1,0 +1,8 @@
+-- The status of a task that may run now: READY, or BLOCKED if a limit may keep it from running. Part of wake.sql and
+-- wake_due.sql.
+-- Parameters: none. Index: none. Locks: none.
+CASE
+    WHEN task.predecessor_id IS NOT NULL OR task.rate_key IS NOT NULL
+        OR (task.concurrency_key IS NOT NULL AND NOT task.keeps_slot)
+    THEN 'BLOCKED' ELSE 'READY'
+END

@@ -1,0 +1,11 @@
+-- Request to look at the limits of tasks that this transaction has changed.
+-- Parameters: backend; ids. Index: the primary key. Locks: none.
+INSERT INTO jobqueue_admissionrequest (backend, kind, key, due_at)
+SELECT DISTINCT task.backend, change.kind, change.key, clock_timestamp()
+FROM jobqueue_task AS task CROSS JOIN LATERAL (
+    VALUES
+        ('concurrency', task.concurrency_key),
+        ('rate', task.rate_key),
+        ('predecessor', CASE WHEN task.finished_at IS NOT NULL THEN task.successor_id::text END)
+) AS change (kind, key)
+WHERE task.id = ANY(ARRAY(SELECT unnest(%(ids)s::uuid[]))) AND change.key IS NOT NULL

@@ -1,0 +1,204 @@
+"""Limits of tasks: how many run at once, how many start in a time, and how calls with one key become one task."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal, TypeAlias
+
+from jobqueue.conf import seconds
+from jobqueue.exceptions import InvalidArguments
+from jobqueue.serialization.arguments import Parameters
+from jobqueue.serialization.text import is_text
+
+KeySource: TypeAlias = str | Callable[..., str] | None
+OnConflict: TypeAlias = Literal["keep", "replace", "raise"]
+
+ON_CONFLICT = ("keep", "replace", "raise")
+MAX_KEY_CHARACTERS = 255  # of what a template or a function returns
+MAX_NAME_CHARACTERS = 300  # of `shared`, or of the task's name
+MAX_LIMIT = 1_000_000_000  # what the column can store
+MIN_SECONDS, MAX_SECONDS = 0.001, 366 * 86_400.0
+SEPARATOR = ":"  # between the name of a limit and a key
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency:
+    """
+    At most `limit` tasks with the same key run at once, over all executors.
+
+    key: a template over the names of the arguments ("account-{account_id}"), or a function that takes the arguments and
+    returns a text. Without a key, the limit counts all tasks of this type. shared: a name; tasks with the same name
+    and key count together. hold_while_retrying: a task that waits for a retry keeps its place, so that the tasks of a
+    key run strictly in order. adjustable: people may change the number while the site runs.
+    """
+
+    limit: int
+    key: KeySource = None
+    shared: str | None = None
+    hold_while_retrying: bool = False
+    adjustable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """
+    In any `per` seconds, at most `limit` tasks with the same key start. Each attempt counts.
+
+    per: seconds or a timedelta. key, shared and adjustable: as for Concurrency.
+    """
+
+    limit: int
+    per: float | timedelta
+    key: KeySource = None
+    shared: str | None = None
+    adjustable: bool = True
+
+    @property
+    def seconds(self) -> float:
+        return float(seconds(self.per))
+
+
+@dataclass(frozen=True, slots=True)
+class Debounce:
+    """
+    Each call with the key while its task waits replaces the arguments and starts it `wait` seconds later.
+
+    wait, max_wait: seconds or a timedelta. max_wait: the longest wait, counted from the first call; None for no end.
+    """
+
+    wait: float | timedelta
+    max_wait: float | timedelta | None = None
+
+    @property
+    def wait_seconds(self) -> float:
+        return float(seconds(self.wait))
+
+    @property
+    def max_wait_seconds(self) -> float | None:
+        return None if self.max_wait is None else float(seconds(self.max_wait))
+
+
+def limit_problems(task: Any, parameters: Parameters) -> Iterator[str]:
+    """Yield the problems of a task's limits, which a type checker may not have checked."""
+    if (concurrency := task.concurrency) is not None:
+        if not isinstance(concurrency, Concurrency):
+            yield f"concurrency must be a Concurrency, not {concurrency!r:.200}"
+        else:
+            yield from _common_problems("concurrency", concurrency, task, parameters)
+    if (rate := task.rate) is not None:
+        if not isinstance(rate, Rate):
+            yield f"rate must be a Rate, not {rate!r:.200}"
+        else:
+            yield from _common_problems("rate", rate, task, parameters)
+            yield from _duration_problems("rate: per", rate.per)
+    yield from _uniqueness_problems(task)
+
+
+# limit: Any, because a type checker may not have checked its fields.
+def _common_problems(option: str, limit: Any, task: Any, parameters: Parameters) -> Iterator[str]:
+    if not isinstance(limit.limit, int) or isinstance(limit.limit, bool) or not 1 <= limit.limit <= MAX_LIMIT:
+        yield f"{option}: limit must be a whole number from 1 to {MAX_LIMIT:,}, not {limit.limit!r:.200}"
+    if limit.shared is not None and (not is_text(limit.shared, MAX_NAME_CHARACTERS) or SEPARATOR in limit.shared):
+        allowed = f"a text of 1 to {MAX_NAME_CHARACTERS} characters without ':'"
+        yield f"{option}: shared must be {allowed}, not {limit.shared!r:.200}"
+    elif limit.shared is None and (len(task.task_type) > MAX_NAME_CHARACTERS or SEPARATOR in task.task_type):
+        yield f"{option} needs shared='...': the task's name has more than {MAX_NAME_CHARACTERS} characters, or a ':'"
+    if isinstance(limit.key, str):
+        yield from _template_problems(f"{option}: key", limit.key, parameters)
+    elif limit.key is not None and not callable(limit.key):
+        yield f"{option}: key must be a template or a function, not {limit.key!r:.200}"
+
+
+def _template_problems(option: str, template: str, parameters: Parameters) -> Iterator[str]:
+    known = parameters.signature.parameters
+    try:
+        fields = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+    except ValueError as error:
+        yield f"{option} {template!r:.200} is not a valid template: {error}"
+        return
+    for name in fields:
+        if name not in known:
+            names = ", ".join(known) or "none"
+            yield f"{option} {template!r:.200} names {name!r}, which is no argument of the task; it has {names}"
+
+
+def _uniqueness_problems(task: Any) -> Iterator[str]:
+    if task.on_conflict not in ON_CONFLICT:
+        yield f"on_conflict must be one of {', '.join(map(repr, ON_CONFLICT))}, not {task.on_conflict!r:.200}"
+    if task.unique_for is not None:
+        yield from _duration_problems("unique_for", task.unique_for)
+    if (debounce := task.debounce) is not None:
+        if not isinstance(debounce, Debounce):
+            yield f"debounce must be a Debounce, not {debounce!r:.200}"
+        else:
+            yield from _duration_problems("debounce: wait", debounce.wait)
+            if debounce.max_wait is not None:
+                yield from _duration_problems("debounce: max_wait", debounce.max_wait)
+            if task.run_after is not None:
+                yield "debounce decides when the task starts; run_after cannot be given as well"
+            if task.on_conflict == "raise":
+                yield "debounce replaces the waiting task; on_conflict='raise' cannot be given as well"
+    if task.key is None and (task.on_conflict != "keep" or task.unique_for is not None or task.debounce is not None):
+        yield "on_conflict, unique_for and debounce need a key: using(key=...)"
+
+
+def _duration_problems(option: str, value: Any) -> Iterator[str]:
+    length = seconds(value)
+    is_number = isinstance(length, int | float) and not isinstance(length, bool)
+    if not is_number or not MIN_SECONDS <= length <= MAX_SECONDS:
+        yield f"{option} must be seconds or a timedelta, above 0 and a year at most, not {value!r:.200}"
+
+
+def limit_columns(task: Any, parameters: Parameters, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Return the columns of a task with limits; empty without limits.
+
+    The arguments must fit the parameters. Raises InvalidArguments if a key cannot be made from them.
+    """
+    columns: dict[str, Any] = {}
+    if (concurrency := task.concurrency) is not None:
+        columns["concurrency_key"] = key_of(concurrency, task, parameters, args, kwargs)
+        columns["concurrency_limit"] = concurrency.limit
+        columns["hold_while_retrying"] = concurrency.hold_while_retrying
+    if (rate := task.rate) is not None:
+        columns["rate_key"] = key_of(rate, task, parameters, args, kwargs)
+        columns["rate_limit"] = rate.limit
+        columns["rate_seconds"] = rate.seconds
+    return columns
+
+
+def key_of(
+    limit: Concurrency | Rate, task: Any, parameters: Parameters, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> str:
+    """Return the name of a limit and the key of a call, as rows store them. Raises InvalidArguments."""
+    return f"{limit.shared or task.task_type}{SEPARATOR}{_own_key(limit, task, parameters, args, kwargs)}"
+
+
+def _own_key(
+    limit: Concurrency | Rate, task: Any, parameters: Parameters, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> str:
+    if limit.key is None:
+        return ""
+    try:
+        if callable(limit.key):
+            key = limit.key(*args, **kwargs)
+        else:
+            bound = parameters.signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            key = limit.key.format(**bound.arguments)
+    except Exception as error:  # the site's code, and values that a format does not fit
+        raise InvalidArguments(f"{task.name}(): no key of its limit can be made: {error!r:.200}") from error
+    if not is_text(key, MAX_KEY_CHARACTERS):
+        raise InvalidArguments(
+            f"{task.name}(): the key of a limit must be 1 to {MAX_KEY_CHARACTERS} characters of text, not {key!r:.200}"
+        )
+    return key
+
+
+def split_key(stored: str) -> tuple[str, str]:
+    """Return the name of a limit and the key, from what a row stores."""
+    name, _, key = stored.partition(SEPARATOR)
+    return name, key
