@@ -25,7 +25,7 @@ MAX_READ = 100_000  # rows read for a preview
 DEFAULT_STATUSES = {
     "requeue": (Status.FAILED,),
     # The order in which tasks move on: a task that changes its status during the command is still found.
-    "cancel": (Status.SCHEDULED, Status.SUSPENDED, Status.READY, Status.RUNNING),
+    "cancel": (Status.BLOCKED, Status.SCHEDULED, Status.SUSPENDED, Status.READY, Status.RUNNING),
 }
 
 

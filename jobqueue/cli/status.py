@@ -16,10 +16,6 @@ from jobqueue.inspect.queries import Count
 from jobqueue.inspect.stats import BackendStats, ExecutorState, ExecutorStats, QueueStats, read_stats
 from jobqueue.records import FINAL, LIVE, Status
 
-QUEUES = (
-    Column("QUEUE", is_flexible=True),
-    *(Column(title, is_right=True) for title in (*LIVE, Status.FAILED, "LATENCY", "EXECUTORS")),
-)
 EXECUTORS = (
     Column("EXECUTOR", is_flexible=True),
     Column("STATE"),
@@ -59,7 +55,10 @@ def _problems(
 
 
 def _show(console: Console, stats: BackendStats) -> None:
-    console.table(QUEUES, [_queue_line(queue) for queue in stats.queues])
+    is_limited = any(queue.counts[Status.BLOCKED] for queue in stats.queues)  # otherwise the table fits 80 columns
+    shown = [status for status in (*LIVE, Status.FAILED) if is_limited or status is not Status.BLOCKED]
+    titles = [Column(title, is_right=True) for title in (*shown, "LATENCY", "EXECUTORS")]
+    console.table([Column("QUEUE", is_flexible=True), *titles], [_queue_line(queue, shown) for queue in stats.queues])
     for queue in stats.queues:
         if queue.pause:
             console.write(queue.pause)
@@ -80,8 +79,8 @@ def _counts(counts: Mapping[Status, Count]) -> str:
     return ", ".join(f"{counts[status]} {status.lower()}" for status in FINAL)
 
 
-def _queue_line(queue: QueueStats) -> list[object]:
-    counts = {status: str(count) for status, count in queue.counts.items()}
+def _queue_line(queue: QueueStats, shown: Sequence[Status]) -> list[object]:
+    counts = {status: str(queue.counts[status]) for status in shown}
     if queue.row.max_running is not None:
         counts[Status.RUNNING] += f"/{queue.row.max_running:,}"
     return [queue.name, *counts.values(), queue.latency_text, "paused" if queue.is_paused else queue.executors]

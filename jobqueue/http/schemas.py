@@ -125,6 +125,7 @@ class QueueMetrics(Struct):
     backend: str
     queue: str
     ready: Count
+    blocked: Count
     scheduled: Count
     running: Count
     suspended: Count

@@ -93,6 +93,8 @@ def _state(task: Task, around: Surroundings) -> Iterator[str]:
         case Task.Status.READY:
             yield _("Ready for %(ready)s.")
             yield _why_not_started(task, around)
+        case Task.Status.BLOCKED:
+            yield _("Blocked for %(ready)s by a limit.")
         case Task.Status.SCHEDULED:
             yield from _scheduled(task, around)
         case Task.Status.RUNNING:

@@ -73,6 +73,8 @@ def when(task: Task, now: datetime, aging_seconds: float, executor_name: str | N
     match task.status:
         case Task.Status.READY:
             text, moment = _("waiting %(time)s"), ready_since(task, aging_seconds)
+        case Task.Status.BLOCKED:
+            text, moment = _("blocked %(time)s"), ready_since(task, aging_seconds)
         case Task.Status.SCHEDULED | Task.Status.SUSPENDED if task.wake_at is not None and task.wake_at <= now:
             text, moment = _("due %(time)s ago"), task.wake_at
         case Task.Status.SCHEDULED:

@@ -21,7 +21,8 @@ from jobqueue.records import FINAL, Status
 MAX_EXECUTORS = 1000
 MAX_QUEUES = 1000
 MINUTE_SECONDS = 60
-BY_QUEUE = (Status.SCHEDULED, Status.RUNNING, Status.SUSPENDED, Status.FAILED)  # READY has an index by queue
+# READY has an index by queue.
+BY_QUEUE = (Status.BLOCKED, Status.SCHEDULED, Status.RUNNING, Status.SUSPENDED, Status.FAILED)
 
 
 class ExecutorState(StrEnum):

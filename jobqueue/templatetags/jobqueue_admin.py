@@ -37,6 +37,7 @@ def thousands(number: int) -> str:
 # Shapes, because not all readers see the colours. The last two are of ticks without a task.
 SHAPES = {
     "READY": "○",
+    "BLOCKED": "◇",
     "SCHEDULED": "◷",
     "RUNNING": "▶",
     "SUSPENDED": "❚❚",
