@@ -60,6 +60,7 @@ class TaskFactory(UsingFactory[Task]):
 
     class Params:
         scheduled = factory.Trait(status="SCHEDULED", wake_at=factory.LazyFunction(lambda: now() + timedelta(hours=2)))
+        blocked = factory.Trait(status="BLOCKED", concurrency_key="imports:anna", concurrency_limit=1)
         running = factory.Trait(
             status="RUNNING",
             claim_number=1,

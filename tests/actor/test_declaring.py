@@ -145,7 +145,7 @@ class TestRefused:
 
     def test_unknown_keyword_is_refused(self) -> None:
         with pytest.raises(
-            TypeError, match=r"actor takes no keyword 'atomic'; it takes name, .*, allow_http, schedule, abstract"
+            TypeError, match=r"actor takes no keyword 'atomic'; it takes name, .*, concurrency, rate, abstract"
         ):
             self.declare({"atomic": True})
 

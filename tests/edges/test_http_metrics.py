@@ -114,8 +114,8 @@ def test_text_has_counters_histograms_and_gauges(scraper: Shop, bench: Bench) ->
     assert found[("jobqueue_run_seconds_count", *labels)] == 4
     assert found[("jobqueue_run_seconds_sum", *labels)] == pytest.approx(20.62)
     assert found[("jobqueue_wait_seconds_count", *labels)] == 4
-    states = ("READY", "SCHEDULED", "RUNNING", "SUSPENDED")
-    assert [found[("jobqueue_queue_depth", alias, "mail", state)] for state in states] == [1, 1, 1, 0]
+    states = ("READY", "BLOCKED", "SCHEDULED", "RUNNING", "SUSPENDED")
+    assert [found[("jobqueue_queue_depth", alias, "mail", state)] for state in states] == [1, 0, 1, 1, 0]
     assert found[("jobqueue_queue_depth_is_estimate", alias, "mail", "READY")] == 0
     assert 0 <= found[("jobqueue_oldest_ready_seconds", alias, "mail")] < 60
     names = ("inflight", "active_workers", "worker_slots", "executors")

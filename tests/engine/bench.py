@@ -43,6 +43,7 @@ def outcome(claimed: ClaimedTask, status: Status = Status.SUCCESSFUL, **changes:
         "status": status,
         "attempts": claimed.attempts,
         "parent_id": claimed.parent_id,
+        "may_unblock": claimed.may_unblock,
     }
     return Outcome(**values | changes)
 

@@ -156,7 +156,7 @@ def test_clock_works_while_django_logs_queries(bench: Bench, monkeypatch: pytest
 
 # --- pending_maintenance
 
-NOTHING = PendingWork(None, None, *[False] * 5)
+NOTHING = PendingWork(None, None, None, *[False] * 5)
 
 
 def running(bench: Bench) -> None:

@@ -327,7 +327,7 @@ class TestBatches:
     def test_repeated_send_to_finished_tasks_reads_few_rows(self, bench: Bench, size: int) -> None:
         ids = list(Task.objects.successful().values_list("pk", flat=True)[:size])
         repeats = [NewMessage(task_id=pk, body="1", dedupe_key="k") for pk in ids]
-        PostgresMessages(bench.engine.db)._insert_all(repeats)
+        PostgresMessages(bench.engine.db, bench.engine.admissions)._insert_all(repeats)
 
         assert read(lambda: bench.engine.send(repeats)) == []
 
@@ -342,7 +342,9 @@ class TestBatches:
 def test_find_seen_reads_few_rows(bench: Bench) -> None:
     pk = Task.objects.successful().values_list("pk", flat=True)[0]
     bench.set(pk, key="past")
-    PostgresMessages(bench.engine.db)._insert_all([NewMessage(task_id=pk, body="1", dedupe_key="k")])
+    PostgresMessages(bench.engine.db, bench.engine.admissions)._insert_all(
+        [NewMessage(task_id=pk, body="1", dedupe_key="k")]
+    )
 
     assert read(lambda: bench.engine.find_seen({("past", "k"), ("past", "other")})) == {("past", "k"): pk}
 

@@ -71,7 +71,9 @@ def test_prune_continues_soon_after_a_full_batch(
     )
     monkeypatch.setattr(DeclaredSchedules, "synchronize", lambda self, engine: False)
     heart: Any = SimpleNamespace(has_unknown_claims=False)
-    maintenance = Maintenance(engine, new_id(), heart, lambda: None, lambda command: None, lambda tasks: None)
+    maintenance = Maintenance(
+        engine, new_id(), heart, lambda: None, lambda queues: None, lambda command: None, lambda tasks: None
+    )
     deadline = clock.now + 3 * PRUNE_SECONDS
     while len(pruned_at) < 2 and clock.now < deadline:
         clock.now += maintenance.due_in_seconds + 0.001
@@ -94,7 +96,9 @@ def test_schedule_that_stays_locked_is_tried_twice_a_second(clock: Clock, monkey
     )
     monkeypatch.setattr(DeclaredSchedules, "synchronize", lambda self, engine: False)
     heart: Any = SimpleNamespace(has_unknown_claims=False)
-    maintenance = Maintenance(engine, new_id(), heart, lambda: None, lambda command: None, lambda tasks: None)
+    maintenance = Maintenance(
+        engine, new_id(), heart, lambda: None, lambda queues: None, lambda command: None, lambda tasks: None
+    )
     while len(fired_at) < 10:
         clock.now += maintenance.due_in_seconds + 0.001
         maintenance.run_if_due(())

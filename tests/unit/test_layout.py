@@ -26,11 +26,12 @@ VALUES = [
     "metrics",
     "http_tokens",
     "schedules",
+    "limits",
 ]
 BODIES = ["actor", "function", "registry", "results", "declared_schedules", "task_options"]
 LAYERS = [
     VALUES,
-    ["models", "schedule_models"],
+    ["models", "limit_models", "schedule_models"],
     ["engine"],
     ["api", *BODIES],
     ["executor"],

@@ -106,7 +106,7 @@ def test_backend_of_two_words_gets_its_own_notifications() -> None:
     heard: list[str] = []
     engine: Any = SimpleNamespace(alias="two words")
     cancel, anything = partial(heard.append, "cancel"), partial(heard.append, "anything")
-    listener = Listener(engine, heard.append, cancel, anything, DatabaseState())
+    listener = Listener(engine, heard.append, cancel, lambda: None, anything, DatabaseState())
 
     for payload in ("two words emails", "two emails", "two words !cancel", "two words !probe-others", "two words "):
         listener._pass_on(payload)

@@ -1,0 +1,563 @@
+"""Tasks with limits, on every engine: what admit() lets run, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from jobqueue.exceptions import DuplicateKey
+from jobqueue.models import AdmissionRequest, RateStart
+from jobqueue.records import ClaimedTask, LimitKind, Status
+from tests.engine.bench import ERROR, Bench, new, outcome
+
+pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
+
+
+def limited(bench: Bench, limit: int = 1, key: str = "imports:anna", **changes: Any) -> UUID:
+    return bench.add(concurrency_key=key, concurrency_limit=limit, **changes)
+
+
+def rated(bench: Bench, limit: int = 1, seconds: float = 60.0, key: str = "api:", **changes: Any) -> UUID:
+    return bench.add(rate_key=key, rate_limit=limit, rate_seconds=seconds, **changes)
+
+
+def statuses(bench: Bench, *ids: UUID) -> list[str]:
+    return [bench.status(pk) for pk in ids]
+
+
+def admitted(bench: Bench) -> int:
+    return sum(bench.engine.admit().queues.values())
+
+
+def claim_admitted(bench: Bench) -> list[ClaimedTask]:
+    bench.engine.admit()
+    return list(bench.claim())
+
+
+class TestConcurrency:
+    def test_limited_task_is_blocked_until_it_keeps_slot(self, bench: Bench) -> None:
+        pk = limited(bench)
+
+        assert bench.status(pk) == Status.BLOCKED
+        assert bench.claim_ids() == []
+        assert bench.engine.admit().queues == {"default": 1}
+        assert bench.claim_ids() == [pk]
+
+    def test_admission_stops_at_the_limit(self, bench: Bench) -> None:
+        ids = [limited(bench, 2) for _ in range(4)]
+
+        assert admitted(bench) == 2
+        assert statuses(bench, *ids) == ["READY", "READY", "BLOCKED", "BLOCKED"]
+        assert admitted(bench) == 0
+
+    def test_keys_have_limits_of_their_own(self, bench: Bench) -> None:
+        ids = [limited(bench, key=key) for key in ("imports:anna", "imports:bob", "imports:anna")]
+
+        assert admitted(bench) == 2
+        assert statuses(bench, *ids) == ["READY", "READY", "BLOCKED"]
+
+    def test_best_rank_keeps_slot_first(self, bench: Bench) -> None:
+        low, high = limited(bench, priority=-10), limited(bench, priority=10)
+
+        bench.engine.admit()
+
+        assert statuses(bench, low, high) == ["BLOCKED", "READY"]
+
+    @pytest.mark.parametrize("status", [Status.SUCCESSFUL, Status.FAILED, Status.CANCELLED])
+    def test_end_lets_the_next_task_run(self, bench: Bench, status: Status) -> None:
+        _, second = limited(bench), limited(bench)
+        (claimed,) = claim_admitted(bench)
+
+        bench.commit(outcome(claimed, status))
+
+        assert admitted(bench) == 1
+        assert bench.status(second) == Status.READY
+
+    def test_task_that_waits_for_a_retry_frees_its_place(self, bench: Bench) -> None:
+        _, second = limited(bench), limited(bench)
+        (claimed,) = claim_admitted(bench)
+
+        bench.commit(outcome(claimed, Status.SCHEDULED, attempts=1, error=ERROR, wake_after_seconds=60.0))
+        bench.engine.admit()
+
+        assert bench.status(second) == Status.READY
+
+    def test_retry_waits_for_a_place_again(self, bench: Bench) -> None:
+        first, second = limited(bench), limited(bench)
+        (claimed,) = claim_admitted(bench)
+        bench.commit(outcome(claimed, Status.SCHEDULED, attempts=1, error=ERROR, wake_after_seconds=0.0))
+        bench.engine.admit()
+
+        bench.engine.wake_due()
+        bench.engine.admit()
+
+        assert statuses(bench, first, second) == ["BLOCKED", "READY"]
+
+    def test_hold_while_retrying_keeps_the_place(self, bench: Bench) -> None:
+        first = limited(bench, hold_while_retrying=True)
+        second = limited(bench, hold_while_retrying=True)
+        (claimed,) = claim_admitted(bench)
+
+        bench.commit(outcome(claimed, Status.SCHEDULED, attempts=1, error=ERROR, wake_after_seconds=0.0))
+        bench.engine.admit()
+        assert statuses(bench, first, second) == ["SCHEDULED", "BLOCKED"]
+        bench.engine.wake_due()
+
+        assert statuses(bench, first, second) == ["READY", "BLOCKED"]
+
+    def test_released_task_keeps_its_place(self, bench: Bench) -> None:
+        first, second = limited(bench), limited(bench)
+        bench.engine.release(claim_admitted(bench))
+        bench.engine.admit()
+
+        assert statuses(bench, first, second) == ["READY", "BLOCKED"]
+
+    def test_rescued_task_keeps_its_place(self, bench: Bench) -> None:
+        bench.beat()
+        first, second = limited(bench), limited(bench)
+        claim_admitted(bench)
+        bench.time_passes(100)
+
+        assert [task.id for task in bench.engine.rescue()] == [first]
+        bench.engine.admit()
+        assert statuses(bench, first, second) == ["READY", "BLOCKED"]
+
+    def test_task_that_lost_too_many_executors_frees_its_place(self, bench: Bench) -> None:
+        bench = bench.with_options(max_executor_losses=1)
+        bench.beat()
+        first, second = limited(bench), limited(bench)
+        claim_admitted(bench)
+        bench.time_passes(100)
+        bench.engine.rescue()
+        bench.engine.admit()
+
+        assert statuses(bench, first, second) == ["FAILED", "READY"]
+
+    def test_cancel_of_an_admitted_task_frees_its_place(self, bench: Bench) -> None:
+        first, second = limited(bench), limited(bench)
+        bench.engine.admit()
+
+        bench.engine.cancel([first])
+        bench.engine.admit()
+
+        assert statuses(bench, first, second) == ["CANCELLED", "READY"]
+
+    def test_cancelled_blocked_task_is_never_admitted(self, bench: Bench) -> None:
+        pk = limited(bench)
+        bench.engine.cancel([pk])
+
+        assert admitted(bench) == 0
+        assert bench.status(pk) == Status.CANCELLED
+
+    def test_requeued_task_is_blocked_first(self, bench: Bench) -> None:
+        first = limited(bench)
+        (claimed,) = claim_admitted(bench)
+        second = limited(bench)
+        bench.commit(outcome(claimed, Status.FAILED, attempts=1, error=ERROR))
+        bench.engine.admit()
+
+        bench.engine.requeue([first])
+        bench.engine.admit()
+
+        assert statuses(bench, first, second) == ["BLOCKED", "READY"]
+
+    def test_scheduled_task_is_blocked_when_it_is_due(self, bench: Bench) -> None:
+        first, second = limited(bench), limited(bench, wake_after_seconds=30.0)
+        bench.engine.admit()
+        assert bench.status(second) == Status.SCHEDULED
+        bench.time_passes(60)
+
+        assert bench.engine.wake_due() == 1
+        bench.engine.admit()
+        assert statuses(bench, first, second) == ["READY", "BLOCKED"]
+
+    def test_suspended_actor_frees_its_place_and_waits_for_it_again(self, bench: Bench) -> None:
+        first, second = limited(bench), limited(bench)
+        (claimed,) = claim_admitted(bench)
+        bench.commit(outcome(claimed, Status.SUSPENDED, has_succeeded=True))
+        bench.engine.admit()
+        assert statuses(bench, first, second) == ["SUSPENDED", "READY"]
+
+        bench.send(first)
+        assert bench.engine.wake([first]) == 1
+        bench.engine.admit()
+        assert statuses(bench, first, second) == ["BLOCKED", "READY"]
+
+    def test_actor_that_runs_again_keeps_its_place(self, bench: Bench) -> None:
+        first, second = limited(bench), limited(bench)
+        (claimed,) = claim_admitted(bench)
+
+        bench.commit(outcome(claimed, Status.READY, has_succeeded=True))
+        bench.engine.admit()
+
+        assert statuses(bench, first, second) == ["READY", "BLOCKED"]
+
+    def test_number_that_people_set_for_a_key_wins(self, bench: Bench) -> None:
+        [limited(bench, 1) for _ in range(4)]
+        bench.engine.admissions.set_number(LimitKind.CONCURRENCY, "imports:", 2)
+        bench.engine.admissions.set_number(LimitKind.CONCURRENCY, "imports:anna", 3)
+
+        assert admitted(bench) == 3
+
+    def test_number_that_people_set_for_a_limit_holds_for_its_keys(self, bench: Bench) -> None:
+        [limited(bench, 1, key=key) for key in ("imports:anna", "imports:bob") for _ in range(3)]
+        bench.engine.admit()
+
+        bench.engine.admissions.set_number(LimitKind.CONCURRENCY, "imports:", 2)
+
+        assert admitted(bench) == 2
+
+    def test_reset_number_is_the_declared_one_again(self, bench: Bench) -> None:
+        bench.engine.admissions.set_number(LimitKind.CONCURRENCY, "imports:", 2)
+        bench.engine.admissions.set_number(LimitKind.CONCURRENCY, "imports:", None)
+        [limited(bench, 1) for _ in range(3)]
+
+        assert admitted(bench) == 1
+
+    def test_lower_limit_lets_running_tasks_continue(self, bench: Bench) -> None:
+        [limited(bench, 3) for _ in range(5)]
+        claimed = claim_admitted(bench)
+        bench.engine.admissions.set_number(LimitKind.CONCURRENCY, "imports:", 1)
+
+        bench.commit(outcome(claimed[0]))
+        assert admitted(bench) == 0
+        bench.commit(outcome(claimed[1]), outcome(claimed[2]))
+        assert admitted(bench) == 1
+
+    def test_other_backend_has_its_own_places(self, bench: Bench) -> None:
+        other = Bench(type(bench.engine)("other", bench.engine.options))
+        limited(bench)
+        limited(other)
+
+        assert admitted(bench) == 1
+        assert admitted(other) == 1
+
+    def test_no_request_is_left_when_nothing_is_blocked(self, bench: Bench) -> None:
+        limited(bench)
+        (claimed,) = claim_admitted(bench)
+        bench.commit(outcome(claimed))
+        bench.engine.admit()
+
+        assert not AdmissionRequest.objects.using(bench.engine.database).exists()
+        assert bench.engine.pending_maintenance(bench.executor_id).next_admission_seconds is None
+
+    def test_burst_is_not_over_while_a_task_can_be_admitted(self, bench: Bench) -> None:
+        limited(bench)
+
+        assert not bench.engine.is_drained(None, 1.0)
+
+    def test_commit_and_claim_admits_in_between(self, bench: Bench) -> None:
+        _, second = limited(bench), limited(bench)
+        (claimed,) = claim_admitted(bench)
+
+        _, claims = bench.engine.commit_and_claim([outcome(claimed)], bench.claim_request(), admits=True)
+
+        assert [task.id for task in claims] == [second]
+        assert claims.admitted == {"default": 1}
+
+    def test_claimed_task_without_limits_gets_the_declared_ones(self, bench: Bench) -> None:
+        first, second = bench.add(), bench.add()
+        columns = {"concurrency_key": "imports:anna", "concurrency_limit": 1}
+
+        changed = bench.engine.admissions.apply([(claimed, columns) for claimed in bench.claim()])
+        bench.engine.admit()
+
+        assert changed == {first, second}
+        assert statuses(bench, first, second) == ["READY", "BLOCKED"]
+
+
+class TestRate:
+    def test_no_more_tasks_start_than_the_rate_allows(self, bench: Bench) -> None:
+        ids = [rated(bench, 2) for _ in range(3)]
+
+        assert admitted(bench) == 2
+        assert statuses(bench, *ids) == ["READY", "READY", "BLOCKED"]
+
+    def test_next_task_starts_when_a_start_leaves_the_window(self, bench: Bench) -> None:
+        _, second = rated(bench), rated(bench)
+        (claimed,) = claim_admitted(bench)
+        bench.commit(outcome(claimed))
+        bench.time_passes(59)
+        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.now())
+        assert admitted(bench) == 0
+
+        bench.time_passes(2)
+        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.now())
+        assert admitted(bench) == 1
+        assert bench.status(second) == Status.READY
+
+    def test_next_look_is_when_the_oldest_start_leaves_the_window(self, bench: Bench) -> None:
+        [rated(bench) for _ in range(2)]
+        bench.engine.admit()
+        bench.claim()
+        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.now())
+        bench.engine.admit()
+
+        seconds = bench.engine.pending_maintenance(bench.executor_id).next_admission_seconds
+        assert seconds == pytest.approx(60, abs=5)
+
+    def test_many_requests_leave_one_for_later(self, bench: Bench) -> None:
+        for _ in range(5):
+            rated(bench)
+            bench.engine.admit()
+
+        assert AdmissionRequest.objects.using(bench.engine.database).count() == 1
+
+    def test_ready_tasks_that_have_not_started_count(self, bench: Bench) -> None:
+        [rated(bench, 2) for _ in range(4)]
+        bench.engine.admit()
+        bench.time_passes(3600)
+        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.now())
+
+        assert admitted(bench) == 0
+
+    def test_each_attempt_counts(self, bench: Bench) -> None:
+        first, second = rated(bench, 2), rated(bench, 2, wake_after_seconds=1.0)
+        (claimed,) = claim_admitted(bench)
+        bench.commit(outcome(claimed, Status.SCHEDULED, attempts=1, error=ERROR, wake_after_seconds=0.0))
+        bench.engine.wake_due()
+        (again,) = claim_admitted(bench)
+        assert again.id == first
+        bench.commit(outcome(again))
+        bench.time_passes(2)
+        bench.engine.wake_due()
+        bench.engine.admit()
+
+        assert bench.status(second) == Status.BLOCKED
+
+    def test_rescue_and_release_start_again_within_the_rate(self, bench: Bench) -> None:
+        pk = rated(bench)
+        bench.engine.release(claim_admitted(bench))
+        bench.engine.admit()
+
+        assert bench.status(pk) == Status.BLOCKED
+
+    def test_deleted_task_still_counts(self, bench: Bench) -> None:
+        first, second = rated(bench, seconds=86_400.0), rated(bench, seconds=86_400.0)
+        (claimed,) = claim_admitted(bench)
+        bench.commit(outcome(claimed))
+        assert bench.engine.prune_status(Status.SUCCESSFUL, 0.0) == 1
+        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.now())
+
+        assert admitted(bench) == 0
+        assert bench.status(second) == Status.BLOCKED
+        assert first != second
+
+    def test_old_starts_are_pruned(self, bench: Bench) -> None:
+        rated(bench)
+        (claimed,) = claim_admitted(bench)
+        bench.commit(outcome(claimed))
+        bench.engine.prune_status(Status.SUCCESSFUL, 0.0)
+        RateStart.objects.using(bench.engine.database).update(expires_at=bench.engine.now())
+        bench.engine.prune()
+
+        assert not RateStart.objects.using(bench.engine.database).exists()
+
+    def test_task_with_both_limits_needs_both(self, bench: Bench) -> None:
+        both: dict[str, Any] = {"rate_key": "api:", "rate_limit": 1, "rate_seconds": 60.0}
+        first, second = limited(bench, key="imports:anna", **both), limited(bench, key="imports:bob", **both)
+        third = limited(bench, key="imports:anna", **both)
+
+        bench.engine.admit()
+
+        assert statuses(bench, first, second, third) == ["READY", "BLOCKED", "BLOCKED"]
+        assert [bench.row(pk).keeps_slot for pk in (first, second, third)] == [False, True, False]
+
+
+class TestReplace:
+    def replace(self, bench: Bench, **changes: Any) -> Any:
+        (answer,) = bench.engine.enqueue([new(key="digest", on_conflict="replace", **changes)])
+        return answer
+
+    def test_waiting_task_gets_the_new_values(self, bench: Bench) -> None:
+        pk = bench.add(key="digest", args="[1]")
+
+        answer = self.replace(bench, args="[2]", priority=5, wake_after_seconds=60.0)
+
+        row = bench.row(pk)
+        assert (answer.id, answer.created, answer.status) == (pk, False, Status.SCHEDULED)
+        assert (row.args, row.priority, row.status) == ([2], 5, Status.SCHEDULED)
+
+    def test_replaced_task_with_a_limit_is_blocked(self, bench: Bench) -> None:
+        first = limited(bench)
+        pk = bench.add(key="digest")
+        bench.engine.admit()
+
+        self.replace(bench, concurrency_key="imports:anna", concurrency_limit=1)
+        bench.engine.admit()
+
+        assert statuses(bench, first, pk) == ["READY", "BLOCKED"]
+
+    def test_running_task_is_followed_by_the_new_one(self, bench: Bench) -> None:
+        running = bench.running(key="digest")
+
+        answer = self.replace(bench, args="[2]")
+        bench.engine.admit()
+
+        assert answer.created
+        assert bench.status(answer.id) == Status.BLOCKED
+        bench.commit(outcome(running))
+        assert admitted(bench) == 1
+        assert bench.claim_ids() == [answer.id]
+
+    def test_task_behind_a_running_one_is_replaced_in_its_turn(self, bench: Bench) -> None:
+        bench.running(key="digest")
+        first = self.replace(bench, args="[2]")
+
+        second = self.replace(bench, args="[3]")
+
+        assert (second.id, second.created) == (first.id, False)
+        assert bench.row(first.id).args == [3]
+        assert bench.status(first.id) == Status.BLOCKED
+
+    def test_follower_waits_for_the_retries_of_the_running_task(self, bench: Bench) -> None:
+        running = bench.running(key="digest")
+        follower = self.replace(bench)
+
+        bench.commit(outcome(running, Status.SCHEDULED, attempts=1, error=ERROR, wake_after_seconds=60.0))
+        bench.engine.admit()
+
+        assert bench.status(follower.id) == Status.BLOCKED
+
+    def test_cancelled_follower_gives_the_key_back(self, bench: Bench) -> None:
+        running = bench.running(key="digest")
+        follower = self.replace(bench)
+        bench.engine.cancel([follower.id])
+
+        (answer,) = bench.engine.enqueue([new(key="digest")])
+
+        assert (answer.id, answer.created) == (running.id, False)
+
+    def test_follower_starts_after_its_predecessor_was_cancelled(self, bench: Bench) -> None:
+        running = bench.running(key="digest")
+        follower = self.replace(bench)
+        bench.engine.cancel([running.id])
+        bench.commit(outcome(running, Status.CANCELLED))
+
+        assert admitted(bench) == 1
+        assert bench.status(follower.id) == Status.READY
+
+    def test_follower_starts_after_its_predecessor_lost_its_executor(self, bench: Bench) -> None:
+        bench = bench.with_options(max_executor_losses=1)
+        running = bench.running(key="digest")
+        follower = self.replace(bench)
+        bench.time_passes(100)
+        bench.engine.rescue()
+        bench.engine.admit()
+
+        assert statuses(bench, running.id, follower.id) == ["FAILED", "READY"]
+
+    def test_follower_with_a_limit_waits_for_it_as_well(self, bench: Bench) -> None:
+        limited(bench)
+        running = bench.running(key="digest")
+        follower = self.replace(bench, concurrency_key="imports:anna", concurrency_limit=1)
+        bench.engine.admit()
+        bench.commit(outcome(running))
+        bench.engine.admit()
+
+        assert bench.status(follower.id) == Status.BLOCKED
+
+    def test_later_follower_is_scheduled_and_still_waits(self, bench: Bench) -> None:
+        running = bench.running(key="digest")
+        follower = self.replace(bench, wake_after_seconds=30.0)
+        bench.time_passes(60)
+        bench.beat()
+        bench.engine.wake_due()
+        bench.engine.admit()
+        assert bench.status(follower.id) == Status.BLOCKED
+
+        bench.commit(outcome(running))
+        bench.engine.admit()
+        assert bench.status(follower.id) == Status.READY
+
+    def test_free_key_is_simply_taken(self, bench: Bench) -> None:
+        assert self.replace(bench).created
+
+    def test_requeued_predecessor_waits_for_its_key(self, bench: Bench) -> None:
+        running = bench.running(key="digest")
+        follower = self.replace(bench)
+        bench.commit(outcome(running, Status.FAILED, attempts=1, error=ERROR))
+
+        assert bench.engine.requeue([running.id]).key_taken == 1
+        bench.commit(outcome(bench.claim()[0]) if bench.engine.admit().queues else outcome(running))
+        assert bench.status(follower.id) == Status.SUCCESSFUL
+        assert bench.engine.requeue([running.id]).requeued == 1
+        assert bench.status(running.id) == Status.READY
+
+
+class TestDebounce:
+    def call(self, bench: Bench, wait: float = 30.0, max_wait: float | None = 100.0) -> UUID:
+        row = new(key="reindex", on_conflict="replace", wake_after_seconds=wait, max_wait_seconds=max_wait)
+        return bench.engine.enqueue([row])[0].id
+
+    def wait_left(self, bench: Bench, pk: UUID) -> float:
+        return (bench.moment(pk, "wake_at") - bench.engine.now()).total_seconds()
+
+    def test_each_call_pushes_the_start(self, bench: Bench) -> None:
+        pk = self.call(bench)
+        bench.time_passes(20)
+
+        assert self.call(bench) == pk
+        assert self.wait_left(bench, pk) == pytest.approx(30, abs=5)
+
+    def test_start_is_pushed_no_further_than_the_longest_wait(self, bench: Bench) -> None:
+        pk = self.call(bench)
+        bench.time_passes(90)
+        self.call(bench)
+
+        assert self.wait_left(bench, pk) == pytest.approx(10, abs=5)
+        bench.time_passes(20)
+        self.call(bench)
+        assert bench.status(pk) == Status.READY
+
+
+class TestUniqueFor:
+    def call(self, bench: Bench, seconds: float = 3600.0, **changes: Any) -> Any:
+        (answer,) = bench.engine.enqueue([new(key="welcome", unique_for_seconds=seconds, **changes)])
+        return answer
+
+    def test_ended_task_keeps_the_key_for_the_time(self, bench: Bench) -> None:
+        first = self.call(bench)
+        bench.commit(outcome(bench.claim()[0]))
+
+        second = self.call(bench)
+
+        assert (second.id, second.created) == (first.id, False)
+
+    def test_key_is_free_after_the_time(self, bench: Bench) -> None:
+        self.call(bench, 0.001)
+        bench.commit(outcome(bench.claim()[0]))
+
+        assert self.call(bench).created
+
+    def test_deleted_task_keeps_the_key_for_the_time(self, bench: Bench) -> None:
+        self.call(bench)
+        bench.commit(outcome(bench.claim()[0]))
+        bench.engine.prune_status(Status.SUCCESSFUL, 0.0)
+
+        assert not self.call(bench).created
+
+    def test_replace_changes_only_a_task_that_waits(self, bench: Bench) -> None:
+        first = self.call(bench, args="[1]")
+        assert self.call(bench, args="[2]", on_conflict="replace").id == first.id
+        (claimed,) = bench.claim()
+        assert claimed.args == "[2]"
+
+        third = self.call(bench, args="[3]", on_conflict="replace")
+
+        assert (third.id, third.created) == (first.id, False)
+        assert bench.row(first.id).args == [2]
+
+
+@pytest.mark.parametrize("make", [lambda bench: bench.add(key="k"), lambda bench: bench.running(key="k")])
+def test_raise_on_conflict_inserts_nothing(bench: Bench, make: Callable[[Bench], Any]) -> None:
+    make(bench)
+    before = bench.engine.tasks.count()
+
+    with pytest.raises(DuplicateKey, match="'k'"):
+        bench.engine.enqueue([new(), new(key="k", on_conflict="raise")])
+
+    assert bench.engine.tasks.count() == before
