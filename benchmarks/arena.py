@@ -45,7 +45,9 @@ class Arena:
             else:
                 self._create(name, template="template1")
             self.databases[name] = Database(self, name, peer)
-            if not condition:
+            if condition:
+                self.databases[name].clear()  # the template may have rows of an earlier round
+            else:
                 self.databases[name].set_up()
         return self.databases[name]
 
