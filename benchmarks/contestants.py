@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 PYTHON = sys.executable
 PROCESSES = "{processes}"  # in a command: the program itself starts this number of processes
@@ -46,6 +46,7 @@ class Contestant:
     needs_redis: bool = False
     min_seconds: float = 0.0  # a shorter measurement would see one burst or none
     rows: Mapping[str, str] = field(default_factory=dict)  # columns of its jobs that differ from those of the no-op job
+    note: str = "note"  # the verb of benchmarks.produce that enqueues jobs for measurements of latency
 
     def commands(self) -> list[list[str]]:
         if any(PROCESSES in part for part in self.command):
@@ -58,9 +59,9 @@ STORES = {
         jobs="jobqueue_task",
         fresh={"id": "uuidv7()", "rank": "clock_timestamp()", "enqueued_at": "clock_timestamp()"},
         finished="SELECT finished_at AS at FROM jobqueue_task WHERE finished_at >= %(since)s",
-        left="FROM jobqueue_task WHERE status = 'READY' AND task_type LIKE 'benchmarks.%'"
-        " AND queue_name NOT IN ('other', 'paused')",
-        empty=["jobqueue_task", "jobqueue_executor"],
+        left="FROM jobqueue_task WHERE status IN ('READY', 'BLOCKED') AND task_type LIKE 'benchmarks.%'"
+        " AND queue_name NOT IN ('other', 'paused') AND coalesce(concurrency_key, '') NOT LIKE 'held:%'",
+        empty=["jobqueue_task", "jobqueue_executor", "jobqueue_admissionrequest", "jobqueue_ratestart"],
         conditions={
             "waiting": {},
             "finished": {"status": "'SUCCESSFUL'", "finished_at": "now() - interval '1 hour'"},
@@ -73,13 +74,20 @@ STORES = {
             "paused queue": {"queue_name": "'paused'"},
             "unknown type": {"task_type": "'nobody.knows.this'"},
             "100 queues": {"queue_name": "'queue-' || n % 100"},
+            # The first of each ten is READY in a paused queue. It counts, so the other nine cannot run.
+            "blocked": {
+                "concurrency_key": "'held:' || (n - 1) / 10",
+                "concurrency_limit": "1",
+                "status": "CASE WHEN n % 10 = 1 THEN 'READY' ELSE 'BLOCKED' END",
+                "queue_name": "CASE WHEN n % 10 = 1 THEN 'paused' ELSE 'default' END",
+            },
         },
     ),
     "pgqueuer": Store(
         jobs="pgqueuer",
         fresh={"id": "nextval('pgqueuer_id_seq')"},
         finished="SELECT created AS at FROM pgqueuer_log WHERE created >= %(since)s AND status = 'successful'",
-        left="FROM pgqueuer WHERE status = 'queued' AND entrypoint = 'noop' AND execute_after <= now()",
+        left="FROM pgqueuer WHERE status = 'queued' AND entrypoint <> 'other' AND execute_after <= now()",
         empty=["pgqueuer", "pgqueuer_log", "pgqueuer_statistics"],
         conditions={
             "waiting": {},
@@ -145,6 +153,15 @@ def ours(
         processes=processes,
         rows=rows or {},
     )
+
+
+def limited(*, keys: int, limit: int) -> dict[str, str]:
+    """Return rows of tasks with a limit, as they are after the first of each key have been admitted."""
+    return {
+        "concurrency_key": f"'key:' || n % {keys}",
+        "concurrency_limit": str(limit),
+        "status": f"CASE WHEN n <= {keys * limit} THEN 'READY' ELSE 'BLOCKED' END",
+    }
 
 
 def pgqueuer(batch: int, *, rate: int, processes: int = 2) -> Contestant:
@@ -260,10 +277,24 @@ OURS_ASYNC = ours(
     rows={"task_type": "'benchmarks.tasks.noop_async'", "pool": "'async'"},
 )
 OURS_DEFAULT = ours("defaults", " (8 threads)", rate=7_000, processes=1)
+OURS_LIMITED_NOTES = replace(OURS_DEFAULT, name="jobqueue, each with a key of its own, limit 1", note="limited_note")
+OURS_KEYS = ours("10,000 keys, limit 1", "", "--threads=1", rate=6_000, rows=limited(keys=10_000, limit=1))
+OURS_KEY_OF_TEN = ours("one key, limit 10", "", "--threads=1", rate=2_000, rows=limited(keys=1, limit=10))
+OURS_KEY_OF_ONE = ours("one key, limit 1", "", "--threads=1", rate=500, rows=limited(keys=1, limit=1))
 PGQUEUER_DEFAULT = pgqueuer(10, rate=5_000, processes=1)
 PGQUEUER_BEST = pgqueuer(500, rate=16_000)
+PGQUEUER_OF_TEN = replace(
+    PGQUEUER_BEST, name="pgqueuer, one entrypoint, limit 10", rows={"entrypoint": "'ten_at_a_time'"}
+)
+PGQUEUER_OF_ONE = replace(
+    PGQUEUER_BEST, name="pgqueuer, one entrypoint, limit 1", rows={"entrypoint": "'one_at_a_time'"}
+)
 PROCRASTINATE_DEFAULT = procrastinate(1, processes=1)
 PROCRASTINATE_BEST = procrastinate(20, "--delete-jobs", "never")
+PROCRASTINATE_KEYS = replace(
+    PROCRASTINATE_BEST, name="procrastinate, 10,000 locks", rows={"lock": "'lock-' || n % 10000"}
+)
+PROCRASTINATE_KEY = replace(PROCRASTINATE_BEST, name="procrastinate, one lock", rows={"lock": "'lock'"})
 TASKS_DB_DEFAULT = tasks_db("1", processes=1)
 TASKS_DB_BEST = tasks_db("0.05")
 CHANCY_DEFAULT = chancy("defaults", rate=2_000, processes=1)

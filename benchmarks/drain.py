@@ -219,7 +219,7 @@ def is_filled(database: Database) -> bool:
 
 
 def prepare(database: Database, condition: str) -> None:
-    if condition == "paused queue":
+    if condition in ("paused queue", "blocked"):
         with database.connected() as connection:
             connection.execute(
                 "INSERT INTO jobqueue_queue (backend, name, paused_at, paused_by, pause_reason)"

@@ -9,6 +9,7 @@ from pathlib import Path
 from benchmarks import cpu
 from benchmarks.arena import Arena
 from benchmarks.contestants import Contestant
+from benchmarks.drain import is_filled, prepare
 
 SETTLE_SECONDS = 3.0  # imports, first statements, plans
 
@@ -23,10 +24,15 @@ class Idle:
     megabytes: float
 
 
-def measure(arena: Arena, contestant: Contestant, seconds: float) -> Idle:
+def measure(arena: Arena, contestant: Contestant, seconds: float, *, condition: str = "", others: int = 0) -> Idle:
+    """condition, others: the kind and number of rows in the table. Without them, it is empty."""
     arena.check(contestant)
-    database = arena.database(contestant.peer)
-    database.clear()
+    database = arena.database(contestant.peer, f"{condition} {others}" if others else "")
+    if not others:
+        database.clear()
+    elif not is_filled(database):
+        database.fill(others, database.store.conditions[condition])
+        prepare(database, condition)
     database.settle()
     with database.at_work(contestant) as pids:
         time.sleep(SETTLE_SECONDS)

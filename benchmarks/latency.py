@@ -44,7 +44,7 @@ def measure(arena: Arena, contestant: Contestant, count: int, rate: float | None
     file.unlink(missing_ok=True)
     with database.at_work(contestant, environment={notes.FILE: str(file)}):
         time.sleep(SETTLE_SECONDS + min(contestant.min_seconds, 2))
-        database.produce("note", count, {} if rate is None else {produce.RATE: str(rate)})
+        database.produce(contestant.note, count, {} if rate is None else {produce.RATE: str(rate)})
         deadline = time.monotonic() + LONGEST_SECONDS
         while len(notes.read(file)) < count and time.monotonic() < deadline:
             time.sleep(CHECK_SECONDS)

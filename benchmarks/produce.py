@@ -2,7 +2,8 @@
 Enqueue jobs as an ordinary user of a peer does: python -m benchmarks.produce <peer> <verb> <count>
 
 setup: create the peer's tables. one: enqueue no-op jobs one by one. bulk: enqueue them with the peer's bulk call.
-note: enqueue jobs that record how long they waited, with pauses, or at BENCH_RATE jobs a second.
+note: enqueue jobs that record how long they waited, with pauses, or at BENCH_RATE jobs a second. limited_note: the same
+with a limit (jobqueue only).
 Prints the seconds that the calls took. Connecting and the first calls do not count.
 """
 
@@ -39,8 +40,8 @@ def main(peer: str, verb: str, count: int) -> float:
         case "bulk":
             producer.in_bulk(WARM_UP)
             return timed(lambda: producer.in_bulk(count))
-        case "note":
-            return timed(lambda: send_notes(producer, count))
+        case "note" | "limited_note":
+            return timed(lambda: send_notes(getattr(producer, verb), count))
         case _:
             raise SystemExit(__doc__)
 
@@ -51,14 +52,14 @@ def timed(act: Callable[[], None]) -> float:
     return time.perf_counter() - began_at
 
 
-def send_notes(producer: Producer, count: int) -> None:
+def send_notes(send: Callable[[], None], count: int) -> None:
     pause_seconds, rhythm = 1 / float(os.environ.get(RATE, NOTES_PER_SECOND)), random.Random(1)
     due_at = time.monotonic()
     for _ in range(count):
         # A random rhythm, so that a peer's polling cannot fall into step with it.
         due_at += pause_seconds * rhythm.uniform(0.5, 1.5)
         time.sleep(max(0.0, due_at - time.monotonic()))
-        producer.note()
+        send()
 
 
 if __name__ == "__main__":

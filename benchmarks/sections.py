@@ -41,16 +41,18 @@ class Plan:
     pinned_jobs: int
     idle_seconds: float
     memory_jobs: int
+    limited_jobs: int
     is_quick: bool = False
 
 
 FULL = Plan(
     rounds=5, seconds=4.0, enqueues=4_000, notes=400, backlogs=(1_000_000, 5_000_000), front=FRONT,
     executors=(1, 2, 4, 8, 16), pinned_jobs=50_000, idle_seconds=60.0, memory_jobs=1_000_000,
+    limited_jobs=50_000,
 )  # fmt: skip
 QUICK = Plan(
     rounds=1, seconds=1.0, enqueues=500, notes=50, backlogs=(), front=50_000, executors=(), pinned_jobs=20_000,
-    idle_seconds=5.0, memory_jobs=20_000, is_quick=True,
+    idle_seconds=5.0, memory_jobs=20_000, limited_jobs=20_000, is_quick=True,
 )  # fmt: skip
 
 
@@ -285,6 +287,56 @@ def resting(arena: Arena, plan: Plan) -> Section:
     return Section("An idle worker", note + "\n".join(lines), missing)
 
 
+def limits(arena: Arena, plan: Plan) -> Section:
+    """Compare limited tasks with plain ones of the same program. All jobs are drained, up to the longest time."""
+    missing: dict[str, str] = {}
+    plain = {each.peer: each.name for each in (who.OURS_BEST, who.PROCRASTINATE_BEST, who.PGQUEUER_BEST)}
+    chosen = [
+        who.OURS_BEST, who.OURS_KEYS, who.OURS_KEY_OF_TEN, who.OURS_KEY_OF_ONE, who.PROCRASTINATE_BEST,
+        who.PROCRASTINATE_KEYS, who.PROCRASTINATE_KEY, who.PGQUEUER_BEST, who.PGQUEUER_OF_TEN, who.PGQUEUER_OF_ONE,
+    ]  # fmt: skip
+    sides = {
+        each.name: Drain(arena=arena, contestant=each, seconds=5 * plan.seconds, jobs=plan.limited_jobs)
+        for each in chosen
+    }
+    sides["jobqueue, best, beside blocked tasks"] = Drain(
+        arena=arena, contestant=who.OURS_BEST, seconds=5 * plan.seconds, condition="blocked", others=plan.front,
+        jobs=plan.limited_jobs,
+    )  # fmt: skip
+    found = {side.name: side for side in take_turns(sides, plan.rounds, missing)}
+    lines = ["| | jobs/s | lowest to highest | of its plain drain | CPU us per job: worker + PostgreSQL |"]
+    lines.append("|---|---:|---:|---:|---:|")
+    for name, side in found.items():
+        base = found.get(plain[sides[name].contestant.peer])
+        share = f"{ratio(side, base):.2f}" if base else "-"
+        cpu = f"{1000 * side.worker_ms:.0f} + {1000 * side.server_ms:.0f}"
+        lowest, highest = min(side.rates), max(side.rates)
+        lines.append(f"| {name} | {side.rate:,.0f} | {lowest:,.0f} to {highest:,.0f} | {share} | {cpu} |")
+    chosen = [who.OURS_DEFAULT, who.OURS_LIMITED_NOTES]
+    body = f"""{plan.limited_jobs:,} jobs, or as many as end in {5 * plan.seconds:g} s. The blocked tasks are nine in ten of
+{plan.front:,} rows. procrastinate has locks. pgqueuer has a limit for each entrypoint. chancy has rates only, for each
+queue.
+
+{chr(10).join(lines)}
+
+From the call to the job's first line, on an idle worker:
+
+{shares_of(latency.take_turns(arena, chosen, plan.notes, plan.rounds, missing))}
+
+An idle worker:
+
+{blocked_at_rest(arena, plan)}"""
+    return Section("Limits: tasks with keys", body, missing)
+
+
+def blocked_at_rest(arena: Arena, plan: Plan) -> str:
+    lines = ["| blocked tasks | worker, % of a core | PostgreSQL, % of a core |", "|---:|---:|---:|"]
+    for others in (0, 5 * plan.front):
+        found = idle.measure(arena, who.OURS_DEFAULT, plan.idle_seconds, condition="blocked", others=others)
+        lines.append(f"| {others:,} | {found.worker:.2f} | {found.server:.2f} |")
+    return "\n".join(lines)
+
+
 SECTIONS: Mapping[str, Callable[[Arena, Plan], Section]] = {
     "drain": drain,
     "enqueue": enqueue,
@@ -295,6 +347,7 @@ SECTIONS: Mapping[str, Callable[[Arena, Plan], Section]] = {
     "idle": resting,
     "durations": durations,
     "memory": remembering,
+    "limits": limits,
 }
 QUICK_SECTIONS = ("drain", "enqueue", "latency", "backlog", "pinned")
 

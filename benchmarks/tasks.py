@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from benchmarks import notes
-from jobqueue import task
+from jobqueue import Concurrency, task
 
 
 @task
@@ -20,6 +20,11 @@ async def noop_async(number: int = 0) -> None:
 
 @task
 def note(sent: float) -> None:
+    notes.write(sent)
+
+
+@task(concurrency=Concurrency(1, key="{sent}"))
+def limited_note(sent: float) -> None:
     notes.write(sent)
 
 

@@ -11,7 +11,7 @@ from django.core.management import call_command
 os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.settings"
 django.setup()
 
-from benchmarks.tasks import noop, note  # noqa: E402
+from benchmarks.tasks import limited_note, noop, note  # noqa: E402
 
 
 class Producer:
@@ -27,3 +27,6 @@ class Producer:
 
     def note(self) -> None:
         note.enqueue(time.time())
+
+    def limited_note(self) -> None:
+        limited_note.enqueue(time.time())

@@ -34,6 +34,14 @@ async def work(batch_size: int) -> None:
     async def noop(job: Job) -> None:
         pass
 
+    @app.entrypoint("ten_at_a_time", concurrency_limit=10)
+    async def ten_at_a_time(job: Job) -> None:
+        pass
+
+    @app.entrypoint("one_at_a_time", concurrency_limit=1)
+    async def one_at_a_time(job: Job) -> None:
+        pass
+
     @app.entrypoint("note")
     async def note(job: Job) -> None:
         notes.write(struct.unpack("d", job.payload or b"")[0])
