@@ -270,10 +270,9 @@ class JobQueueBackend(BaseTaskBackend):
         from jobqueue.api.notifications import ADMIT_NOTIFICATION, notify_after_commit
 
         new = list(zip(rows, answers, strict=True))
-        names = {row.queue_name for row, answer in new if answer.created and answer.status is Status.READY}
-        if any(answer.status is Status.BLOCKED for _, answer in new):
-            names.add(ADMIT_NOTIFICATION)
-        notify_after_commit(engine, names)
+        ready = {row.queue_name for row, answer in new if answer.created and answer.status is Status.READY}
+        blocked = {row.queue_name for row, answer in new if answer.status is Status.BLOCKED}
+        notify_after_commit(engine, ready | {ADMIT_NOTIFICATION + queue for queue in blocked})
 
     def announce(self, ids: Sequence[UUID]) -> None:
         """Send task_enqueued for tasks that were inserted in another way than by enqueue()."""

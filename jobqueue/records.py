@@ -13,7 +13,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from types import MappingProxyType
 from uuid import UUID
 
 from msgspec import Struct
@@ -322,13 +321,13 @@ class ClaimedBatch(list[ClaimedTask]):
     The tasks of a claim.
 
     locked_queues: limited queues that it skipped, because another claim has locked them. is_truncated: it stopped its
-    search in many queues before it reached the limit; there may be more tasks. admitted: by queue, the tasks that were
-    admitted just before the claim.
+    search in many queues before it reached the limit; there may be more tasks. admitted: what was admitted just
+    before the claim.
     """
 
     locked_queues: frozenset[str] = frozenset()
     is_truncated: bool = False
-    admitted: Mapping[str, int] = MappingProxyType({})
+    admitted: Admitted | None = None
 
 
 class PendingWork(Struct, frozen=True):
@@ -456,14 +455,20 @@ class FiredSchedules:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
     """
-    What admit() did. queues: those with new READY tasks, and how many. looked_at: keys it has looked at.
+    What was admitted. queues: those with new READY tasks, and how many. looked_at: keys it has looked at. looks_again:
+    whether it has requested to look at more, now or later.
     """
 
     queues: Mapping[str, int] = field(default_factory=dict)
     looked_at: int = 0
+    looks_again: bool = False
 
     def __add__(self, other: Admitted) -> Admitted:
-        return Admitted(queues=Counter(self.queues) + Counter(other.queues), looked_at=self.looked_at + other.looked_at)
+        return Admitted(
+            queues=Counter(self.queues) + Counter(other.queues),
+            looked_at=self.looked_at + other.looked_at,
+            looks_again=self.looks_again or other.looks_again,
+        )
 
 
 def release_outcome(claimed: ClaimedTask) -> Outcome:

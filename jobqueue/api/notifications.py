@@ -17,7 +17,7 @@ from jobqueue.models import TaskQuerySet
 # task in twenty waited 22 ms longer, at 50 tasks a second.
 MIN_INTERVAL_SECONDS = 0.005
 CANCEL_NOTIFICATION = "!cancel"  # in place of a queue's name: a running task is to be cancelled
-ADMIT_NOTIFICATION = "!admit"  # in place of a queue's name: a limit may let a BLOCKED task run
+ADMIT_NOTIFICATION = "!admit "  # before a queue's name: a limit may let a BLOCKED task of the queue run
 
 
 class Notifier:
@@ -67,7 +67,8 @@ def notify_ready(engine: Engine, ids: Collection[UUID]) -> None:
     """Notify executors of those of these tasks that are READY, and of those that a limit may let run."""
     if engine.options.notify:
         rows = engine.tasks.filter(pk__in=ids)
-        notifier.send(engine, queues_of(rows.ready()) | ({ADMIT_NOTIFICATION} if rows.blocked().exists() else set()))
+        blocked = {ADMIT_NOTIFICATION + queue for queue in queues_of(rows.blocked())}
+        notifier.send(engine, queues_of(rows.ready()) | blocked)
 
 
 def queues_of(tasks: TaskQuerySet) -> set[str]:

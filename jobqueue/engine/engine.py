@@ -109,13 +109,13 @@ class Engine:
         """
         Commit outcomes and claim tasks in one transaction: the database writes its log to disk once for both.
 
-        admits: between the two, admit tasks whose limits have room now.
+        admits: between the two, admit tasks whose limits have room now. Without anything to claim, it does not admit.
         """
-        if outcomes and not request.is_empty:
+        if (outcomes or admits) and not request.is_empty:
             try:
                 with self.transaction():
-                    committed = self.commits.apply(outcomes, holder=request.executor_id)
-                    admitted = self.admissions.take().queues if admits else {}
+                    committed = self.commits.apply(outcomes, holder=request.executor_id) if outcomes else CommitResult()
+                    admitted = self.admissions.take() if admits else None
                     claimed = self.claims.take(request)
                     failpoint("commit.before")
                     claimed.admitted = admitted

@@ -63,6 +63,10 @@ class ClaimPolicy:
         self._notified[queue] = self._notified_at = time.monotonic()
         return True
 
+    def expect(self, queue: str) -> None:
+        """Include a queue in the next claim, although it may have no READY task yet."""
+        self._notified[queue] = time.monotonic()
+
     def serves(self, queue: str) -> bool:
         return self._settings.queues is None or queue in self._settings.queues
 

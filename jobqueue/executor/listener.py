@@ -30,9 +30,9 @@ class Listener(threading.Thread):
     Passes on notifications. An error in this thread does not end the executor.
 
     on_queue: called with the name of a queue that has work. on_cancel: a running task is to be cancelled.
-    on_admit: a limit may let a BLOCKED task run. on_anything: notifications may have been missed, or a task has a
-    message. While another thread has no connection, the listener closes its own, because it may be the last one that
-    the server gives.
+    on_admit: called with the name of a queue with a BLOCKED task that may run now. on_anything: notifications may have
+    been missed, or a task has a message. While another thread has no connection, the listener closes its own, because
+    it may be the last one that the server gives.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Listener(threading.Thread):
         engine: Engine,
         on_queue: Callable[[str], None],
         on_cancel: Callable[[], None],
-        on_admit: Callable[[], None],
+        on_admit: Callable[[str], None],
         on_anything: Callable[[], None],
         database_state: DatabaseState,
     ) -> None:
@@ -108,8 +108,8 @@ class Listener(threading.Thread):
                 self.is_listening = True
             case name if name == CANCEL_NOTIFICATION:
                 self._on_cancel()
-            case name if name == ADMIT_NOTIFICATION:
-                self._on_admit()
+            case name if name.startswith(ADMIT_NOTIFICATION):
+                self._on_admit(name.removeprefix(ADMIT_NOTIFICATION))
             case name if name == WAKE_NOTIFICATION:
                 self._on_anything()
             case name if not name.startswith(PROBE):

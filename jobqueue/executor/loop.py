@@ -181,8 +181,10 @@ class ExecutorLoop(threading.Thread):
         if not outcomes and request.limit == 0:
             return CommitResult(), self._claim_isolated()
         began_at = time.monotonic()
-        admits = self.running_tasks.may_unblock
+        admits = self._maintenance.take_admission() or self.running_tasks.may_unblock
         result, claims = self.engine.commit_and_claim(outcomes, request, admits=admits)
+        if admits:
+            self._maintenance.admitted(claims.admitted)
         if result.done:
             failpoint("commit.after")
         self._policy.claimed(request, claims, began_at)
@@ -228,10 +230,11 @@ class ExecutorLoop(threading.Thread):
         self._maintenance.sweep_soon()
         self._wakeup.set()
 
-    def admit_soon(self) -> None:
-        """A limit may let BLOCKED tasks run."""
-        self._maintenance.admit_soon()
-        self._wakeup.set()
+    def admit_soon(self, queue: str) -> None:
+        """A limit may let a BLOCKED task of a queue run."""
+        if self._policy.on_notification(queue):
+            self._maintenance.admit_soon()
+            self._wakeup.set()
 
     def set_paused(self, is_paused: bool) -> None:
         """Pause or resume. The attribute `is_paused` changes when no claim is under way any more."""
@@ -362,13 +365,15 @@ class ExecutorLoop(threading.Thread):
             completed = self._completed.popleft()
             if completed.is_committed:
                 if completed.outcome.may_unblock:
-                    self._maintenance.admit_soon()
+                    self.admit_soon(completed.running.claimed.queue_name)
                 self._forget(completed, completed.outcome.status)
                 self._wake_receivers(completed.wake)
             else:
                 self._complete(completed)
 
     def _complete(self, completed: CompletedAttempt) -> None:
+        if completed.outcome.may_unblock:
+            self._policy.expect(completed.running.claimed.queue_name)
         if (lost := self.running_tasks.complete(completed)) is not None:
             self._forget(lost, None)
 
@@ -417,9 +422,10 @@ class ExecutorLoop(threading.Thread):
 
     def _notify_others(self, request: ClaimRequest, claims: ClaimedBatch) -> None:
         self._queues_with_work |= self._policy.queues_with_free_slots(request, claims)
-        if claims.admitted:
+        if claims.admitted is not None:
             claimed = Counter(task.queue_name for task in claims)
-            self._queues_with_work |= {name for name, count in claims.admitted.items() if count > claimed[name]}
+            admitted = claims.admitted.queues
+            self._queues_with_work |= {name for name, count in admitted.items() if count > claimed[name]}
         if self._queues_with_work and self.engine.options.notify:
             queues, self._queues_with_work = self._queues_with_work, set()
             notifier.send(self.engine, queues)

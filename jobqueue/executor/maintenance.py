@@ -16,7 +16,7 @@ from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.failpoints import failpoint
 from jobqueue.printable import printable
-from jobqueue.records import Command, NewTask, Outcome, Status
+from jobqueue.records import Admitted, Command, NewTask, Outcome, Status
 
 logger = get_logger(__name__)
 
@@ -60,6 +60,7 @@ class Maintenance:
         self._check_at, self._prune_at, self._aggregate_at = now, now + PRUNE_SECONDS, now + AGGREGATE_SECONDS
         self._sweep_at, self._swept_at, self._fired_at = NEVER, -NEVER, -NEVER
         self._admit_at, self._admit_again_at = NEVER, now
+        self._should_admit = False
         self._fire_gap = AGAIN_SECONDS
         self._declared, self._declare_at = DeclaredSchedules.of(engine.alias), now
         self._unknown_until = now  # while the server may still commit a claim that got no answer
@@ -67,11 +68,24 @@ class Maintenance:
 
     @property
     def due_in_seconds(self) -> float:
-        return max(0.0, min(self._check_at, self._sweep_at, self._prune_at, self._admit_at) - time.monotonic())
+        due_at = min(self._check_at, self._sweep_at, self._prune_at, self._admit_at)
+        return 0.0 if self._should_admit else max(0.0, due_at - time.monotonic())
 
     def admit_soon(self) -> None:
-        """Look at the limits now. Any thread may call this."""
-        self._admit_at = time.monotonic()
+        """Look at the limits now, beside the next claim or in the next maintenance. Any thread may call this."""
+        self._should_admit = True
+
+    def take_admission(self) -> bool:
+        """Return whether to look at the limits now. The caller does so, and calls admitted()."""
+        should_admit, self._should_admit = self._should_admit, False
+        return should_admit
+
+    def admitted(self, admitted: Admitted | None) -> None:
+        """Note what was admitted beside a claim; None if there was nothing to claim."""
+        if admitted is None:
+            self.admit_soon()
+        elif admitted.looks_again:
+            self._check_at = time.monotonic()
 
     def sweep_soon(self) -> None:
         """Sweep soon, for a message that has come. Any thread may call this."""
@@ -102,7 +116,7 @@ class Maintenance:
         if now >= self._declare_at:
             self._declare_at = now + DECLARE_SECONDS
             self._check_at = now if self._declared.synchronize(self._engine) else self._check_at
-        if now >= self._admit_at:
+        if self.take_admission() or now >= self._admit_at:
             self._admit(now)
         changed = self._check_pending(now) if now >= self._check_at else 0
         if now >= self._sweep_at:

@@ -110,14 +110,14 @@ class Admissions(Part):
         """Admit in the caller's transaction. Locks: as admit()."""
         keys = self._take_requests(limit)
         of_kind = {kind: sorted(key for found, key in keys if found is kind) for kind in LimitKind}
-        queues: Counter[str] = Counter()
+        admitted = Admitted(looked_at=len(keys))
         if successors := of_kind[LimitKind.PREDECESSOR]:
-            queues.update(self._admit_successors([UUID(key) for key in successors]))
+            admitted += self._admit_successors([UUID(key) for key in successors])
         if concurrency := of_kind[LimitKind.CONCURRENCY]:
-            queues.update(self._admit_slots(concurrency))
+            admitted += self._admit_slots(concurrency)
         if rates := of_kind[LimitKind.RATE]:
-            queues.update(self._admit_starts(rates))
-        return Admitted(queues=queues, looked_at=len(keys))
+            admitted += self._admit_starts(rates)
+        return admitted
 
     def next_due(self) -> datetime | None:
         """Return when the next request is due."""
@@ -132,7 +132,7 @@ class Admissions(Part):
         self._requests.filter(pk__in=[request.pk for request in requests]).delete()
         return {(LimitKind(request.kind), request.key) for request in requests}
 
-    def _admit_successors(self, ids: Sequence[UUID]) -> list[str]:
+    def _admit_successors(self, ids: Sequence[UUID]) -> Admitted:
         """Let tasks run that waited for another one with their key."""
         rows = self.db.tasks.filter(pk__in=ids, predecessor_id__isnull=False)
         found = {row.pk: row.predecessor_id for row in rows.only("pk", "predecessor_id") if row.predecessor_id}
@@ -145,11 +145,13 @@ class Admissions(Part):
         blocked.update(status=ready_status())
         self.request(waiting)
         self._ask_again({(LimitKind.PREDECESSOR, str(pk)) for pk in set(free) - set(locked)})
-        return list(self.db.tasks.ready().filter(pk__in=waiting).values_list("queue_name", flat=True))
+        ready = self.db.tasks.ready().filter(pk__in=waiting).values_list("queue_name", flat=True)
+        return Admitted(queues=Counter(ready), looks_again=True)
 
-    def _admit_slots(self, keys: Sequence[str]) -> list[str]:
+    def _admit_slots(self, keys: Sequence[str]) -> Admitted:
         """Let the best tasks of concurrency keys count, as many as there is room for."""
-        queues: list[str] = []
+        queues: Counter[str] = Counter()
+        looks_again = False
         for key in keys:
             of_key = self.db.tasks.filter(concurrency_key=key)
             waiting = of_key.filter(WAITS_FOR_SLOT).order_by("rank", "pk")
@@ -164,15 +166,19 @@ class Admissions(Part):
                 status=Case(When(rate_key__isnull=True, then=Value(Status.READY.value)), default=F("status")),
             )
             rows = self.db.tasks.filter(pk__in=admitted)
-            queues += rows.ready().values_list("queue_name", flat=True)
-            self.insert_requests({(LimitKind.RATE, key) for key in _values(rows.blocked(), "rate_key")})
+            queues.update(rows.ready().values_list("queue_name", flat=True))
+            again = {(LimitKind.RATE, key) for key in _values(rows.blocked(), "rate_key")}
+            self.insert_requests(again)
             if len(admitted) < room and waiting.exists():
                 self._ask_again({(LimitKind.CONCURRENCY, key)})
-        return queues
+                looks_again = True
+            looks_again = looks_again or bool(again)
+        return Admitted(queues=queues, looks_again=looks_again)
 
-    def _admit_starts(self, keys: Sequence[str]) -> list[str]:
+    def _admit_starts(self, keys: Sequence[str]) -> Admitted:
         """Let the best tasks of rate keys start, as many as their rate allows now."""
-        queues: list[str] = []
+        queues: Counter[str] = Counter()
+        looks_again = False
         for key in keys:
             of_key = self.db.tasks.filter(rate_key=key)
             waiting = of_key.filter(WAITS_FOR_START).order_by("rank", "pk")
@@ -193,11 +199,12 @@ class Admissions(Part):
             room = number - len(starts) - of_key.ready().count()
             admitted = self._lock_best(waiting, room)
             self._record_starts(key, self.db.tasks.filter(pk__in=admitted, last_attempted_at__gt=since), seconds)
-            queues += self.db.tasks.filter(pk__in=admitted).values_list("queue_name", flat=True)
+            queues.update(self.db.tasks.filter(pk__in=admitted).values_list("queue_name", flat=True))
             of_key.filter(pk__in=admitted).update(status=Status.READY, keeps_slot=False)
             if waiting.exists():
                 self._look_again_at(key, number, seconds, starts, now, was_locked=len(admitted) < room)
-        return queues
+                looks_again = True
+        return Admitted(queues=queues, looks_again=looks_again)
 
     def _look_again_at(
         self, key: str, number: int, seconds: float, starts: Sequence[datetime], now: datetime, *, was_locked: bool

@@ -12,8 +12,8 @@ from jobqueue.engine.portable.admissions import (
     Admissions,
     Key,
 )
-from jobqueue.engine.postgres.connection import PostgresDatabase, as_text_array
-from jobqueue.records import LimitKind
+from jobqueue.engine.postgres.connection import PostgresDatabase, as_array, as_text_array
+from jobqueue.records import Admitted, LimitKind
 
 
 class PostgresAdmissions(Admissions):
@@ -21,22 +21,21 @@ class PostgresAdmissions(Admissions):
 
     def request(self, ids: Collection[UUID]) -> None:
         if ids:
-            self.db.execute("request_admission", ids=list(ids))
+            self.db.execute_prepared("request_admission", ids=as_array(ids))
 
     def settle(self, ids: Collection[UUID]) -> None:
         if ids:
-            self.db.execute("settle_limits", ids=list(ids))
-            self.request(ids)
+            self.db.execute_prepared("settle_limits", ids=as_array(ids))
 
     def _take_requests(self, limit: int) -> set[Key]:
         rows = self.db.query_prepared("take_admission_requests", request_limit=limit)
         return {(LimitKind(kind), key) for kind, key in rows}
 
-    def _admit_slots(self, keys: Sequence[str]) -> list[str]:
+    def _admit_slots(self, keys: Sequence[str]) -> Admitted:
         rows = self.db.query_prepared("admit_slots", keys=as_text_array(tuple(keys)), again_seconds=AGAIN_SECONDS)
-        return [queue for queue, number in rows for _ in range(number)]
+        return _admitted(rows)
 
-    def _admit_starts(self, keys: Sequence[str]) -> list[str]:
+    def _admit_starts(self, keys: Sequence[str]) -> Admitted:
         rows = self.db.query_prepared(
             "admit_starts",
             keys=as_text_array(tuple(keys)),
@@ -44,4 +43,10 @@ class PostgresAdmissions(Admissions):
             unstarted_seconds=STARTS_WITHOUT_TIME_SECONDS,
             again_seconds=AGAIN_SECONDS,
         )
-        return [queue for queue, number in rows for _ in range(number)]
+        return _admitted(rows)
+
+
+def _admitted(rows: Sequence[tuple[str | None, int]]) -> Admitted:
+    """rows: queues with their numbers of admitted tasks. A row without a queue: requests to look again."""
+    queues = {queue: number for queue, number in rows if queue is not None}
+    return Admitted(queues=queues, looks_again=len(queues) < len(rows))

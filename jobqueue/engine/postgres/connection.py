@@ -170,6 +170,10 @@ class PostgresDatabase(Database):
         """
         return self.fetch_prepared(statement(name), **parameters)
 
+    def execute_prepared(self, name: str, /, **parameters: Any) -> None:
+        with self._prepared_cursor() as cursor:
+            cursor.execute(statement(name), self.common | parameters)
+
     def fetch_prepared(self, text: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
         with self._prepared_cursor() as cursor:
             cursor.execute(text, self.common | parameters)

@@ -1,4 +1,5 @@
--- Let the best BLOCKED tasks of concurrency keys count, as many as there is room for. Return their queues and numbers.
+-- Let the best BLOCKED tasks of concurrency keys count, as many as there is room for.
+-- Return their queues and numbers, and one row without a queue if it has requested to look again.
 -- Parameters: backend; keys, which this transaction has locked.
 -- Index: jobqueue_task_concurrency: one entry for each task that counts, one for each that is admitted.
 -- Locks: the admitted tasks FOR NO KEY UPDATE, skipping locked ones. If it skips one, it requests to look again.
@@ -49,6 +50,7 @@ admitted AS (
 asked_of_rate AS (
     INSERT INTO jobqueue_admissionrequest (backend, kind, key, due_at)
     SELECT DISTINCT %(backend)s, 'rate', rate_key, clock_timestamp() FROM admitted WHERE status = 'BLOCKED'
+    RETURNING id
 ),
 asked_again AS (
     INSERT INTO jobqueue_admissionrequest (backend, kind, key, due_at)
@@ -61,5 +63,8 @@ asked_again AS (
             AND task.id <> ALL(ARRAY(SELECT id FROM best))
         ORDER BY task.backend, task.concurrency_key, task.keeps_slot, task.status, task.rank LIMIT 1
     ) IS NOT NULL
+    RETURNING id
 )
 SELECT queue_name, count(*) FROM admitted WHERE status = 'READY' GROUP BY queue_name
+UNION ALL
+SELECT NULL, count(*) FROM (SELECT id FROM asked_of_rate UNION ALL SELECT id FROM asked_again) AS asked HAVING count(*) > 0

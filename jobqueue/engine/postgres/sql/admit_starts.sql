@@ -1,4 +1,5 @@
--- Make the best BLOCKED tasks of rate keys READY, as many as their rate allows now. Return their queues and numbers.
+-- Make the best BLOCKED tasks of rate keys READY, as many as their rate allows now.
+-- Return their queues and numbers, and one row without a queue if it has requested to look again.
 -- Parameters: backend; keys, which this transaction has locked; group_size: tasks of a high limit are admitted in groups,
 --   so that a window has this many; unstarted_seconds: when to look again while the tasks that count are READY.
 -- Index: jobqueue_task_rate, jobqueue_task_rate_start, jobqueue_ratestart_key: the starts of one window for each key.
@@ -90,5 +91,8 @@ asked_again AS (
         SELECT FROM jobqueue_admissionrequest AS later
         WHERE later.backend = %(backend)s AND later.kind = 'rate' AND later.key = open.key AND later.due_at > open.now
     )
+    RETURNING id
 )
 SELECT queue_name, count(*) FROM admitted GROUP BY queue_name
+UNION ALL
+SELECT NULL, count(*) FROM asked_again HAVING count(*) > 0

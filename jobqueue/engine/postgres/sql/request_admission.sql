@@ -1,4 +1,5 @@
 -- Request to look at the limits of tasks that this transaction has changed.
+-- Part of settle_limits.sql, too.
 -- Parameters: backend; ids. Index: the primary key. Locks: none.
 INSERT INTO jobqueue_admissionrequest (backend, kind, key, due_at)
 SELECT DISTINCT task.backend, change.kind, change.key, clock_timestamp()

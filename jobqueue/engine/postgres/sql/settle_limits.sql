@@ -1,10 +1,14 @@
--- Apply the limits of tasks whose outcomes this transaction has written. A rate counts each start, so a task that runs
--- again is BLOCKED. It keeps its slot, as does one that waits for a retry with hold_while_retrying.
+-- Apply the limits of tasks whose outcomes this transaction has written, and request to look at them. A rate counts each
+-- start, so a task that runs again is BLOCKED. It keeps its slot, as does one that waits for a retry with
+-- hold_while_retrying.
 -- Parameters: ids. Index: the primary key. Locks: the rows, which are locked already.
-UPDATE jobqueue_task AS task
-SET status = CASE WHEN task.status = 'READY' THEN 'BLOCKED' ELSE task.status END,
-    keeps_slot = task.concurrency_key IS NOT NULL
-WHERE task.id = ANY(ARRAY(SELECT unnest(%(ids)s::uuid[]))) AND (
-    (task.status = 'READY' AND task.rate_key IS NOT NULL)
-    OR (task.status = 'SCHEDULED' AND task.hold_while_retrying AND task.attempts > 0)
+WITH settled AS (
+    UPDATE jobqueue_task AS task
+    SET status = CASE WHEN task.status = 'READY' THEN 'BLOCKED' ELSE task.status END,
+        keeps_slot = task.concurrency_key IS NOT NULL
+    WHERE task.id = ANY(ARRAY(SELECT unnest(%(ids)s::uuid[]))) AND (
+        (task.status = 'READY' AND task.rate_key IS NOT NULL)
+        OR (task.status = 'SCHEDULED' AND task.hold_while_retrying AND task.attempts > 0)
+    )
 )
+{request_admission}
