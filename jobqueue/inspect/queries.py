@@ -26,7 +26,7 @@ EXACT = 200_000  # of the index that a status has, counted in 30 ms; more are es
 PAGE = 5000  # rows per query of walk()
 ORDER: dict[Status, tuple[str, ...]] = {
     Status.READY: ("queue_name", "pool", "rank", "pk"),
-    Status.BLOCKED: ("queue_name", "pk"),
+    Status.BLOCKED: ("pk",),
     Status.SCHEDULED: ("wake_at",),
     Status.SUSPENDED: ("pk",),
     Status.RUNNING: ("executor_id", "queue_name", "pk"),

@@ -153,7 +153,8 @@ def count_ended(rows: TaskQuerySet) -> Count:
 def _by_queue(engine: Engine, status: Status) -> Counter[str]:
     """Count the first CAP + 1 tasks of a status by queue. No index has both."""
     rows = of_status(engine, status)
-    rows = rows.order_by("-finished_at") if status in FINAL else rows
+    order = {**dict.fromkeys(FINAL, "-finished_at"), Status.BLOCKED: "queue_name"}.get(status)
+    rows = rows.order_by(order) if order else rows
     return Counter(rows.values_list("queue_name", flat=True)[: CAP + 1])
 
 
