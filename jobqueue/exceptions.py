@@ -27,6 +27,10 @@ class ScheduleNotFound(JobQueueError, LookupError):
     """There is no such schedule."""
 
 
+class LimitNotFound(JobQueueError):
+    """No limit has the key."""
+
+
 class ScheduleChanged(JobQueueError):
     """The schedule was changed after the caller read it."""
 

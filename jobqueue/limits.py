@@ -22,6 +22,7 @@ MAX_NAME_CHARACTERS = 300  # of `shared`, or of the task's name
 MAX_LIMIT = 1_000_000_000  # what the column can store
 MIN_SECONDS, MAX_SECONDS = 0.001, 366 * 86_400.0
 SEPARATOR = ":"  # between the name of a limit and a key
+AFTER_SEPARATOR = ";"  # all keys of a limit sort before its name with this
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
+from jobqueue.api import limits
 from jobqueue.api.notifications import CANCEL_NOTIFICATION
 from jobqueue.api.schedule_deployments import DeclaredSchedules
 from jobqueue.engine.engine import Engine
@@ -116,6 +117,8 @@ class Maintenance:
         if now >= self._declare_at:
             self._declare_at = now + DECLARE_SECONDS
             self._check_at = now if self._declared.synchronize(self._engine) else self._check_at
+            if limits.remove_fixed(self._engine):
+                self.admit_soon()
         if self.take_admission() or now >= self._admit_at:
             self._admit(now)
         changed = self._check_pending(now) if now >= self._check_at else 0

@@ -14,13 +14,15 @@ from django.db.models import Case, F, Q, Value, When
 from jobqueue.engine.clock import Clock
 from jobqueue.engine.portable.database import Part
 from jobqueue.failpoints import failpoint
-from jobqueue.limits import SEPARATOR, split_key
+from jobqueue.limits import AFTER_SEPARATOR, SEPARATOR, split_key
 from jobqueue.models import AdmissionRequest, KeyReservation, Limit, RateStart, TaskQuerySet
 from jobqueue.records import Admitted, ClaimedTask, LimitKind, Status
 
 REQUESTS_READ = 500
 ROUNDS = 3  # a task may wait for another one, then for its concurrency limit, then for its rate
 AGAIN_SECONDS = 0.05  # another session has locked a task that may run
+KEYS_PER_SECOND = 5000  # that a change of a whole limit looks at, so that other keys need not wait for it
+MAX_NAMES = 200  # of limits that are listed
 STARTS_WITHOUT_TIME_SECONDS = 1.0  # the tasks that a rate counts are READY, and have not started
 ADMISSIONS_PER_WINDOW = 100  # of a rate with a high limit, whose tasks are admitted in groups
 
@@ -34,6 +36,22 @@ WAITS_FOR_SLOT = Q(status=Status.BLOCKED, keeps_slot=False, predecessor_id__isnu
 WAITS_FOR_START = Q(
     Q(concurrency_key__isnull=True) | Q(keeps_slot=True), status=Status.BLOCKED, predecessor_id__isnull=True
 )
+
+# The tasks that the index of a kind of limit contains: for a concurrency limit all live tasks, for a rate those that
+# wait for it, and those that will start.
+INDEXED = {
+    LimitKind.CONCURRENCY: Q(concurrency_key__isnull=False, finished_at__isnull=True),
+    LimitKind.RATE: Q(rate_key__isnull=False) & (Q(status=Status.READY) | WAITS_FOR_START),
+}
+
+
+def of_limit(kind: LimitKind, key: str) -> Q:
+    """Return the condition for tasks with a key, or with any key of its limit if nothing follows the name's colon."""
+    column = f"{kind}_key"
+    name, own_key = split_key(key)
+    if own_key:
+        return Q(**{column: key})
+    return Q(**{f"{column}__gte": f"{name}{SEPARATOR}", f"{column}__lt": f"{name}{AFTER_SEPARATOR}"})
 
 
 def ready_status() -> Case:
@@ -245,7 +263,7 @@ class Admissions(Part):
 
     def set_number(self, kind: LimitKind, key: str, number: int | None, *, by: str = "", reason: str = "") -> None:
         """
-        Set the number of a limit, for one key or, with a key that ends in a colon, for all of its keys. None resets it.
+        Set the number of a limit, for one key or, if nothing follows the name's colon, for all keys. None resets it.
 
         Locks: the row of the limit.
         """
@@ -256,9 +274,25 @@ class Admissions(Part):
             else:
                 values = {"number": number, "changed_by": by, "reason": reason, "changed_at": self.db.now()}
                 rows.update_or_create(backend=self.db.backend, kind=kind, key=key, defaults=values)
-            column = f"{kind}_key"
-            named = Q(**{f"{column}__startswith": key}) if key.endswith(SEPARATOR) else Q(**{column: key})
-            self.insert_requests({(kind, found) for found in _values(self.db.tasks.blocked().filter(named), column)})
+            self._request_all(kind, key)
+
+    def _request_all(self, kind: LimitKind, key: str) -> None:
+        """Request to look at a key, or at all keys of a limit that have BLOCKED tasks."""
+        waiting = self.db.tasks.filter(INDEXED[kind] & of_limit(kind, key), status=Status.BLOCKED)
+        self.insert_requests({(kind, found) for found in _values(waiting, f"{kind}_key")})
+
+    def names(self, kind: LimitKind) -> list[str]:
+        """Return the names of the limits that live tasks have, the first MAX_NAMES. One query each."""
+        column = f"{kind}_key"
+        rows = self.db.tasks.filter(INDEXED[kind]).order_by("backend", column)
+        names: list[str] = []
+        while len(names) < MAX_NAMES:
+            after = Q(**{f"{column}__gte": f"{names[-1]}{AFTER_SEPARATOR}"}) if names else Q()
+            key = rows.filter(after).values_list(column, flat=True).first()
+            if key is None:
+                break
+            names.append(split_key(key)[0])
+        return names
 
     def apply(self, claims: Iterable[tuple[ClaimedTask, dict[str, Any]]]) -> set[UUID]:
         """

@@ -8,11 +8,13 @@ from uuid import UUID
 from jobqueue.engine.portable.admissions import (
     ADMISSIONS_PER_WINDOW,
     AGAIN_SECONDS,
+    KEYS_PER_SECOND,
     STARTS_WITHOUT_TIME_SECONDS,
     Admissions,
     Key,
 )
 from jobqueue.engine.postgres.connection import PostgresDatabase, as_array, as_text_array
+from jobqueue.limits import AFTER_SEPARATOR, split_key
 from jobqueue.records import Admitted, LimitKind
 
 
@@ -44,6 +46,19 @@ class PostgresAdmissions(Admissions):
             again_seconds=AGAIN_SECONDS,
         )
         return _admitted(rows)
+
+    def _request_all(self, kind: LimitKind, key: str) -> None:
+        name, own_key = split_key(key)
+        if own_key:
+            self.insert_requests({(kind, key)})
+            return
+        self.db.execute(
+            "request_admission_of_limit",
+            kind=kind,
+            first_key=key,
+            before_key=f"{name}{AFTER_SEPARATOR}",
+            keys_per_second=KEYS_PER_SECOND,
+        )
 
 
 def _admitted(rows: Sequence[tuple[str | None, int]]) -> Admitted:

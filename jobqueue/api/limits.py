@@ -1,0 +1,158 @@
+"""What people do with limits while the site runs: set the number of one key or of all keys, and reset it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import string
+from collections import defaultdict
+from typing import Any
+
+from jobqueue import registry
+from jobqueue.api.notifications import ADMIT_NOTIFICATION, notify_after_commit
+from jobqueue.engine import engine_for
+from jobqueue.engine.engine import Engine
+from jobqueue.engine.portable.admissions import of_limit
+from jobqueue.exceptions import LimitNotFound
+from jobqueue.limits import MAX_LIMIT, SEPARATOR, Concurrency, Rate, split_key
+from jobqueue.models import Limit
+from jobqueue.records import LimitKind
+from jobqueue.serialization.text import is_text
+
+KINDS = (LimitKind.CONCURRENCY, LimitKind.RATE)
+Declared = dict[tuple[LimitKind, str], list[Concurrency | Rate]]
+
+
+def set_number(
+    kind: LimitKind | str, key: str, number: int, *, by: str = "", reason: str = "", backend: str = "default"
+) -> None:
+    """
+    Set the number of a limit, in place of the declared one. Executors obey at once; running tasks continue.
+
+    kind: "concurrency" or "rate". key: the name of the limit, a colon and the key, as the list of limits shows it; the
+    name alone sets the number of all keys that have none of their own. Raises LimitNotFound for an unknown key.
+    Raises ValueError for less than 1, for a limit that was declared with adjustable=False, or if a text is too long.
+    """
+    engine = engine_for(backend)
+    kind, key = kind_of(kind), stored_key(key)
+    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= MAX_LIMIT:
+        raise ValueError(
+            f"The number of a limit must be a whole number from 1 to {MAX_LIMIT:,}, not {number!r:.200}. "
+            "To run no tasks, pause their queue."
+        )
+    for name, value, size in (("by", by, 150), ("reason", reason, 255)):
+        if value != "" and not is_text(value, size):
+            raise ValueError(f"{name} must be a text of at most {size} characters, not {value!r:.200}.")
+    check_adjustable(kind, key)
+    check_known(engine, kind, key)
+    engine.admissions.set_number(kind, key, number, by=by, reason=reason)
+    notify_after_commit(engine, {ADMIT_NOTIFICATION})
+
+
+def reset_number(kind: LimitKind | str, key: str, *, backend: str = "default") -> bool:
+    """Remove the number that people have set: the declared one holds again. Return whether there was one."""
+    engine = engine_for(backend)
+    kind, key = kind_of(kind), stored_key(key)
+    if not numbers_of(engine).filter(kind=kind, key=key).exists():
+        return False
+    engine.admissions.set_number(kind, key, None)
+    notify_after_commit(engine, {ADMIT_NOTIFICATION})
+    return True
+
+
+def remove_fixed(engine: Engine) -> int:
+    """Remove the numbers of limits that this code declares with adjustable=False. Return how many."""
+    fixed = {named for named, limits in declared().items() if not all(limit.adjustable for limit in limits)}
+    if not fixed:
+        return 0
+    found = [(LimitKind(kind), key) for kind, key in numbers_of(engine).values_list("kind", "key")]
+    removed = [(kind, key) for kind, key in found if (kind, split_key(key)[0]) in fixed]
+    for kind, key in removed:
+        engine.admissions.set_number(kind, key, None)
+    return len(removed)
+
+
+def declared() -> Declared:
+    """Return the limits that tasks declare, by kind and name. Those of using() are not declared."""
+    found: Declared = defaultdict(list)
+    for task in registry.all().values():
+        for kind, limit in ((LimitKind.CONCURRENCY, task.concurrency), (LimitKind.RATE, task.rate)):
+            if limit is not None:
+                found[kind, limit.shared or task.task_type].append(limit)
+    return dict(found)
+
+
+def numbers_of(engine: Engine) -> Any:
+    """Return the numbers that people have set, as a query."""
+    return Limit.objects.using(engine.database).filter(backend=engine.alias)
+
+
+def kind_of(text: LimitKind | str) -> LimitKind:
+    if text not in KINDS:
+        raise ValueError(f"The kind of a limit must be 'concurrency' or 'rate', not {text!r:.200}.")
+    return LimitKind(text)
+
+
+def stored_key(text: str) -> str:
+    """Return a key as rows store it. A name alone stands for all keys of the limit."""
+    if not is_text(text, Limit._meta.get_field("key").max_length or 0):
+        raise LimitNotFound(f"{text!r:.200} is not the key of a limit. See: manage.py jobqueue limits")
+    return text if SEPARATOR in text else f"{text}{SEPARATOR}"
+
+
+def check_adjustable(kind: LimitKind, key: str) -> None:
+    """Raise ValueError if code does not let people change the limit."""
+    name, _ = split_key(key)
+    if not all(limit.adjustable for limit in declared().get((kind, name), ())):
+        raise ValueError(f"The {kind} limit {name!r} was declared with adjustable=False. Change its number in code.")
+
+
+def kinds_with(engine: Engine, key: str) -> list[LimitKind]:
+    """Return the kinds of limits that have a key. Raises LimitNotFound if there is none."""
+    found, errors = [], []
+    for kind in KINDS:
+        try:
+            check_known(engine, kind, key)
+            found.append(kind)
+        except LimitNotFound as error:
+            errors.append(error)
+    if found:
+        return found
+    # The name may be that of a limit of the second kind, whose advice is better then.
+    is_rate = (LimitKind.RATE, split_key(key)[0]) in declared()
+    raise errors[1 if is_rate else 0]
+
+
+def check_known(engine: Engine, kind: LimitKind, key: str) -> None:
+    """Raise LimitNotFound for a key that no task has and that no declared limit can make."""
+    name, own_key = split_key(key)
+    limits = declared().get((kind, name), [])
+    if any(not own_key or _can_make(limit, own_key) for limit in limits):
+        return
+    if numbers_of(engine).filter(kind=kind, key=key).exists() or _has_tasks(engine, kind, key):
+        return
+    if limits or (own_key and _has_tasks(engine, kind, f"{name}{SEPARATOR}")):
+        templates = sorted({limit.key for limit in limits if isinstance(limit.key, str)})
+        advice = f"Its keys are like {' or '.join(map(repr, templates))}." if templates else ""
+        advice = advice or f"To change all of its keys, write {name!r}."
+        raise LimitNotFound(f"The {kind} limit {name!r} has no key {own_key!r}. {advice}")
+    names = sorted({known for found, known in declared() if found is kind} | set(engine.admissions.names(kind)))
+    near = difflib.get_close_matches(name, names, n=3)
+    advice = f"Did you mean {' or '.join(near)}?" if near else "See: manage.py jobqueue limits"
+    raise LimitNotFound(f"No {kind} limit of the backend {engine.alias!r} is named {name!r:.200}. {advice}")
+
+
+def _has_tasks(engine: Engine, kind: LimitKind, key: str) -> bool:
+    # Also tasks that have ended: a rate counts their starts.
+    column = "concurrency_key" if kind is LimitKind.CONCURRENCY else "rate_key"
+    live = engine.tasks.live() if kind is LimitKind.CONCURRENCY else engine.tasks
+    return live.filter(of_limit(kind, key), **{f"{column}__isnull": False}).order_by("backend", column)[:1].exists()
+
+
+def _can_make(limit: Concurrency | Rate, own_key: str) -> bool:
+    """Return whether a limit can make a key from some arguments. A function may make any key."""
+    if limit.key is None or callable(limit.key):
+        return limit.key is not None
+    parts = string.Formatter().parse(limit.key)
+    pattern = "".join(f"{re.escape(text)}{'' if field is None else '.*'}" for text, field, _, _ in parts)
+    return re.fullmatch(pattern, own_key, re.DOTALL) is not None

@@ -1,0 +1,287 @@
+"""
+Limits as people see them: their keys, with what waits, what is active, and the number that holds.
+
+A list reads index entries only: of each limit the first ENTRIES_READ, in the order of the keys. The rows of tasks are
+read for the keys of one page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import Count as CountOf
+from django.db.models import Q
+from django.utils.translation import gettext as _
+
+from jobqueue.api.limits import KINDS, declared, numbers_of
+from jobqueue.engine.clock import read_clock
+from jobqueue.engine.engine import Engine
+from jobqueue.engine.portable.admissions import INDEXED, of_limit
+from jobqueue.inspect.backends import options_of
+from jobqueue.inspect.formatting import Text, duration, ready_since, short_type
+from jobqueue.inspect.queries import Count, count
+from jobqueue.limits import AFTER_SEPARATOR, SEPARATOR, Concurrency, Rate, split_key
+from jobqueue.models import AdmissionRequest, Limit, RateStart, Task
+from jobqueue.records import LimitKind, Status
+
+ENTRIES_READ = 50_000  # of the index of a limit, in each round
+ROUNDS = 3
+KEYS_READ = 1000  # those with the most BLOCKED tasks, in each round
+LAST_CHARACTER = "\U0010ffff"
+ORDER = {LimitKind.CONCURRENCY: ("keeps_slot", "status"), LimitKind.RATE: ("status",)}  # of the indexes
+
+IS_WAITING = {
+    LimitKind.CONCURRENCY: Q(status=Status.BLOCKED, keeps_slot=False),
+    LimitKind.RATE: Q(status=Status.BLOCKED),
+}
+# For a rate, starts in the window count as well.
+IS_ACTIVE = {
+    LimitKind.CONCURRENCY: Q(status__in=[Status.READY, Status.RUNNING]) | Q(keeps_slot=True),
+    LimitKind.RATE: Q(status=Status.READY),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of a limit, with the name of the limit as rows store them. Nothing after the colon: all keys, or no key."""
+
+    kind: LimitKind
+    stored: str
+
+    @property
+    def name(self) -> str:
+        return split_key(self.stored)[0]
+
+    @property
+    def own(self) -> str:
+        return split_key(self.stored)[1]
+
+    @property
+    def title(self) -> str:
+        """The key itself, or the last part of the name if the limit has no keys."""
+        return self.own or short_type(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedKey:
+    """A key in a list. active: tasks that have a place, or that a rate lets start."""
+
+    key: Key
+    blocked: int = 0
+    active: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Keys, those with the most BLOCKED tasks first. partial: limits of which not all keys were read."""
+
+    keys: Sequence[ListedKey]
+    partial: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyState:
+    """
+    What holds for a key now.
+
+    blocked: tasks that wait for it. active: tasks that have a place, or for a rate the starts of the window and the
+    tasks that will start; 0 for all keys, because there may be too many to count. number: what holds; None if no task
+    and no declaration has one. declared: the number of the next task, or of the code. changed: what people have set.
+    is_all: the key stands for all keys of the limit. seconds: of a rate. blocked_since: of the next task in the order
+    of admission. next_look_at: when executors look at it next.
+    """
+
+    key: Key
+    backend: str
+    now: datetime
+    blocked: Count
+    active: Count
+    number: int | None
+    declared: int | None
+    changed: Limit | None = None
+    is_adjustable: bool = True
+    seconds: float | None = None
+    blocked_since: datetime | None = None
+    is_all: bool = False
+    next_look_at: datetime | None = None
+
+    @property
+    def is_rate(self) -> bool:
+        return self.key.kind is LimitKind.RATE
+
+    @property
+    def is_own(self) -> bool:
+        """Whether people have set the number for this key, not for all keys of the limit."""
+        return self.changed is not None and self.changed.key == self.key.stored
+
+    @property
+    def left(self) -> int | None:
+        """How many more tasks may be admitted now; None for all keys of a limit, because each has a number."""
+        return None if self.number is None or self.is_all else max(0, self.number - self.active.number)
+
+    @property
+    def words(self) -> str:
+        """The number that holds, in words: "5", "100 a minute"."""
+        if self.number is None:
+            return "–"
+        return rate_words(self.number, self.seconds) if self.seconds else f"{self.number:,}"
+
+    @property
+    def blocked_for(self) -> timedelta | None:
+        return None if self.blocked_since is None else self.now - self.blocked_since
+
+
+def rate_words(number: int, seconds: float) -> str:
+    """Return a rate in words: "100 a minute"."""
+    forms = {
+        1.0: _("%(number)s a second"),
+        60.0: _("%(number)s a minute"),
+        3600.0: _("%(number)s an hour"),
+        86_400.0: _("%(number)s a day"),
+    }
+    form = forms.get(seconds, _("%(number)s in %(time)s"))
+    return form % {"number": f"{number:,}", "time": duration(seconds)}
+
+
+def kind_words(kind: LimitKind) -> Text:
+    return dict(Limit.Kind.choices)[kind]
+
+
+# --- many keys
+
+
+def list_keys(engine: Engine, kind: LimitKind | None = None, text: str = "") -> Listing:
+    """
+    Return the keys that tasks have, those with a number that people have set, and the limits that code declares.
+
+    text: a part of a limit's name, or the beginning of a key, with or without the name and its colon. Locks: none.
+    """
+    kinds = KINDS if kind is None else (kind,)
+    found: dict[Key, ListedKey] = {}
+    partial: list[str] = []
+    for each in kinds:
+        for name in engine.admissions.names(each):
+            keys, is_partial = _read_keys(engine, each, *_range(name, text))
+            found |= {listed.key: listed for listed in keys}
+            partial += [name] * is_partial
+    others = [Key(LimitKind(of), stored) for of, stored in numbers_of(engine).values_list("kind", "key")]
+    others += [Key(of, f"{name}{SEPARATOR}") for of, name in declared()]
+    for key in others:
+        first, before = _range(key.name, text)
+        if key.kind in kinds and first <= key.stored < before:
+            found.setdefault(key, ListedKey(key))
+    keys = sorted(found.values(), key=lambda one: (-one.blocked, -one.active, one.key.stored, one.key.kind))
+    return Listing(keys, partial)
+
+
+def _range(name: str, text: str) -> tuple[str, str]:
+    """Return the range of a limit's keys that match a search: the first one, and what all of them sort before."""
+    if text.casefold() in name.casefold():
+        return f"{name}{SEPARATOR}", f"{name}{AFTER_SEPARATOR}"
+    first = text if text.startswith(f"{name}{SEPARATOR}") else f"{name}{SEPARATOR}{text}"
+    return first, f"{first}{LAST_CHARACTER}"
+
+
+def _read_keys(engine: Engine, kind: LimitKind, first: str, before: str) -> tuple[list[ListedKey], bool]:
+    """
+    Return the keys of a range, and whether there are more.
+
+    It reads ENTRIES_READ entries, up to the key that they end in. It counts that key apart, and reads on behind it, so
+    that a key with many tasks hides no other.
+    """
+    column = f"{kind}_key"
+    keys: list[ListedKey] = []
+    is_partial = False
+    rows = engine.tasks.filter(INDEXED[kind], **{f"{column}__lt": before}).order_by("backend", column)
+    rest = rows.filter(**{f"{column}__gte": first})
+    for _round in range(ROUNDS):
+        edge = rest.values_list(column, flat=True)[ENTRIES_READ : ENTRIES_READ + 1].first()
+        whole = rest if edge is None else rest.filter(**{f"{column}__lt": edge})
+        groups = (
+            whole.order_by()
+            .values_list(column)
+            .annotate(blocked=CountOf("pk", filter=IS_WAITING[kind]), active=CountOf("pk", filter=IS_ACTIVE[kind]))
+        )
+        groups = groups.filter(Q(blocked__gt=0) | Q(active__gt=0))
+        best = list(groups.order_by("-blocked", "-active")[: KEYS_READ + 1])
+        keys += [ListedKey(Key(kind, key), blocked, active) for key, blocked, active in best[:KEYS_READ]]
+        is_partial = is_partial or len(best) > KEYS_READ
+        if edge is None:
+            return keys, is_partial
+        of_edge = rows.filter(**{column: edge})
+        blocked, active = (of_edge.filter(which[kind])[:ENTRIES_READ].count() for which in (IS_WAITING, IS_ACTIVE))
+        keys.append(ListedKey(Key(kind, edge), blocked, active))
+        rest = rows.filter(**{f"{column}__gt": edge})
+    return keys, is_partial or rest[:1].exists()
+
+
+# --- the state of some keys
+
+
+def read_keys(database: str, backend: str, keys: Sequence[Key]) -> list[KeyState]:
+    """Return what holds for each key, with a few queries for each. Locks: none."""
+    stored = {name for key in keys for name in (key.stored, f"{key.name}{SEPARATOR}")}
+    rows = Limit.objects.using(database).filter(backend=backend, key__in=stored)
+    changed = {Key(LimitKind(row.kind), row.key): row for row in rows}
+    known, now = declared(), read_clock(database)
+    return [_read_key(database, backend, key, changed, known.get((key.kind, key.name), ()), now) for key in keys]
+
+
+def _read_key(
+    database: str,
+    backend: str,
+    key: Key,
+    changed: Mapping[Key, Limit],
+    limits: Sequence[Concurrency | Rate],
+    now: datetime,
+) -> KeyState:
+    tasks = Task.objects.using(database).filter(backend=backend)
+    column, is_rate = f"{key.kind}_key", key.kind is LimitKind.RATE
+    of_key = tasks.filter(INDEXED[key.kind] & of_limit(key.kind, key.stored))
+    waiting = of_key.filter(IS_WAITING[key.kind])
+    columns = ("concurrency_limit", "rate_limit", "rate_seconds", "rank", "priority", "enqueued_at")
+    following = waiting.order_by("backend", column, *ORDER[key.kind], "rank", "pk").only(*columns).first()
+    example = following or of_key.order_by("backend", column).only(*columns).first()
+    number = next((limit.limit for limit in limits), None)
+    seconds = next((limit.seconds for limit in limits if isinstance(limit, Rate)), None)
+    if example is not None:
+        number = example.rate_limit if is_rate else example.concurrency_limit
+        seconds = example.rate_seconds if is_rate else None
+    row = changed.get(key) or changed.get(Key(key.kind, f"{key.name}{SEPARATOR}"))
+    has_keys = any(limit.key is not None for limit in limits)
+    is_all = not key.own and (has_keys or of_key.filter(**{f"{column}__gt": key.stored})[:1].exists())
+    active = Count() if is_all else count(of_key.filter(IS_ACTIVE[key.kind]))
+    if seconds is not None and not is_all:
+        active += _starts(database, backend, key, now - timedelta(seconds=seconds))
+    return KeyState(
+        key=key,
+        backend=backend,
+        now=now,
+        blocked=count(waiting),
+        active=active,
+        number=number if row is None else row.number,
+        declared=number,
+        changed=row,
+        is_adjustable=all(limit.adjustable for limit in limits),
+        is_all=is_all,
+        seconds=seconds,
+        blocked_since=None if following is None else ready_since(following, options_of(backend).aging),
+        next_look_at=_next_look_at(database, backend, key) if following is not None else None,
+    )
+
+
+def _starts(database: str, backend: str, key: Key, since: datetime) -> Count:
+    """Count the starts that a rate counts, without the tasks that will start."""
+    tasks = Task.objects.using(database).filter(backend=backend)
+    last = tasks.filter(rate_key=key.stored, last_attempted_at__gt=since).exclude(status=Status.READY)
+    earlier = RateStart.objects.using(database).filter(backend=backend, key=key.stored, started_at__gt=since)
+    return count(last.order_by()) + count(earlier)
+
+
+def _next_look_at(database: str, backend: str, key: Key) -> datetime | None:
+    """Return when executors look at a key next; None if no request is stored."""
+    requests = AdmissionRequest.objects.using(database).filter(backend=backend, kind=key.kind, key=key.stored)
+    due_at: datetime | None = requests.order_by("due_at").values_list("due_at", flat=True).first()
+    return due_at
