@@ -16,6 +16,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_naive, make_aware
 
 from jobqueue.api.queues import MAX_RUNNING_LIMIT
+from jobqueue.limits import MAX_LIMIT
 
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 MAX_DURATION = timedelta(days=100 * 365)
@@ -85,6 +86,14 @@ def limit(text: str) -> int | None:
         return None if text.lower() == "none" else within(1, MAX_RUNNING_LIMIT)(text)
     except ArgumentTypeError as error:
         raise ArgumentTypeError(f"{error}, or none (to run none: manage.py jobqueue pause)") from None
+
+
+def number_of_limit(text: str) -> int:
+    """Read the number of a limit."""
+    try:
+        return within(1, MAX_LIMIT)(text)
+    except ArgumentTypeError as error:
+        raise ArgumentTypeError(f"{error} (to run none: manage.py jobqueue pause)") from None
 
 
 def json_value(text: str, kind: type = object) -> Any:

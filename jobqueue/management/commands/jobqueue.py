@@ -14,6 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser, no_translations
 from django.db import DatabaseError
 
+from jobqueue.api.limits import KINDS
 from jobqueue.cli import (
     arguments,
     bulk,
@@ -21,6 +22,7 @@ from jobqueue.cli import (
     enqueue,
     executors,
     import_celery_beat,
+    limits,
     queues,
     schedules,
     show,
@@ -64,6 +66,7 @@ class Command(BaseCommand):
         add_queue_and_executor_verbs(add)
         add_sending_verbs(add)
         add_schedule_verbs(add)
+        add_limit_verbs(add)
         add_import_verbs(add)
 
     @no_translations
@@ -175,20 +178,15 @@ def add_schedule_verbs(add: Add) -> None:
     text = "List schedules. With an action: show one, pause, resume, run or backfill it."
     verb = add("schedules", schedules.list_schedules, text)
     verb.add_argument("--all", action="store_true", help="also those that code no longer declares")
-    actions = verb.add_subparsers(metavar="ACTION", title="actions", parser_class=arguments.Parser)
+    add_schedule_action = _actions(verb)
 
     def add_action(name: str, run: Callable[[Console, Any], None], text: str, *, many: bool = False) -> CommandParser:
-        action: CommandParser = actions.add_parser(name, help=text, description=text)
+        action = add_schedule_action(name, run, text)
         what = "name of a schedule"
         if many:
             action.add_argument("names", nargs="+", metavar="NAME", help=what)
         else:
             action.add_argument("name", metavar="NAME", help=what)
-        # Unless given here, the values before the action are kept.
-        action.add_argument("--backend", metavar="ALIAS", default=SUPPRESS, help="alias in TASKS")
-        action.add_argument("--json", action="store_true", default=SUPPRESS, help="write JSON")
-        action.set_defaults(run=run, parser=action)
-        _add_django_options(action)
         return action
 
     add_action("show", schedules.show, "Show a schedule, its next ticks, and its last ones with their tasks.")
@@ -206,6 +204,51 @@ def add_schedule_verbs(add: Add) -> None:
     end = f"last moment of the range, {when} (default: now)"
     action.add_argument("--to", type=arguments.moment, dest="end", default="0s", metavar="WHEN", help=end)
     _add_questions(action)
+
+
+def add_limit_verbs(add: Add) -> None:
+    kinds = [str(kind) for kind in KINDS]
+
+    def add_kind(parser: CommandParser, **options: Any) -> None:
+        text = "only limits of this kind" if not options else "if a concurrency limit and a rate have the key"
+        parser.add_argument("--kind", choices=kinds, metavar="|".join(kinds), help=text, **options)
+
+    text = "List keys of limits, those with the most BLOCKED tasks first. With an action: set or reset a number."
+    verb = add("limits", limits.list_limits, text)
+    name = "a part of a limit's name, or the start of a key, with or without NAME: before it"
+    verb.add_argument("--name", default="", help=name)
+    add_kind(verb)
+    verb.add_argument("--blocked", action="store_true", help="only keys with BLOCKED tasks")
+    verb.add_argument("-n", "--lines", type=count(1000), default=25, help="number of keys of each backend (25)")
+    add_action = _actions(verb)
+
+    key = "name of a limit for all of its keys, or NAME:KEY for one"
+    text = "Set the number of a limit, in place of the declared one. It takes effect at once."
+    action = add_action("set", limits.set_number, text)
+    action.add_argument("key", metavar="KEY", help=key)
+    action.add_argument("number", type=arguments.number_of_limit, metavar="NUMBER", help="tasks at once, or starts")
+    add_kind(action, default=SUPPRESS)
+    action.add_argument("--reason", default="", help="why; the list and the admin show it")
+    action.add_argument("--by", help="who sets it (default: your login name)")
+    action = add_action("reset", limits.reset_number, "Remove the number that was set. The declared one holds again.")
+    action.add_argument("key", metavar="KEY", help=key)
+    add_kind(action, default=SUPPRESS)
+
+
+def _actions(verb: CommandParser) -> Add:
+    """Return a function that adds an action of a verb."""
+    actions = verb.add_subparsers(metavar="ACTION", title="actions", parser_class=arguments.Parser)
+
+    def add_action(name: str, run: Callable[[Console, Any], None], text: str) -> CommandParser:
+        action: CommandParser = actions.add_parser(name, help=text, description=text)
+        # Unless given here, the values before the action are kept.
+        action.add_argument("--backend", metavar="ALIAS", default=SUPPRESS, help="alias in TASKS")
+        action.add_argument("--json", action="store_true", default=SUPPRESS, help="write JSON")
+        action.set_defaults(run=run, parser=action)
+        _add_django_options(action)
+        return action
+
+    return add_action
 
 
 def _add_django_options(verb: CommandParser) -> None:

@@ -1,0 +1,155 @@
+"""`limits`: list the keys of limits, set the number of one while the site runs, reset it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from jobqueue.api import limits as api
+from jobqueue.cli.backends import engine_of, engines
+from jobqueue.cli.console import Column, Console, log, shell_user
+from jobqueue.engine.engine import Engine
+from jobqueue.inspect.formatting import duration
+from jobqueue.inspect.limits import Key, KeyState, list_keys, read_keys
+from jobqueue.limits import SEPARATOR
+from jobqueue.records import LimitKind
+
+COLUMNS = (
+    Column("KEY", is_flexible=True),
+    Column("KIND"),
+    Column("LIMIT"),
+    Column("BLOCKED", is_right=True),
+    Column("ACTIVE", is_right=True),
+    Column("LEFT", is_right=True),
+    Column("BLOCKED FOR", is_right=True),
+)
+
+
+def list_limits(console: Console, flags: Any) -> None:
+    """List the keys of every backend, those with the most BLOCKED tasks first."""
+    states: list[KeyState] = []
+    notes: list[str] = []
+    for engine in engines(flags.backend):
+        listing = list_keys(engine, None if flags.kind is None else LimitKind(flags.kind), flags.name)
+        keys = [listed.key for listed in listing.keys if listed.blocked or not flags.blocked]
+        states += read_keys(engine.database, engine.alias, keys[: flags.lines])
+        if len(keys) > flags.lines:
+            notes.append(f"{len(keys) - flags.lines:,} more keys. Pass --lines or --name to see others.")
+        notes += [
+            f"{name} has more keys than were read. Pass --name with the start of a key." for name in listing.partial
+        ]
+    if console.is_json:
+        console.write_json([_as_json(state) for state in states])
+        return
+    if states:
+        console.table(COLUMNS, [_line(state) for state in states])
+        for state in states:
+            if state.is_own:
+                console.write(_sentence(state))
+    else:
+        console.say("No limit matches. Declare one with @task(concurrency=...) or @task(rate=...).")
+    for note in notes:
+        console.say(note)
+
+
+def set_number(console: Console, flags: Any) -> None:
+    """Set the number of a key, or of all keys of a limit."""
+    engine = engine_of(flags.backend)
+    key = _find(engine, flags)
+    by = shell_user() if flags.by is None else flags.by
+    with _value_errors():
+        api.set_number(key.kind, key.stored, flags.number, by=by, reason=flags.reason, backend=engine.alias)
+    values = {"key": key.stored, "kind": str(key.kind), "number": flags.number, "reason": flags.reason}
+    log("set_limit", flags.by, **values, backend=engine.alias)
+    _report(console, engine, key)
+
+
+def reset_number(console: Console, flags: Any) -> None:
+    """Remove the number that people have set."""
+    engine = engine_of(flags.backend)
+    key = _find(engine, flags)
+    if not api.reset_number(key.kind, key.stored, backend=engine.alias):
+        console.say(f"{_title(key)} had no number of its own.")
+    log("reset_limit", key=key.stored, kind=str(key.kind), backend=engine.alias)
+    _report(console, engine, key)
+
+
+@contextmanager
+def _value_errors() -> Iterator[None]:
+    """Report a value that was refused in one line."""
+    try:
+        yield
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+
+
+def _find(engine: Engine, flags: Any) -> Key:
+    """Return the key that the flags name. Raises CommandError if two kinds of limits have it."""
+    stored = api.stored_key(flags.key)
+    if flags.kind is not None:
+        kind = LimitKind(flags.kind)
+        api.check_known(engine, kind, stored)
+        return Key(kind, stored)
+    kinds = api.kinds_with(engine, stored)
+    if len(kinds) > 1:
+        raise CommandError(f"{flags.key!r} is the key of a concurrency limit and of a rate. Pass --kind.")
+    return Key(kinds[0], stored)
+
+
+def _report(console: Console, engine: Engine, key: Key) -> None:
+    (state,) = read_keys(engine.database, engine.alias, [key])
+    if console.is_json:
+        console.write_json(_as_json(state))
+    else:
+        console.write(_sentence(state))
+
+
+def _title(key: Key) -> str:
+    """Return a key as people write it: a limit without keys by its name alone."""
+    return key.stored if key.own else key.stored.removesuffix(SEPARATOR)
+
+
+def _sentence(state: KeyState) -> str:
+    """Return which number holds for a key, and who has set it."""
+    row, subject = state.changed, f"{_title(state.key)} ({state.key.kind})"
+    subject = f"{subject} has the limit {state.words}{' for each key' if state.is_all else ''}"
+    if row is None:
+        return f"{subject}, as declared."
+    by = f" by {row.changed_by}" if row.changed_by else ""
+    declared = "" if state.declared is None else f" in place of {state.declared:,}"
+    of = "" if state.is_own else " for all keys"
+    reason = f" Reason: {row.reason.removesuffix('.')}." if row.reason else ""
+    return f"{subject}{declared}, set{of}{by} {duration(state.now - row.changed_at)} ago.{reason}"
+
+
+def _line(state: KeyState) -> tuple[object, ...]:
+    left = "–" if state.left is None else f"{state.left:,}"
+    waited = "–" if state.blocked_for is None else duration(state.blocked_for)
+    active = "–" if state.is_all else state.active
+    each = " each" if state.is_all else ""
+    return _title(state.key), state.key.kind, f"{state.words}{each}", state.blocked, active, left, waited
+
+
+def _as_json(state: KeyState) -> dict[str, Any]:
+    row = state.changed
+    counts = {"blocked": state.blocked, "active": state.active}
+    return {
+        "backend": state.backend,
+        "kind": state.key.kind,
+        "key": state.key.stored,
+        "name": state.key.name,
+        "is_all_keys": state.is_all,
+        "number": state.number,
+        "declared": state.declared,
+        "per_seconds": state.seconds,
+        **{name: count.number for name, count in counts.items()},
+        "at_least": [name for name, count in counts.items() if count.is_more],
+        "left": state.left,
+        "blocked_seconds": None if state.blocked_for is None else state.blocked_for.total_seconds(),
+        "is_adjustable": state.is_adjustable,
+        "is_own_number": state.is_own,
+        **{name: None if row is None else getattr(row, name) for name in ("changed_by", "reason", "changed_at")},
+    }
