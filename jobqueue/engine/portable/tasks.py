@@ -77,9 +77,10 @@ class Tasks(Part):
         Waits for a concurrent insert of the same key.
         """
         with self.db.transaction():
-            return self.insert_unique(rows)
+            has_keys = any(row.key is not None for row in rows)
+            return self._insert_unique(rows) if has_keys else self.insert(rows)
 
-    def insert_unique(self, rows: Sequence[NewTask]) -> list[Enqueued]:
+    def _insert_unique(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         """Insert rows, and do what each wants if its key is taken. Waits for other sessions with the same keys."""
         reserved = self._reserve([row for row in rows if row.unique_for_seconds is not None])
         new = [row for row in rows if row.id not in reserved]

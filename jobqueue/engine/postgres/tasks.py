@@ -54,9 +54,10 @@ class PostgresTasks(Tasks):
     db: PostgresDatabase
 
     def enqueue(self, rows: Sequence[NewTask]) -> list[Enqueued]:
-        if len(rows) > ENQUEUE_BATCH or any(is_particular(row) for row in rows):
+        keyed = [row for row in rows if row.key is not None]
+        if len(rows) > ENQUEUE_BATCH or any(is_particular(row) for row in keyed):
             return super().enqueue(rows)
-        with self.db.read_committed() if any(row.key is not None for row in rows) else nullcontext():
+        with self.db.read_committed() if keyed else nullcontext():
             return self.insert(rows)
 
     def insert(self, rows: Sequence[NewTask]) -> list[Enqueued]:
