@@ -66,6 +66,18 @@ class TestConcurrency:
 
         assert statuses(bench, low, high) == ["BLOCKED", "READY"]
 
+    def test_admitted_task_does_not_overtake_another_key(self, bench: Bench) -> None:
+        first, second = limited(bench, key="imports:anna"), limited(bench, key="imports:anna")
+        other = limited(bench, key="imports:bob")
+        bench.engine.admit()
+        (claimed,) = bench.claim(limit=1)
+        assert claimed.id == first
+
+        bench.commit(outcome(claimed, Status.SUCCESSFUL))
+        bench.engine.admit()
+
+        assert bench.claim_ids() == [other, second]
+
     @pytest.mark.parametrize("status", [Status.SUCCESSFUL, Status.FAILED, Status.CANCELLED])
     def test_end_lets_the_next_task_run(self, bench: Bench, status: Status) -> None:
         _, second = limited(bench), limited(bench)

@@ -9,9 +9,9 @@ from itertools import chain
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Case, F, Q, Value, When
+from django.db.models import Case, Q, Value, When
 
-from jobqueue.engine.clock import Clock
+from jobqueue.engine.clock import Clock, rank_from
 from jobqueue.engine.portable.database import Part
 from jobqueue.failpoints import failpoint
 from jobqueue.limits import AFTER_SEPARATOR, SEPARATOR, split_key
@@ -179,10 +179,9 @@ class Admissions(Part):
             counts = of_key.live().filter(Q(status__in=[Status.READY, Status.RUNNING]) | Q(keeps_slot=True))
             room = self._number(LimitKind.CONCURRENCY, key, declared) - counts.count()
             admitted = self._lock_best(waiting, room)
-            of_key.filter(pk__in=admitted).update(
-                keeps_slot=Case(When(rate_key__isnull=True, then=False), default=True),
-                status=Case(When(rate_key__isnull=True, then=Value(Status.READY.value)), default=F("status")),
-            )
+            chosen = of_key.filter(pk__in=admitted)
+            chosen.filter(rate_key__isnull=True).update(**self._ready())
+            chosen.filter(rate_key__isnull=False).update(keeps_slot=True)
             rows = self.db.tasks.filter(pk__in=admitted)
             queues.update(rows.ready().values_list("queue_name", flat=True))
             again = {(LimitKind.RATE, key) for key in _values(rows.blocked(), "rate_key")}
@@ -218,11 +217,19 @@ class Admissions(Part):
             admitted = self._lock_best(waiting, room)
             self._record_starts(key, self.db.tasks.filter(pk__in=admitted, last_attempted_at__gt=since), seconds)
             queues.update(self.db.tasks.filter(pk__in=admitted).values_list("queue_name", flat=True))
-            of_key.filter(pk__in=admitted).update(status=Status.READY, keeps_slot=False)
+            of_key.filter(pk__in=admitted).update(**self._ready())
             if waiting.exists():
                 self._look_again_at(key, number, seconds, starts, now, was_locked=len(admitted) < room)
                 looks_again = True
         return Admitted(queues=queues, looks_again=looks_again)
+
+    def _ready(self) -> dict[str, Any]:
+        """
+        Return the new values of admitted tasks.
+
+        With its old rank, each of them would overtake tasks of other keys that became READY before it.
+        """
+        return {"status": Status.READY, "keeps_slot": False, "rank": rank_from(Clock(), self.db.options.aging)}
 
     def _look_again_at(
         self, key: str, number: int, seconds: float, starts: Sequence[datetime], now: datetime, *, was_locked: bool

@@ -1,8 +1,9 @@
 -- Let the best BLOCKED tasks of concurrency keys count, as many as there is room for.
 -- Return their queues and numbers, and one row without a queue if it has requested to look again.
--- Parameters: backend; keys, which this transaction has locked.
+-- Parameters: backend; keys, which this transaction has locked; aging: seconds per point of priority.
 -- Index: jobqueue_task_concurrency: one entry for each task that counts, one for each that is admitted.
 -- Locks: the admitted tasks FOR NO KEY UPDATE, skipping locked ones. If it skips one, it requests to look again.
+-- Why a new rank: with its old one, each admitted task would overtake tasks of other keys that became READY before it.
 -- The number of the next task holds, unless people have set one for the key or for its limit.
 WITH limited AS MATERIALIZED (
     SELECT asked.key, COALESCE(
@@ -43,7 +44,12 @@ best AS MATERIALIZED (
 ),
 admitted AS (
     UPDATE jobqueue_task AS task
-    SET keeps_slot = task.rate_key IS NOT NULL, status = CASE WHEN task.rate_key IS NULL THEN 'READY' ELSE 'BLOCKED' END
+    SET keeps_slot = task.rate_key IS NOT NULL,
+        status = CASE WHEN task.rate_key IS NULL THEN 'READY' ELSE 'BLOCKED' END,
+        rank = CASE WHEN task.rate_key IS NULL
+            THEN (SELECT clock_timestamp()) - make_interval(secs => task.priority * %(aging)s::float8)
+            ELSE task.rank
+        END
     WHERE task.id = ANY(ARRAY(SELECT id FROM best))
     RETURNING task.queue_name, task.status, task.rate_key
 ),

@@ -1,7 +1,8 @@
 -- Make the best BLOCKED tasks of rate keys READY, as many as their rate allows now.
 -- Return their queues and numbers, and one row without a queue if it has requested to look again.
--- Parameters: backend; keys, which this transaction has locked; group_size: tasks of a high limit are admitted in groups,
---   so that a window has this many; unstarted_seconds: when to look again while the tasks that count are READY.
+-- Parameters: backend; keys, which this transaction has locked; aging: seconds per point of priority; group_size: tasks
+--   of a high limit are admitted in groups, so that a window has this many; unstarted_seconds: when to look again while
+--   the tasks that count are READY.
 -- Index: jobqueue_task_rate, jobqueue_task_rate_start, jobqueue_ratestart_key: the starts of one window for each key.
 -- Locks: the admitted tasks FOR NO KEY UPDATE, skipping locked ones.
 -- What counts: starts within the window, by last_attempted_at; earlier starts of tasks that have started again since,
@@ -63,7 +64,9 @@ recorded AS (
     WHERE task.last_attempted_at > open.since
 ),
 admitted AS (
-    UPDATE jobqueue_task AS task SET status = 'READY', keeps_slot = FALSE
+    UPDATE jobqueue_task AS task
+    SET status = 'READY', keeps_slot = FALSE,
+        rank = (SELECT clock_timestamp()) - make_interval(secs => task.priority * %(aging)s::float8)
     WHERE task.id = ANY(ARRAY(SELECT id FROM best))
     RETURNING task.queue_name
 ),
