@@ -44,7 +44,7 @@ from jobqueue.executor.running.attempt import (
 )
 from jobqueue.executor.running.task_runner import declared_limits, poll, prepare, reject_by_database
 from jobqueue.executor.telemetry import events
-from jobqueue.models import Executor, InboxMessage, Queue, Task
+from jobqueue.models import AdmissionRequest, Executor, InboxMessage, KeyReservation, Queue, RateStart, Task
 from jobqueue.records import ClaimedTask, ClaimRequest, Status
 from jobqueue.serialization.ids import new_id
 from jobqueue.serialization.json import plain
@@ -108,7 +108,7 @@ def poll_once(task: TaskResult[..., Any] | Task | UUID | str, *, backend: str | 
 
 def advance(time: timedelta, *, schedules: bool = True, downtime: bool = False, backend: str = "default") -> None:
     """
-    Let time pass for the queue: timeouts, backoffs, expiries, heartbeats, retention and schedules.
+    Let time pass for the queue: timeouts, backoffs, expiries, rates, heartbeats, retention and schedules.
 
     The stored times move back, because the queue uses the database's clock. Times in the state of actors and in your
     models do not move. Schedules have a clock that stands still between two calls. Their ticks become tasks or are
@@ -118,8 +118,9 @@ def advance(time: timedelta, *, schedules: bool = True, downtime: bool = False, 
     if not isinstance(time, timedelta):
         raise TypeError(f"advance() takes a timedelta, such as timedelta(minutes=5), not {time!r}.")
     engine = engine_for(backend)
-    for model, where in (Task, "backend"), (InboxMessage, "task__backend"), (Executor, "backend"), (Queue, "backend"):
-        move_back(model._default_manager.using(engine.database).filter(**{where: backend}), time)
+    move_back(InboxMessage.objects.using(engine.database).filter(task__backend=backend), time)
+    for model in (Task, Executor, Queue, AdmissionRequest, RateStart, KeyReservation):
+        move_back(model._default_manager.using(engine.database).filter(backend=backend), time)
     if schedules:
         ScheduleTime(engine).advance(time, downtime=downtime)
 
@@ -193,13 +194,13 @@ class _Queue:
         return self._claim_ready() or (self._claim_ready() if self.wake() else None)
 
     def _claim_ready(self) -> ClaimedTask | None:
+        self.engine.admit()
         request = ClaimRequest(
             executor_id=self._executor_id,
             queues=self.engine.queues_in_use(),
             limit=1,
             limited=self.engine.limited_queues(),
         )
-        self.engine.admit()
         while claimed := self.engine.claim(request) or self.engine.claim_isolated(request):
             if not self.engine.admissions.apply(declared_limits(claimed)):
                 return claimed[0]
