@@ -106,9 +106,10 @@ def test_backend_of_two_words_gets_its_own_notifications() -> None:
     heard: list[str] = []
     engine: Any = SimpleNamespace(alias="two words")
     cancel, anything = partial(heard.append, "cancel"), partial(heard.append, "anything")
-    listener = Listener(engine, heard.append, cancel, lambda: None, anything, DatabaseState())
+    listener = Listener(engine, heard.append, cancel, heard.append, anything, DatabaseState())
 
-    for payload in ("two words emails", "two emails", "two words !cancel", "two words !probe-others", "two words "):
+    payloads = ("emails", "!cancel", "!probe-others", "", "!admit reports")
+    for payload in ("two emails", *(f"two words {each}" for each in payloads)):
         listener._pass_on(payload)
 
-    assert heard == ["emails", "cancel", ""]
+    assert heard == ["emails", "cancel", "", "reports"]
