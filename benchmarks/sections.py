@@ -313,8 +313,9 @@ def limits(arena: Arena, plan: Plan) -> Section:
         lowest, highest = min(side.rates), max(side.rates)
         lines.append(f"| {name} | {side.rate:,.0f} | {lowest:,.0f} to {highest:,.0f} | {share} | {cpu} |")
     chosen = [who.OURS_DEFAULT, who.OURS_LIMITED_NOTES]
-    body = f"""{plan.limited_jobs:,} jobs, or as many as end in {5 * plan.seconds:g} s. Nine in ten of {plan.front:,} rows are
-blocked tasks. procrastinate has locks. pgqueuer has a limit for each entrypoint. chancy has rates only, for each queue.
+    body = f"""{plan.limited_jobs:,} jobs, or as many as end in {5 * plan.seconds:g} s. Nine in ten of {plan.front:,}
+rows are blocked tasks. procrastinate has locks. pgqueuer has a limit for each entrypoint. chancy has rates only, for
+each queue.
 
 {chr(10).join(lines)}
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 import unittest
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jobqueue import testing
 from jobqueue.api.schedules import create
 from jobqueue.checks import check_schedules
 from jobqueue.declared_schedules import Declaration, declarations
+from jobqueue.engine import engine_for
+from jobqueue.models import Task
 from jobqueue.schedules.expressions import Every
 from tests.tasks import add
 
@@ -75,3 +79,64 @@ def test_how_to_tests_of_schedules_pass() -> None:
     unittest.defaultTestLoader.loadTestsFromTestCase(case).run(result)
 
     assert (result.testsRun, result.errors, result.failures) == (2, [], [])
+
+
+def number_ready() -> int:
+    """Return how many tasks an executor may run now."""
+    engine_for("default").admit()
+    return Task.objects.ready().count()
+
+
+@pytest.mark.django_db
+def test_how_to_rate_starts_ten_tasks_a_second() -> None:
+    found = run_example("Protect an API that allows ten calls a second", 1)
+    found["push_contact"].enqueue_many(((number,), {}) for number in range(15))
+    found["push_order"].enqueue_many(((number,), {}) for number in range(15))
+
+    assert [len(testing.run_until_idle()), Task.objects.blocked().count()] == [10, 20]
+    testing.advance(timedelta(seconds=1))
+    assert [len(testing.run_until_idle()), Task.objects.blocked().count()] == [10, 10]
+
+
+@pytest.mark.django_db
+def test_how_to_imports_run_one_at_a_time_for_each_customer() -> None:
+    found = run_example("Run one import per customer at a time", 1)
+    for customer in (1, 1, 1, 2):
+        found["import_orders"].enqueue(customer, "orders.csv")
+
+    assert number_ready() == 2
+    assert [polled.status for polled in testing.run_until_idle()] == ["SUCCESSFUL"] * 4
+
+
+@pytest.mark.django_db
+def test_how_to_customer_with_many_tasks_lets_others_in() -> None:
+    found = run_example("Keep one customer from crowding out the others", 1)
+    found["resize"].enqueue_many(((1, number), {}) for number in range(100))
+    found["export"].enqueue(1)
+    single = found["resize"].enqueue(2, 1)
+
+    assert number_ready() == 21
+    assert single.id in [str(polled.id) for polled in testing.run_until_idle()[:21]]
+
+
+@pytest.mark.django_db
+def test_how_to_ten_calls_with_one_key_become_one_task() -> None:
+    found = run_example("Send one mail where ten were asked for", 1)
+    for _ in range(10):
+        found["document_changed"](7)
+        testing.advance(timedelta(seconds=1))
+    assert testing.run_until_idle() == []
+    testing.advance(timedelta(seconds=30))
+    assert len(testing.run_until_idle()) == 1
+
+    found["document_changed"](7)
+    found["document_finished"](7)
+    assert len(testing.run_until_idle()) == 1
+
+    found["user_signed_up"](1)
+    assert len(testing.run_until_idle()) == 1
+    found["user_signed_up"](1)
+    assert testing.run_until_idle() == []
+    testing.advance(timedelta(days=1))
+    found["user_signed_up"](1)
+    assert len(testing.run_until_idle()) == 1
