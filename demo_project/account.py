@@ -20,6 +20,7 @@ from demo_project.photos.models import Album, ContactSheet, Photo
 from demo_project.tables import seconds, table
 from jobqueue.inspect.schedules import describe, recent_runs
 from jobqueue.models import Schedule, Task
+from jobqueue.records import FINAL
 
 Status = Task.Status
 
@@ -144,7 +145,7 @@ def figures(name: str, tasks: Sequence[Task]) -> tuple[str, ...]:
         for task in tasks
         if task.finished_at and task.last_attempted_at
     ]
-    later = sum(counts[status] for status in (Status.READY, Status.SCHEDULED, Status.SUSPENDED, Status.RUNNING))
+    later = sum(count for status, count in counts.items() if status not in FINAL)
     return (
         name,
         *map(str, (counts[Status.SUCCESSFUL], counts[Status.FAILED], later, attempts, retries)),

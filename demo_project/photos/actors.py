@@ -13,8 +13,9 @@ from django.utils import timezone
 
 from demo_project.photos import files, imaging, models, tasks
 from demo_project.photos.models import contact_sheet_path, original_file, thumbnail_path
-from jobqueue import Actor, Done, GiveUp, Kind, PollContext, Sleep, Spawn, Suspend, cancel
+from jobqueue import Actor, Concurrency, Done, GiveUp, Kind, PollContext, Sleep, Spawn, Suspend, cancel
 
+PICTURES_AT_ONCE = 10  # tasks of an album
 # Times between reminders. The last one repeats until the visitor decides.
 PATIENCE = (timedelta(seconds=30), timedelta(minutes=10), timedelta(days=1))
 ENDS = (Kind.CHILD_SUCCESSFUL, Kind.CHILD_FAILED, Kind.CHILD_CANCELLED)
@@ -59,7 +60,7 @@ class Album(Actor[AlbumState], queue_name="albums", priority=10, timeout=120):
     def poll(self, context: PollContext[AlbumState], album_id: str, photo_ids: list[str]) -> Any:
         state = context.state
         if state.pending is None:
-            return start(state, photo_ids)
+            return start(state, album_id, photo_ids)
         gather(state, context)
         for message in context.inbox.take(Publish, Discard):
             state.decision = state.decision or message.body
@@ -76,8 +77,11 @@ class Album(Actor[AlbumState], queue_name="albums", priority=10, timeout=120):
         return Suspend(timeout=patience(state))
 
 
-def start(state: AlbumState, photo_ids: Sequence[str]) -> list[Any]:
-    children = [Spawn(task, pk) for pk in photo_ids for task in (tasks.make_thumbnail, tasks.extract_facts)]
+def start(state: AlbumState, album_id: str, photo_ids: Sequence[str]) -> list[Any]:
+    """Start the tasks of the pictures. The limit keeps an album of a thousand pictures from delaying the others."""
+    limit = Concurrency(PICTURES_AT_ONCE, key=f"album-{album_id}", shared="albums")
+    of_picture = [task.using(concurrency=limit) for task in (tasks.make_thumbnail, tasks.extract_facts)]
+    children = [Spawn(task, pk) for pk in photo_ids for task in of_picture]
     state.pending = {str(child.id): child.args[0] for child in children}
     return [*children, Suspend()]
 

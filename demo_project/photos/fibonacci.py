@@ -23,6 +23,7 @@ SLOT = 36  # units of the drawing: the width of a leaf
 Status = Task.Status
 WORDS = {
     Status.READY: ("ready", "ready"),
+    Status.BLOCKED: ("ready", "waits for its turn"),
     Status.SCHEDULED: ("ready", "waits for a retry"),
     Status.RUNNING: ("running", "running"),
     Status.SUSPENDED: ("suspended", "suspended"),

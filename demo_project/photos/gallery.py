@@ -145,6 +145,8 @@ def in_words(task: Task) -> tuple[str, str]:
     match task.status:
         case Status.READY:
             return "waiting", "waits for an executor"
+        case Status.BLOCKED:
+            return "waiting", "waits for its turn"
         case Status.SCHEDULED if task.errors:
             return "retrying", f"{reason(task)}; try {tries + 1} of {task.max_attempts} {when(task.wake_at)}"
         case Status.SCHEDULED:
@@ -187,7 +189,7 @@ def summary() -> Summary:
     soon = Q(status=Status.SCHEDULED, wake_at__lte=now + SOON)
     # Tasks of schedules are no work of visitors, and there is always another one.
     counted = Task.objects.filter(schedule=None).aggregate(
-        waiting=Count("pk", filter=Q(status=Status.READY) | soon),
+        waiting=Count("pk", filter=Q(status__in=[Status.READY, Status.BLOCKED]) | soon),
         running=Count("pk", filter=Q(status=Status.RUNNING)),
         later=Count("pk", filter=Q(status=Status.SCHEDULED) & ~soon),
         suspended=Count("pk", filter=Q(status=Status.SUSPENDED)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from dataclasses import asdict
 from datetime import date, timedelta
@@ -14,11 +15,13 @@ from django.utils import timezone
 
 from demo_project.photos import files, http, imaging
 from demo_project.photos.models import Album, Photo, Report, thumbnail_path
-from jobqueue import Backoff, GiveUp, Retry, task
+from jobqueue import Backoff, Concurrency, Debounce, GiveUp, Rate, Retry, task
 
 FOLLOWERS = 24
 PROBE_SECONDS = 10
 IMPATIENT = Backoff(base=1.0, cap=10.0)
+FEED = "feed.json"
+FEED_PHOTOS = 20
 
 
 def original_of(photo_id: str) -> bytes:
@@ -56,9 +59,13 @@ def extract_facts(photo_id: str) -> dict[str, Any]:
     return facts
 
 
-@task(queue_name="webhooks", max_attempts=6, backoff=IMPATIENT, timeout=30)
+@task(queue_name="webhooks", max_attempts=6, backoff=IMPATIENT, timeout=30, rate=Rate(20, per=1))
 def notify(photo_id: str) -> dict[str, Any]:
-    """Notify the webhook of a photo. The event has a unique name, so a repeated call is harmless."""
+    """
+    Notify the webhook of a photo, which allows 20 calls a second.
+
+    The event has a unique name, so a repeated call is harmless.
+    """
     try:
         status = http.post(f"{settings.SITE_URL}/webhook/", {"event": f"photo {photo_id} uploaded"})
     except http.Refused as refused:
@@ -69,9 +76,9 @@ def notify(photo_id: str) -> dict[str, Any]:
     return {"status": status}
 
 
-@task(queue_name="webhooks", max_attempts=6, backoff=IMPATIENT, timeout=30)
+@task(queue_name="webhooks", max_attempts=6, backoff=IMPATIENT, timeout=30, concurrency=Concurrency(1))
 async def tell_followers(album_id: str) -> dict[str, Any]:
-    """Notify all followers at once. It takes as long as the slowest call, not the sum of all."""
+    """Notify all followers at once, of one album after the other. It takes as long as the slowest call."""
     began = time.monotonic()
     calls = (
         http.apost(f"{settings.SITE_URL}/followers/{number}/", {"album": album_id})
@@ -80,6 +87,20 @@ async def tell_followers(album_id: str) -> dict[str, Any]:
     notified = len(await asyncio.gather(*calls))
     await Album.objects.filter(pk=album_id).aupdate(followers_notified=notified)
     return {"notified": notified, "seconds": round(time.monotonic() - began, 2)}
+
+
+@task(queue_name="reports")
+def write_feed() -> dict[str, Any]:
+    """Write the names of the newest photos to a file."""
+    photos = Photo.objects.order_by("-uploaded_at")[:FEED_PHOTOS]
+    names = [photo.name for photo in photos]
+    files.put(FEED, json.dumps(names).encode())
+    return {"photos": len(names)}
+
+
+def update_feed() -> None:
+    """Write the feed soon. Many uploads within two seconds cause one task, at most ten seconds after the first."""
+    write_feed.using(key="feed", debounce=Debounce(2, max_wait=10)).enqueue()
 
 
 @task(queue_name="reports", atomic=True, allow_http=True, takes_context=True)

@@ -35,10 +35,11 @@ def receive(files: Sequence[UploadedFile[Any]]) -> Album:
 
 
 def enqueue_work(album: Album, photos: Sequence[Photo]) -> None:
-    """Enqueue the album's actor, which processes the pictures, and the tasks that notify others."""
+    """Enqueue the album's actor, which processes the pictures, the tasks that notify others, and the feed."""
     ids = [str(photo.pk) for photo in photos]
     album.task_id = UUID(actors.Album.enqueue(str(album.pk), ids).id)
     results = tasks.notify.enqueue_many([((pk,), {}) for pk in ids])
     for photo, result in zip(photos, results, strict=True):
         photo.notify_task_id = UUID(result.id)
     album.followers_task_id = UUID(tasks.tell_followers.enqueue(str(album.pk)).id)
+    tasks.update_feed()

@@ -53,13 +53,15 @@ def test_first_poll_spawns_both_tasks_of_every_photo():
 
     actions = poll(state)
 
-    assert actions == [
-        Spawn(tasks.make_thumbnail, "one"),
-        Spawn(tasks.extract_facts, "one"),
-        Spawn(tasks.make_thumbnail, "two"),
-        Spawn(tasks.extract_facts, "two"),
-        Suspend(),
+    *children, last = actions
+    assert [(child.target.task_type, child.args) for child in children] == [
+        (tasks.make_thumbnail.task_type, ("one",)),
+        (tasks.extract_facts.task_type, ("one",)),
+        (tasks.make_thumbnail.task_type, ("two",)),
+        (tasks.extract_facts.task_type, ("two",)),
     ]
+    assert {child.target.concurrency.key for child in children} == {"album-an-album"}
+    assert last == Suspend()
     assert state.pending == {str(child.id): child.args[0] for child in actions[:-1]}
 
 

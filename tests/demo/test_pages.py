@@ -33,7 +33,7 @@ def test_upload_saves_photos_and_enqueues_their_work(client):
     assert answer.status_code == 200
     assert "2 photos received." in answer.content.decode()
     queued = sorted(task.task_type.rpartition(".")[2] for task in Task.objects.all())
-    assert queued == ["Album", "notify", "notify", "tell_followers"]
+    assert queued == ["Album", "notify", "notify", "tell_followers", "write_feed"]
     album = Album.objects.get()
     photos = [str(photo.pk) for photo in album.photos.order_by("name")]
     assert Task.objects.get(pk=str(album.task_id)).args == [str(album.pk), photos]
@@ -108,7 +108,7 @@ def test_gallery_links_each_step_to_its_task_in_the_admin(client):
 
     for task in Task.objects.filter(Q(parent=album.task_id) | Q(pk=str(Photo.objects.get().notify_task_id))):
         assert reverse("admin:jobqueue_task_change", args=[task.pk]) in html
-    assert html.count("waits for an executor") == 3
+    assert html.count("waits for its turn") + html.count("waits for an executor") == 3
 
 
 def test_gallery_has_constant_number_of_queries(client):
