@@ -13,7 +13,7 @@ from django.core.files.storage import default_storage
 from demo_project.photos import actors, imaging, tasks
 from demo_project.photos.actors import PATIENCE, AlbumState, Discard, Publish
 from demo_project.photos.models import Album, ContactSheet, Photo
-from jobqueue import Kind, Spawn, Suspend, send
+from jobqueue import Kind, Suspend, send
 from jobqueue.models import InboxMessage, Task
 from jobqueue.testing import advance, context, message, poll_once, run_until_idle
 from tests.demo.pictures import picture
