@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from msgspec import Struct
 
@@ -20,6 +21,21 @@ COUNTERS = ("submitted", "completed", "failed", "retries", "dead", "lost")
 # A tick of a schedule became a task, or it was skipped for a reason.
 TICK_OUTCOMES = ("enqueued", *(str(reason) for reason in SkipReason))
 TICK_COUNTERS = tuple(f"ticks_{outcome}" for outcome in TICK_OUTCOMES)
+
+
+class Scope(StrEnum):
+    """What the counters of a period are about."""
+
+    BACKEND = "backend"
+    QUEUE = "queue"
+    TASK = "task"
+
+
+class Length(StrEnum):
+    """How long a counted period is."""
+
+    MINUTE = "minute"
+    HOUR = "hour"
 
 
 def bucket(seconds: float) -> int:

@@ -363,13 +363,12 @@ class Queue(models.Model):
 
 
 class Counter(models.Model):
-    """Counters of one task type in one queue: of one minute, or of all time if `minute` is null."""
+    """Counters of one task type in one queue, of all time."""
 
     id = models.BigAutoField(primary_key=True)
     backend = models.CharField(_("backend"), max_length=64)
     queue_name = models.CharField(_("queue"), max_length=128)
     task_type = models.CharField(_("task"), max_length=500)
-    minute = models.DateTimeField(_("minute"), null=True)
     submitted = models.BigIntegerField(_("submitted"), default=0)
     completed = models.BigIntegerField(_("completed"), default=0)
     failed = models.BigIntegerField(_("attempts failed"), default=0)
@@ -394,13 +393,46 @@ class Counter(models.Model):
         verbose_name_plural = _("counters")
         default_permissions = ()
         permissions = [("view_metrics", "Can see metrics over HTTP")]
-        constraints = [
-            unique("counter_total", "backend", "queue_name", "task_type", minute__isnull=True),
-            unique("counter_minute", "minute", "backend", "queue_name", "task_type", minute__isnull=False),
-        ]
+        constraints = [unique("counter_total", "backend", "queue_name", "task_type")]
 
     def __str__(self) -> str:
         return f"{self.task_type} in {self.queue_name}"
+
+
+class CounterPeriod(models.Model):
+    """
+    Counters of a minute or an hour: of a whole backend, of one queue, or of one task type.
+
+    A chart reads one row for each period, however many queues and task types there are.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    backend = models.CharField(max_length=64)
+    scope = models.CharField(max_length=8)  # a metrics.Scope
+    name = models.CharField(max_length=500)  # of the queue or the task type; empty for a backend
+    length = models.CharField(max_length=8)  # a metrics.Length
+    start = models.DateTimeField()
+    submitted = models.BigIntegerField(default=0)
+    attempts = models.BigIntegerField(default=0)
+    completed = models.BigIntegerField(default=0)
+    failed = models.BigIntegerField(default=0)
+    retries = models.BigIntegerField(default=0)
+    dead = models.BigIntegerField(default=0)
+    lost = models.BigIntegerField(default=0)
+    wait_seconds = models.FloatField(default=0.0)
+    run_seconds = models.FloatField(default=0.0)
+    waits = models.JSONField(default=list)
+    runs = models.JSONField(default=list)
+
+    class Meta:
+        db_table = "jobqueue_counterperiod"
+        default_permissions = ()
+        # The latest periods of all names; and pruning.
+        indexes = [index("counter_latest", "length", "start")]
+        constraints = [unique("counter_period", "backend", "scope", "name", "length", "start")]
+
+    def __str__(self) -> str:
+        return f"{self.scope} {self.name}: {self.length} from {self.start}"
 
 
 class CounterDelta(models.Model):

@@ -96,10 +96,8 @@ TICK_CONSTRAINTS = [
         name="jobqueue_scheduletick_outcome",
     ),
 ]
-COUNTER_CONSTRAINTS = [
-    unique("counter_total", "backend", "queue_name", "task_type", minute__isnull=True),
-    unique("counter_minute", "minute", "backend", "queue_name", "task_type", minute__isnull=False),
-]
+COUNTER_CONSTRAINTS = [unique("counter_total", "backend", "queue_name", "task_type")]
+PERIOD_CONSTRAINTS = [unique("counter_period", "backend", "scope", "name", "length", "start")]
 
 
 class Migration(migrations.Migration):
@@ -473,7 +471,6 @@ class Migration(migrations.Migration):
                 ("backend", models.CharField(max_length=64, verbose_name="backend")),
                 ("queue_name", models.CharField(max_length=128, verbose_name="queue")),
                 ("task_type", models.CharField(max_length=500, verbose_name="task")),
-                ("minute", models.DateTimeField(null=True, verbose_name="minute")),
                 ("submitted", models.BigIntegerField(default=0, verbose_name="submitted")),
                 ("completed", models.BigIntegerField(default=0, verbose_name="completed")),
                 ("failed", models.BigIntegerField(default=0, verbose_name="attempts failed")),
@@ -499,6 +496,34 @@ class Migration(migrations.Migration):
                 "permissions": [("view_metrics", "Can see metrics over HTTP")],
                 "verbose_name": "counter",
                 "verbose_name_plural": "counters",
+            },
+        ),
+        migrations.CreateModel(
+            name="CounterPeriod",
+            fields=[
+                ("id", ID),
+                ("backend", models.CharField(max_length=64)),
+                ("scope", models.CharField(max_length=8)),
+                ("name", models.CharField(max_length=500)),
+                ("length", models.CharField(max_length=8)),
+                ("start", models.DateTimeField()),
+                ("submitted", models.BigIntegerField(default=0)),
+                ("attempts", models.BigIntegerField(default=0)),
+                ("completed", models.BigIntegerField(default=0)),
+                ("failed", models.BigIntegerField(default=0)),
+                ("retries", models.BigIntegerField(default=0)),
+                ("dead", models.BigIntegerField(default=0)),
+                ("lost", models.BigIntegerField(default=0)),
+                ("wait_seconds", models.FloatField(default=0.0)),
+                ("run_seconds", models.FloatField(default=0.0)),
+                ("waits", models.JSONField(default=list)),
+                ("runs", models.JSONField(default=list)),
+            ],
+            options={
+                "constraints": PERIOD_CONSTRAINTS,
+                "db_table": "jobqueue_counterperiod",
+                "default_permissions": (),
+                "indexes": [index("counter_latest", "length", "start")],
             },
         ),
         migrations.CreateModel(

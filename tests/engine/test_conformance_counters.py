@@ -9,10 +9,11 @@ from uuid import uuid4
 
 import pytest
 from django.db import transaction
+from django.db.models import QuerySet
 
 from jobqueue.engine.clock import now_plus
 from jobqueue.metrics import COUNTERS, EDGES, Counted, bucket
-from jobqueue.models import Counter, CounterDelta
+from jobqueue.models import CounterDelta, CounterPeriod
 from jobqueue.records import Status
 from tests.engine.bench import ERROR, Bench, new, outcome
 from tests.factories import ago
@@ -22,10 +23,14 @@ pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 
 def counted(bench: Bench) -> Counted:
     """Return the counters of the only queue and task type."""
+    (found,) = counted_all(bench)
+    return found
+
+
+def counted_all(bench: Bench) -> list[Counted]:
     while bench.engine.aggregate_counters():
         pass
-    (found,) = bench.engine.counter_totals()
-    return found
+    return bench.engine.counter_totals()
 
 
 def numbers(bench: Bench) -> dict[str, int]:
@@ -209,32 +214,73 @@ def test_aggregate_counters_takes_up_to_limit_and_returns_count(bench: Bench) ->
     assert counted(bench).submitted == 3
 
 
-def test_totals_outlive_pruned_minutes(bench: Bench) -> None:
+def periods(bench: Bench, **columns: Any) -> QuerySet[CounterPeriod]:
+    rows = CounterPeriod.objects.using(bench.engine.database).order_by("length", "scope", "name", "start")
+    return rows.filter(backend=bench.engine.alias, **columns)
+
+
+def test_totals_outlive_pruned_periods(bench: Bench) -> None:
     succeeded(bench)
     before = counted(bench)
     bench.time_passes(2 * 86_400)
-    rows = Counter.objects.using(bench.engine.database)
-    rows.filter(minute__isnull=False).update(minute=now_plus(-2 * 86_400))
+    periods(bench).update(start=now_plus(-2 * 86_400))
 
     assert bench.engine.prune() == 1
 
     assert counted(bench) == before
-    assert not rows.filter(minute__isnull=False).exists()
+    assert {row.length for row in periods(bench)} == {"hour"}
 
 
-def test_each_minute_has_its_own_row(bench: Bench) -> None:
-    bench.add()
-    now = bench.engine.now()
-    CounterDelta.objects.using(bench.engine.database).update(at=now - timedelta(minutes=5))
-    bench.add()
+def test_hours_are_pruned_after_a_month(bench: Bench) -> None:
+    succeeded(bench)
+    counted(bench)
+    periods(bench).update(start=now_plus(-32 * 86_400))
+
+    bench.engine.prune()
+
+    assert not periods(bench).exists()
+
+
+def test_periods_have_rows_of_backend_queues_and_task_types(bench: Bench) -> None:
+    bench.engine.enqueue([new(queue_name=queue, task_type=name) for queue in "ab" for name in "xy"])
+    counted_all(bench)
+
+    for length in ("hour", "minute"):
+        rows = periods(bench, length=length).values_list("scope", "name", "submitted")
+        assert list(rows) == [
+            ("backend", "", 4),
+            ("queue", "a", 2),
+            ("queue", "b", 2),
+            ("task", "x", 2),
+            ("task", "y", 2),
+        ]
+
+
+def test_periods_count_attempts_and_their_times(bench: Bench) -> None:
+    failed(bench, Status.SCHEDULED)
+    succeeded(bench)
+    total = counted(bench)
+
+    for row in periods(bench):
+        assert (row.attempts, row.completed, row.failed, row.retries, row.dead) == (2, 1, 1, 1, 0)
+        assert (row.wait_seconds, row.run_seconds) == (total.wait_seconds, total.run_seconds)
+        assert (row.waits, row.runs) == (total.waits, total.runs)
+
+
+def test_each_minute_and_each_hour_has_its_own_row(bench: Bench) -> None:
+    noon = bench.engine.now().replace(hour=12, minute=0, second=0, microsecond=0)
+    deltas = CounterDelta.objects.using(bench.engine.database)
+    for seconds in (301, 359, 420, 3600):
+        bench.add()
+        deltas.filter(pk=deltas.latest("pk").pk).update(at=noon + timedelta(seconds=seconds))
     counted(bench)
 
-    minutes = Counter.objects.using(bench.engine.database).filter(minute__isnull=False).order_by("minute")
-    assert [row.submitted for row in minutes] == [1, 1]
-    first, second = (row.minute for row in minutes)
-    assert first is not None
-    assert second is not None
-    assert (second - first, second.second, second.microsecond) == (timedelta(minutes=5), 0, 0)
+    for length, expected in {
+        "minute": [(timedelta(minutes=5), 2), (timedelta(minutes=7), 1), (timedelta(hours=1), 1)],
+        "hour": [(timedelta(0), 3), (timedelta(hours=1), 1)],
+    }.items():
+        rows = periods(bench, length=length, scope="backend").values_list("start", "submitted")
+        assert [(start - noon, number) for start, number in rows] == expected
 
 
 def test_aggregate_counters_counts_each_backend_separately(bench: Bench) -> None:

@@ -55,7 +55,7 @@ def polls(snapshot: Snapshot) -> Iterator[str]:
 
 
 def counters(backend: SimulatedBackend) -> Iterator[str]:
-    rows = Counter.objects.filter(backend=backend.engine.alias, minute__isnull=True)
+    rows = Counter.objects.filter(backend=backend.engine.alias)
     deltas = CounterDelta.objects.filter(backend=backend.engine.alias)
     sums: dict[str, collections.Counter[str]] = {}
     row: Any

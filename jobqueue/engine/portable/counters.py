@@ -5,17 +5,17 @@ from __future__ import annotations
 import collections
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from itertools import zip_longest
+from itertools import product, zip_longest
 from typing import Any, NamedTuple
 
 from django.db import IntegrityError
-from django.db.models import Q
 
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.portable.database import Part
-from jobqueue.metrics import COUNTERS, EDGES, TICK_COUNTERS, Counted, bucket
-from jobqueue.models import Counter, CounterDelta, Task
+from jobqueue.metrics import COUNTERS, EDGES, TICK_COUNTERS, Counted, Length, Scope, bucket
+from jobqueue.models import Counter, CounterDelta, CounterPeriod, Task
 from jobqueue.records import NewTask, Outcome, Status
 from jobqueue.schedules.planning import Skipped
 from jobqueue.schedules.rows import ScheduleRow, queue_name_of
@@ -23,9 +23,43 @@ from jobqueue.schedules.rows import ScheduleRow, queue_name_of
 logger = logging.getLogger(__name__)
 
 AGGREGATE_BATCH = 10_000  # deltas
-MINUTES_KEPT_SECONDS = 86_400.0
-SUMS = (*COUNTERS, *TICK_COUNTERS, "wait_seconds", "run_seconds", "lateness_seconds")
-HISTOGRAMS = ("waits", "runs", "lateness")
+KEPT_SECONDS = {Length.MINUTE: 86_400.0, Length.HOUR: 31 * 86_400.0}
+Key = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of counters: the columns that identify a row, those that are added up, and the JSON lists of counts."""
+
+    model: type[Counter] | type[CounterPeriod]
+    key: tuple[str, ...]
+    sums: tuple[str, ...]
+    histograms: tuple[str, ...]
+
+    def key_of(self, row: Counter | CounterPeriod) -> Key:
+        return tuple(getattr(row, name) for name in self.key)
+
+    def add(self, row: Any, other: Any, histograms: Mapping[str, Sequence[int]]) -> None:
+        """Add the numbers of another row, or of deltas, to a row."""
+        for name in self.sums:
+            setattr(row, name, getattr(row, name) + getattr(other, name))
+        for name in self.histograms:
+            pairs = zip_longest(getattr(row, name), histograms[name], fillvalue=0)
+            setattr(row, name, [sum(pair) for pair in pairs])
+
+
+TOTALS = Table(
+    model=Counter,
+    key=("backend", "queue_name", "task_type"),
+    sums=(*COUNTERS, *TICK_COUNTERS, "wait_seconds", "run_seconds", "lateness_seconds"),
+    histograms=("waits", "runs", "lateness"),
+)
+PERIODS = Table(
+    model=CounterPeriod,
+    key=("backend", "scope", "name", "length", "start"),
+    sums=("submitted", "attempts", "completed", "failed", "retries", "dead", "lost", "wait_seconds", "run_seconds"),
+    histograms=("waits", "runs"),
+)
 
 
 class Summed(NamedTuple):
@@ -130,7 +164,7 @@ class Counters(Part):
 
     def aggregate_counters(self, limit: int = AGGREGATE_BATCH) -> int:
         """
-        Add the oldest deltas of all backends to the counters: of their minute, and of all time. Return how many.
+        Add the oldest deltas of all backends to the counters: of all time, and of their periods. Return how many.
 
         Does nothing while another session does this. Locks: the deltas, and the counters.
         """
@@ -140,7 +174,8 @@ class Counters(Part):
         try:
             with self.db.transaction():
                 taken = self._take_deltas(limit)
-                self._store(counters_of(taken))
+                self._add_to(TOTALS, totals_of(taken))
+                self._add_to(PERIODS, periods_of(taken))
         except IntegrityError as error:  # another session aggregated the same deltas first
             logger.info("counters.deferred error=%s", error)
             return 0
@@ -157,7 +192,7 @@ class Counters(Part):
                 backend=delta.backend,
                 queue_name=delta.queue_name,
                 task_type=delta.task_type,
-                **{name: getattr(delta, name) or 0 for name in (*SUMS, "attempts")},
+                **{name: getattr(delta, name) or 0 for name in (*TOTALS.sums, "attempts")},
                 wait_bucket=delta.wait_bucket,
                 run_bucket=delta.run_bucket,
                 lateness_bucket=delta.lateness_bucket,
@@ -165,71 +200,69 @@ class Counters(Part):
             for delta in deltas
         ]
 
-    def _store(self, counters: Sequence[Counter]) -> None:
-        """Replace stored counters by ones that include their numbers."""
-        if not counters:
+    def _add_to(self, table: Table, added: Mapping[Key, Any]) -> None:
+        """Replace stored counters by ones that include the added numbers."""
+        if not added:
             return
-        rows = Counter.objects.using(self.db.using)
-        candidates = rows.filter(
-            Q(minute__isnull=True) | Q(minute__in={counter.minute for counter in counters if counter.minute}),
-            queue_name__in={counter.queue_name for counter in counters},
-            task_type__in={counter.task_type for counter in counters},
-        )
-        new = {key_of(counter): counter for counter in counters}
-        stored = [row for row in candidates.select_for_update().order_by("pk") if key_of(row) in new]
+        rows = table.model._default_manager.using(self.db.using)
+        wanted = {f"{name}__in": {getattr(row, name) for row in added.values()} for name in table.key}
+        candidates = rows.filter(**wanted).select_for_update().order_by("pk")
+        stored = [row for row in candidates if table.key_of(row) in added]
         for row in stored:
-            add_row(new[key_of(row)], row, {name: getattr(row, name) for name in HISTOGRAMS})
+            table.add(added[table.key_of(row)], row, {name: getattr(row, name) for name in table.histograms})
         rows.filter(pk__in=[row.pk for row in stored])._raw_delete(self.db.using)
-        rows.bulk_create(counters)
+        rows.bulk_create(added.values())
 
     def counter_totals(self) -> list[Counted]:
         """Return the counters of this backend, of all time. Locks: none."""
-        rows = Counter.objects.using(self.db.using).filter(backend=self.db.backend, minute__isnull=True)
+        rows = Counter.objects.using(self.db.using).filter(backend=self.db.backend)
         return [
             Counted(
                 queue_name=row.queue_name,
                 task_type=row.task_type,
-                **{name: getattr(row, name) for name in (*SUMS, *HISTOGRAMS)},
+                **{name: getattr(row, name) for name in (*TOTALS.sums, *TOTALS.histograms)},
             )
             for row in rows.order_by("queue_name", "task_type")
         ]
 
-    def prune_minutes(self, limit: int) -> None:
-        """Delete old minutes. The counters of all time include them."""
-        rows = Counter.objects.using(self.db.using)
-        old = rows.filter(minute__isnull=False, minute__lt=now_plus(-MINUTES_KEPT_SECONDS)).order_by("minute")
-        rows.filter(pk__in=list(old.values_list("pk", flat=True)[:limit]))._raw_delete(self.db.using)
+    def prune_periods(self, limit: int) -> None:
+        """Delete old minutes and hours, up to ten times `limit`: each task type has one in each minute."""
+        rows = CounterPeriod.objects.using(self.db.using)
+        for length, seconds in KEPT_SECONDS.items():
+            old = rows.filter(length=length, start__lt=now_plus(-seconds)).order_by("start")
+            rows.filter(pk__in=list(old.values_list("pk", flat=True)[: 10 * limit]))._raw_delete(self.db.using)
 
 
-def counters_of(taken: Iterable[Summed]) -> list[Counter]:
-    """Add up deltas, by minute and in all."""
-    counters: dict[tuple[object, ...], Counter] = {}
+def totals_of(taken: Iterable[Summed]) -> dict[Key, Counter]:
+    """Add up deltas by queue and task type."""
+    counters: dict[Key, Counter] = {}
     for summed in taken:
-        for minute in (summed.minute, None):
-            counter = Counter(
-                backend=summed.backend, queue_name=summed.queue_name, task_type=summed.task_type, minute=minute
-            )
-            histograms = {
-                "waits": histogram(summed.wait_bucket, summed.attempts),
-                "runs": histogram(summed.run_bucket, summed.attempts),
-                "lateness": histogram(summed.lateness_bucket, summed.ticks_enqueued),
-            }
-            add_row(counters.setdefault(key_of(counter), counter), summed, histograms)
-    return list(counters.values())
+        row = Counter(backend=summed.backend, queue_name=summed.queue_name, task_type=summed.task_type)
+        TOTALS.add(counters.setdefault(TOTALS.key_of(row), row), summed, histograms_of(summed))
+    return counters
+
+
+def periods_of(taken: Iterable[Summed]) -> dict[Key, CounterPeriod]:
+    """Add up deltas by minute and by hour, for each backend, queue and task type."""
+    counters: dict[Key, CounterPeriod] = {}
+    for summed in taken:
+        histograms = histograms_of(summed)
+        names = {Scope.BACKEND: "", Scope.QUEUE: summed.queue_name, Scope.TASK: summed.task_type}
+        starts = {Length.MINUTE: summed.minute, Length.HOUR: summed.minute.replace(minute=0)}
+        for (scope, name), (length, start) in product(names.items(), starts.items()):
+            row = CounterPeriod(backend=summed.backend, scope=scope, name=name, length=length, start=start)
+            PERIODS.add(counters.setdefault(PERIODS.key_of(row), row), summed, histograms)
+    return counters
+
+
+def histograms_of(summed: Summed) -> dict[str, list[int]]:
+    return {
+        "waits": histogram(summed.wait_bucket, summed.attempts),
+        "runs": histogram(summed.run_bucket, summed.attempts),
+        "lateness": histogram(summed.lateness_bucket, summed.ticks_enqueued),
+    }
 
 
 def histogram(at: int | None, number: int) -> list[int]:
     """Return the counts of all buckets for a number in one bucket."""
     return [number if place == at else 0 for place in range(len(EDGES) + 1)]
-
-
-def add_row(counter: Counter, row: Counter | Summed, histograms: Mapping[str, Sequence[int]]) -> None:
-    for name in SUMS:
-        setattr(counter, name, getattr(counter, name) + getattr(row, name))
-    for name, counts in histograms.items():
-        pairs = zip_longest(getattr(counter, name), counts, fillvalue=0)
-        setattr(counter, name, [sum(pair) for pair in pairs])
-
-
-def key_of(counter: Counter) -> tuple[object, ...]:
-    return counter.backend, counter.queue_name, counter.task_type, counter.minute

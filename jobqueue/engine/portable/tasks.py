@@ -392,7 +392,7 @@ class Tasks(Part):
         """
         Delete ended tasks older than RETENTION, their messages first.
 
-        Executors, fallback heartbeats and counted minutes are deleted after a day.
+        Executors, fallback heartbeats and the counters of minutes are deleted after a day, those of hours after 31.
 
         Return the number of deleted tasks. limit: per status. Does nothing while another session prunes.
         Locks: the rows FOR UPDATE, skipping locked ones: a task stays while a sender locks it.
@@ -404,7 +404,7 @@ class Tasks(Part):
             silent = self.db.with_lock(self.db.executors.filter(heartbeat__lt=old), no_key=False)
             self.db.executors.filter(pk__in=[row.pk for row in silent.only("pk")]).delete()
             FallbackHeartbeat.objects.using(self.db.using).filter(at__lt=old).delete()
-            self.counters.prune_minutes(limit)
+            self.counters.prune_periods(limit)
             self.admissions.prune(limit)
             kept = self.db.options.retention.items()
             count = sum(self.prune_status(status, seconds, limit) for status, seconds in kept if seconds is not None)

@@ -101,7 +101,7 @@ COMMENT ON TABLE jobqueue_queue IS 'Pauses and limits of queues. A queue without
 COMMENT ON COLUMN jobqueue_queue.resume_at IS 'When the pause ends by itself. NULL: never.';
 COMMENT ON COLUMN jobqueue_queue.max_running IS 'Concurrency limit over all executors. NULL: no limit.';
 COMMENT ON TABLE jobqueue_counter IS
-$$Counters by backend, queue and task type: of one minute, kept for a day, or of all time where minute is NULL.
+$$Counters by backend, queue and task type, of all time.
 
 Executors add the rows of jobqueue_counterdelta every few seconds. Pruning tasks does not change the counters.
 submitted: tasks created. completed: tasks that ended SUCCESSFUL. failed: attempts that failed. retries: failed attempts
@@ -110,8 +110,13 @@ that became a task. ticks_overlap, ticks_paused, ticks_missed, ticks_key: ticks 
 wait_seconds: sum of the times from READY to the claim. run_seconds: sum of the times that attempts ran.
 lateness_seconds: sum of the times from the moment when a tick was due to its task. waits, runs, lateness: histograms of
 these times, JSON arrays.$$;
+COMMENT ON TABLE jobqueue_counterperiod IS
+$$Counters of a minute, kept for a day, or of an hour, kept for 31 days. The pages of the admin read them.
+
+scope: backend, queue or task. name: of the queue or the task type; empty for a whole backend. attempts: how many ended.
+The other columns are those of jobqueue_counter.$$;
 COMMENT ON TABLE jobqueue_counterdelta IS
-    'What a transaction adds to jobqueue_counter. Rows are only inserted: no transaction waits for another. NULL is 0. '
+    'What a transaction adds to the counters. Rows are only inserted: no transaction waits for another. NULL is 0. '
     'attempts: how many fell into wait_bucket and run_bucket, which are indexes into waits and runs. '
     'ticks_enqueued: how many fell into lateness_bucket.';
 
