@@ -2,7 +2,7 @@
 The queue in Django's admin. Rows are read-only, and actions call the API.
 
 `tasks` is the task list with its bulk actions, on the fast change list of `task_list` and `filters`. `task_page` is one
-task. `schedules`, `queues` and `executors` are the other pages, `base` has what all of them need.
+task. `schedules`, `queues`, `limits` and `executors` are the other pages, `base` has what all of them need.
 
 `schedules` is the list of schedules, `schedule_page` is one of them. `schedule_editor` has the pages of the form, which
 is `schedule_form` with `timing_form` (when it runs) and `argument_fields` (the arguments of the task).
@@ -19,15 +19,17 @@ def register() -> None:
     from django.contrib import admin
 
     from jobqueue.admin.executors import ExecutorAdmin
+    from jobqueue.admin.limits import LimitAdmin
     from jobqueue.admin.queues import QueueAdmin
     from jobqueue.admin.schedules import ScheduleAdmin
     from jobqueue.admin.tasks import TaskAdmin
-    from jobqueue.models import Executor, Queue, Schedule, Task
+    from jobqueue.models import Executor, Limit, Queue, Schedule, Task
 
     admin.site.register(Task, TaskAdmin)
     admin.site.register(Executor, ExecutorAdmin)
     admin.site.register(Queue, QueueAdmin)
     admin.site.register(Schedule, ScheduleAdmin)
+    admin.site.register(Limit, LimitAdmin)
 
 
 try:

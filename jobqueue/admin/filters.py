@@ -18,6 +18,7 @@ from jobqueue.api import aliases, declared_queues
 from jobqueue.engine import engine_for
 from jobqueue.inspect.backends import backends_on
 from jobqueue.inspect.formatting import short_id, short_type
+from jobqueue.inspect.limits import Key
 from jobqueue.inspect.selection import to_id
 from jobqueue.models import Queue, Schedule, Task
 from jobqueue.templatetags.jobqueue_admin import breakable
@@ -104,6 +105,20 @@ class ScheduleFilter(ColumnFilter):
             return []
         rows = Schedule.objects.using(database_for(request)).filter(pk=to_id(chosen))
         return [(chosen, rows.values_list("name", flat=True).first() or chosen)]
+
+
+class LimitFilter(ColumnFilter):
+    """Set by links on the pages of limits and tasks; shown only while it is set. The live tasks of a key."""
+
+    title = _("limit")
+    parameter_name = "limit"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
+        chosen = self.value()
+        if not chosen:
+            return []
+        key = Key.parse(chosen)
+        return [(chosen, key.title if key else chosen)]
 
 
 def with_chosen(names: set[str], chosen: str | None) -> list[str]:

@@ -19,7 +19,15 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from jobqueue import bulk_actor
 from jobqueue.admin.base import database_for, permission
-from jobqueue.admin.filters import BackendFilter, ParentFilter, QueueFilter, ScheduleFilter, StatusFilter, TaskFilter
+from jobqueue.admin.filters import (
+    BackendFilter,
+    LimitFilter,
+    ParentFilter,
+    QueueFilter,
+    ScheduleFilter,
+    StatusFilter,
+    TaskFilter,
+)
 from jobqueue.admin.task_list import TaskChangeList, read_rows
 from jobqueue.admin.task_page import TaskPage, level_of
 from jobqueue.inspect import audit_log
@@ -58,7 +66,7 @@ class RateForm(forms.Form):
 class TaskAdmin(TaskPage):
     list_display = ("state", "name", "queue_name", "priority", "tries", "time", "error")
     list_display_links = ("name",)
-    list_filter = (StatusFilter, QueueFilter, TaskFilter, BackendFilter, ParentFilter, ScheduleFilter)
+    list_filter = (StatusFilter, QueueFilter, TaskFilter, BackendFilter, ParentFilter, ScheduleFilter, LimitFilter)
     list_per_page = 100
     search_fields = ("pk",)
     search_help_text = gettext_lazy("Task id (or its first characters), or key:<key>")

@@ -78,13 +78,23 @@ def write_start(request: HttpRequest, action: BulkAction, number: int, task_id: 
     _write(request, [(Task, task_id, str(task_id), message)], is_new=True)
 
 
+def write_of(request: HttpRequest, model: type[Model], pk: str, title: str, message: str) -> None:
+    """Log a change of something that may have no row. pk: what names it in the address of its page."""
+    _write(request, [(model, pk, title, message)])
+
+
 def entries_of(row: Model) -> list[LogEntry]:
     """Return the manual actions on a row, newest first; none on a site without the admin."""
+    return entries(type(row), row.pk)
+
+
+def entries(model: type[Model], pk: object) -> list[LogEntry]:
+    """Return the manual actions on what a primary key names."""
     if not apps.is_installed("django.contrib.admin"):
         return []
     from django.contrib.admin.models import LogEntry
     from django.contrib.contenttypes.models import ContentType
 
-    content_type = ContentType.objects.get_for_model(type(row))
-    entries = LogEntry.objects.filter(content_type=content_type, object_id=str(row.pk)).select_related("user")
-    return list(entries.order_by("-action_time")[:SHOWN])
+    content_type = ContentType.objects.get_for_model(model)
+    found = LogEntry.objects.filter(content_type=content_type, object_id=str(pk)).select_related("user")
+    return list(found.order_by("-action_time")[:SHOWN])

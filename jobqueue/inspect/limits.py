@@ -7,7 +7,7 @@ read for the keys of one page.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -63,6 +63,17 @@ class Key:
         """The key itself, or the last part of the name if the limit has no keys."""
         return self.own or short_type(self.name)
 
+    @property
+    def text(self) -> str:
+        """What an address contains: the kind, a colon, and the key as rows store it."""
+        return f"{self.kind}{SEPARATOR}{self.stored}"
+
+    @classmethod
+    def parse(cls, text: str) -> Key | None:
+        """Read the text of an address; None for another text."""
+        kind, _, stored = text.partition(SEPARATOR)
+        return cls(LimitKind(kind), stored) if kind in KINDS and SEPARATOR in stored else None
+
 
 @dataclass(frozen=True, slots=True)
 class ListedKey:
@@ -108,6 +119,15 @@ class KeyState:
     next_look_at: datetime | None = None
 
     @property
+    def id(self) -> str:
+        """What names the key in the log and in the address of its page. Most keys have no row."""
+        return f"{self.backend}{SEPARATOR}{self.key.text}"
+
+    @property
+    def title(self) -> str:
+        return self.key.title
+
+    @property
     def is_rate(self) -> bool:
         return self.key.kind is LimitKind.RATE
 
@@ -131,6 +151,14 @@ class KeyState:
     @property
     def blocked_for(self) -> timedelta | None:
         return None if self.blocked_since is None else self.now - self.blocked_since
+
+
+def parse_key(text: str, backends: Iterable[str]) -> tuple[str, Key] | None:
+    """Return the backend and the key that an id names; None for another text."""
+    for backend in backends:
+        if text.startswith(f"{backend}{SEPARATOR}") and (key := Key.parse(text.removeprefix(f"{backend}{SEPARATOR}"))):
+            return backend, key
+    return None
 
 
 def rate_words(number: int, seconds: float) -> str:

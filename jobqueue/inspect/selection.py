@@ -6,7 +6,7 @@ A list first finds the keys of a page, then reads their rows.
 | strategy | used if | what is read |
 |---|---|---|
 | index order | one index has all filters and the order of the list | the keys up to the page |
-| all keys | an index has the filter in another order: READY, RUNNING, parent, schedule, key | CAP keys, sorted here |
+| all keys | another order: READY, BLOCKED, RUNNING, parent, schedule, limit, key | CAP keys, sorted here |
 | window | a filter has no index | the newest WINDOW tasks, or WINDOW_OF_STATUS of the status; the page says so |
 
 A list with more than CAP keys falls back from the second strategy to the others. At 3 million rows, walking the primary
@@ -26,7 +26,9 @@ from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
+from jobqueue.engine.portable.admissions import INDEXED, of_limit
 from jobqueue.inspect.backends import backends_on
+from jobqueue.inspect.limits import Key
 from jobqueue.inspect.queries import CAP, Count, count_of_status, count_or_estimate, status_condition
 from jobqueue.models import ScheduleTick, Task, TaskQuerySet
 from jobqueue.records import FINAL, Status
@@ -38,7 +40,8 @@ WINDOW_OF_STATUS = 10_000
 
 HEX = re.compile(r"[0-9a-f]{1,32}")
 # Filters by the row that tasks belong to, the first one first.
-GROUPS = ("parent", "schedule")
+GROUPS = ("parent", "schedule", "limit")
+WITH_STATUS = {"limit": ("status",)}  # by group: the other filters that its index contains
 # By status: the other filters that its index contains, with their columns.
 ALSO_INDEXED: dict[str, dict[str, str]] = {
     Status.FAILED: {"task": "task_type"},
@@ -71,6 +74,12 @@ def of_schedule(text: str, database: str) -> Q:
     return Q(pk__in=ticks.order_by("-tick_at").values("task_id")[: CAP + 1])
 
 
+def of_limit_key(text: str, database: str) -> Q:
+    """Return the condition for the tasks that a limit counts, or that wait for it. text: its kind and a key."""
+    key = Key.parse(text)
+    return Q(pk__in=[]) if key is None else INDEXED[key.kind] & of_limit(key.kind, key.stored)
+
+
 FILTERS: Mapping[str, Callable[[str, str], Q]] = {
     "status": lambda text, _: status_condition(text),
     "queue": lambda text, _: Q(queue_name=text),
@@ -78,6 +87,7 @@ FILTERS: Mapping[str, Callable[[str, str], Q]] = {
     "backend": lambda text, _: Q(backend=text),
     "parent": of_parent,
     "schedule": of_schedule,
+    "limit": of_limit_key,
 }
 
 
@@ -172,7 +182,8 @@ class Selection:
         ids = self.search.ids
         for name in GROUPS:
             if name in self.filters:
-                return ids & FILTERS[name](self.filters[name], self.database)
+                status = status_condition(self.status) if self.status and name in WITH_STATUS else Q()
+                return ids & FILTERS[name](self.filters[name], self.database) & status
         if not self.status:
             return ids
         condition = ids & status_condition(self.status)
@@ -184,7 +195,7 @@ class Selection:
     def has_unindexed_filter(self) -> bool:
         """Whether a filter is set that `index_condition` does not contain."""
         group = next((name for name in GROUPS if name in self.filters), None)
-        indexed = {group} if group else {"status", *ALSO_INDEXED.get(self.status, {})}
+        indexed = {group, *WITH_STATUS.get(group, ())} if group else {"status", *ALSO_INDEXED.get(self.status, {})}
         if len(backends_on(self.database)) == 1:
             indexed.add("backend")
         return bool(self.filters.keys() - indexed)
@@ -197,7 +208,7 @@ class Selection:
     @property
     def needs_all_keys(self) -> bool:
         """Whether no index has the filter in the order of the list."""
-        if self.is_group or self.status in (Status.READY, Status.RUNNING):
+        if self.is_group or self.status in (Status.READY, Status.BLOCKED, Status.RUNNING):
             return True
         return self.status == Status.SUSPENDED and not self.has_one_backend
 

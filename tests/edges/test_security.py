@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.utils import quote
 from django.contrib.auth.models import Permission
 from django.db import connection
 from django.test import Client, TestCase
@@ -19,8 +20,8 @@ from django.urls import URLPattern, URLResolver, get_resolver
 
 from jobqueue import registry
 from jobqueue.admin.queues import FORMS
-from jobqueue.models import Executor, InboxMessage, Queue, Schedule, Task
-from tests.factories import ExecutorFactory, MessageFactory, QueueFactory, ScheduleFactory, TaskFactory
+from jobqueue.models import Executor, InboxMessage, Limit, Queue, Schedule, Task
+from tests.factories import ExecutorFactory, MessageFactory, QueueFactory, ScheduleFactory, TaskFactory, now
 from tests.http import person
 
 pytestmark = pytest.mark.slow
@@ -28,8 +29,8 @@ pytestmark = pytest.mark.slow
 PACKAGE = Path(__file__).parents[2] / "jobqueue"
 FILES = sorted(PACKAGE.rglob("*.py"))
 OPEN_TO_ALL = {"jobqueue:health", "jobqueue:live", "jobqueue:ready", "jobqueue:openapi"}  # to be read, by anybody
-ROWS = (Task, InboxMessage, Executor, Queue, Schedule)
-VIEWING = ("view_task", "view_executor", "view_queue", "view_schedule")
+ROWS = (Task, InboxMessage, Executor, Queue, Schedule, Limit)
+VIEWING = ("view_task", "view_executor", "view_queue", "view_schedule", "view_limit")
 PARAMETER = re.compile(r"<(?:\w+:)?(\w+)>")
 
 
@@ -56,12 +57,14 @@ def keys(db: None) -> dict[str, Any]:
     waiting = TaskFactory.create(suspended=True, task_type="tests.actors.Diary")
     MessageFactory.create(task_id=waiting.pk)
     TaskFactory.create(running=True)
+    Limit.objects.create(kind="concurrency", key="imports:", number=2, changed_at=now())
     return {
         "task": waiting.pk,
         "task_id": task.pk,
         "executor": ExecutorFactory.create().pk,
         "queue": QueueFactory.create(paused=True).pk,
         "schedule": ScheduleFactory.create().pk,
+        "limit": quote("default:concurrency:imports:"),
     }
 
 
@@ -82,7 +85,7 @@ def member(*permissions: str, **options: bool) -> Client:
 def test_addresses_are_found() -> None:
     assert {"admin:jobqueue_task_cancel", "admin:jobqueue_task_requeue", "admin:jobqueue_task_send"} <= set(IN_ADMIN)
     assert {"jobqueue:submit", "jobqueue:cancel", "jobqueue:messages"} <= set(OVER_HTTP)
-    assert {model for model in ROWS if admin.site.is_registered(model)} == {Task, Executor, Queue, Schedule}
+    assert {model for model in ROWS if admin.site.is_registered(model)} == {Task, Executor, Queue, Schedule, Limit}
 
 
 @pytest.mark.parametrize("name", IN_ADMIN)
@@ -150,6 +153,8 @@ REQUESTS = {
         )
         for name, permission in {"run": "run", "pause": "pause", "resume": "pause"}.items()
     },
+    "limit_set": ActionRequest("admin:jobqueue_limit_change", "change_limit", {"number": "3"}, on="limit"),
+    "limit_reset": ActionRequest("admin:jobqueue_limit_change", "change_limit", {"reset": "1"}, on="limit"),
 }
 # The preview of a form, and pages of Django's own. Of these, only those that create and delete schedules write.
 SHOWN = ("changelist", "add", "history", "delete", "change", "preview")
@@ -159,7 +164,7 @@ def test_every_action_of_the_admin_is_tried() -> None:
     registered: dict[Any, Any] = {model: admin.site._registry[model] for model in (Task, Executor, Queue, Schedule)}
     actions = {name for one in registered.values() for name in one.actions or ()}
     views = {name.removeprefix("admin:jobqueue_") for name in IN_ADMIN if not name.endswith(SHOWN)}
-    assert actions | views | {*FORMS, "schedule_add", "schedule_delete"} == REQUESTS.keys()
+    assert actions | views | {*FORMS, "schedule_add", "schedule_delete", "limit_set", "limit_reset"} == REQUESTS.keys()
 
 
 @pytest.mark.parametrize("action", REQUESTS.values(), ids=REQUESTS)

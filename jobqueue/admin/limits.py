@@ -1,0 +1,171 @@
+"""The keys of limits: what waits for them, the number that holds, and the form that changes it."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin.utils import quote, unquote
+from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
+from django.db import OperationalError
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from jobqueue import api as queue_api
+from jobqueue.admin.base import ReadOnlyAdmin
+from jobqueue.api import limits as api
+from jobqueue.engine import engine_for
+from jobqueue.exceptions import JobQueueError
+from jobqueue.inspect import audit_log
+from jobqueue.inspect.limits import KeyState, kind_words, list_keys, parse_key, read_keys
+from jobqueue.limits import MAX_LIMIT
+from jobqueue.models import Limit
+
+KEYS_PER_PAGE = 25
+MAX_SEARCH_CHARACTERS = 560
+
+
+class NumberForm(forms.Form):
+    """A number in place of the declared one, and why."""
+
+    number = forms.IntegerField(
+        label=gettext_lazy("Limit"),
+        min_value=1,
+        max_value=MAX_LIMIT,
+        help_text=gettext_lazy("At least 1. To run no tasks, pause their queue."),
+    )
+    reason = forms.CharField(label=gettext_lazy("Reason"), max_length=255, required=False)
+
+    def describe(self) -> str:
+        """Return it for the log."""
+        number, reason = f"{self.cleaned_data['number']:,}", self.cleaned_data["reason"]
+        if reason:
+            return _("Limit set to %(number)s. Reason: %(reason)s") % {"number": number, "reason": reason}
+        return _("Limit set to %(number)s.") % {"number": number}
+
+
+class LimitAdmin(ReadOnlyAdmin):
+    """The list and the pages of keys. Most of them have no row: a row is a number that people have set."""
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponseNotAllowed(["GET"])
+        aliases = queue_api.aliases()
+        backend = request.GET.get("backend", "")
+        backend = backend if backend in aliases else next(iter(aliases), "")
+        kind = next((kind for kind in api.KINDS if kind == request.GET.get("kind")), None)
+        text = request.GET.get("q", "").replace("\x00", "").strip()[:MAX_SEARCH_CHARACTERS]
+        listing = list_keys(engine_for(backend), kind, text) if backend else None
+        page = Paginator(listing.keys if listing else [], KEYS_PER_PAGE).get_page(request.GET.get("p"))
+        states = read_keys(engine_for(backend).database, backend, [one.key for one in page]) if backend else []
+        filters = {name: value for name, value in (("q", text), ("kind", kind), ("backend", backend)) if value}
+        return self.page(
+            request,
+            "limit/change_list",
+            title=_("Limits"),
+            lines=[(state, self._address(state), self._tasks_of(state)) for state in states],
+            keys=page,
+            partial=listing.partial if listing else (),
+            kinds=[(kind, kind_words(kind)) for kind in api.KINDS],
+            kind=kind,
+            text=text,
+            query=urlencode(filters),
+            backend=backend,
+            backends=aliases if len(aliases) > 1 else [],
+        )
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show a key. POST sets its number, or resets it."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        found = parse_key(unquote(object_id), queue_api.aliases())
+        if found is None:
+            self.message_user(request, _("Unknown limit %(id)s.") % {"id": unquote(object_id)}, messages.WARNING)
+            return HttpResponseRedirect(reverse(f"{self.admin_site.name}:jobqueue_limit_changelist"))
+        backend, key = found
+        (state,) = read_keys(engine_for(backend).database, backend, [key])
+        if request.method == "POST":
+            if not request.user.has_perm("jobqueue.change_limit"):
+                raise PermissionDenied
+            if "reset" in request.POST:
+                return self._reset(request, state)
+            return self._set(request, state)
+        return self._show(request, state, NumberForm(initial={"number": state.number}))
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Lead to the page of the key, which has its history."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:jobqueue_limit_change", args=[object_id]))
+
+    def _show(self, request: HttpRequest, state: KeyState, form: NumberForm) -> HttpResponse:
+        may_change = request.user.has_perm("jobqueue.change_limit")
+        return self.page(
+            request,
+            "limit/detail",
+            title=state.title,
+            state=state,
+            kind=kind_words(state.key.kind),
+            tasks=self._tasks_of(state),
+            form=form if may_change and (state.is_adjustable or form.is_bound) else None,
+            may_change=may_change,
+            log=audit_log.entries(Limit, state.id),
+        )
+
+    def _set(self, request: HttpRequest, state: KeyState) -> HttpResponse:
+        form = NumberForm(request.POST)
+        if form.is_valid():
+            try:
+                api.set_number(
+                    state.key.kind,
+                    state.key.stored,
+                    form.cleaned_data["number"],
+                    by=request.user.get_username()[:150],
+                    reason=form.cleaned_data["reason"],
+                    backend=state.backend,
+                )
+            except (JobQueueError, ValueError) as error:
+                form.add_error(None, str(error))
+            except OperationalError:  # lock timeout
+                text = _("Nothing was changed: another transaction has locked the limit. Try again in a moment.")
+                form.add_error(None, text)
+            else:
+                return self._changed(request, state, form.describe())
+        return self._show(request, state, form)
+
+    def _reset(self, request: HttpRequest, state: KeyState) -> HttpResponse:
+        if api.reset_number(state.key.kind, state.key.stored, backend=state.backend):
+            return self._changed(request, state, _("Reset to the declared limit."))
+        self.message_user(request, _("The key had no limit of its own."), messages.WARNING)
+        return HttpResponseRedirect(self._address(state))
+
+    def _changed(self, request: HttpRequest, state: KeyState, words: str) -> HttpResponse:
+        audit_log.write_of(request, Limit, state.id, state.title, words)
+        # Django's page capitalizes the first word, so the key must not come first.
+        text = _("Limit %(key)s: %(words)s") % {"key": state.title, "words": words}
+        self.message_user(request, text, messages.SUCCESS)
+        return HttpResponseRedirect(self._address(state))
+
+    def _address(self, state: KeyState) -> str:
+        return address_of(state, self.admin_site.name)
+
+    def _tasks_of(self, state: KeyState) -> str:
+        """Return the address of the tasks of a key in the list."""
+        query = urlencode({"limit": state.key.text, "backend": state.backend})
+        return f"{reverse(f'{self.admin_site.name}:jobqueue_task_changelist')}?{query}"
+
+
+def address_of(state: KeyState, site: str = "admin") -> str:
+    """Return the address of a key's page."""
+    return reverse(f"{site}:jobqueue_limit_change", args=[quote(state.id)])

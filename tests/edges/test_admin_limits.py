@@ -1,0 +1,217 @@
+"""The admin's pages of limits, and the filter of tasks by a key."""
+
+import re
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.admin.utils import quote
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from jobqueue.models import Limit
+from tests.edges.admin import BOTH, LIST_URL, SCRIPT, messages_of
+from tests.edges.limited import rated, started, waiting
+from tests.factories import ago, make_user
+
+pytestmark = BOTH
+LIMITS = "/admin/jobqueue/limit/"
+ACCOUNT = "tests.imports:account-42"
+
+
+def url(backend, key=ACCOUNT, kind="concurrency"):
+    return reverse("admin:jobqueue_limit_change", args=[quote(f"{backend}:{kind}:{key}")])
+
+
+def text_of(response):
+    assert response.status_code == 200, response
+    return " ".join(re.sub(r"<[^>]+>", " ", response.content.decode()).split())
+
+
+@pytest.fixture
+def read(client, staff, backend):
+    return lambda **query: text_of(client.get(LIMITS, {"backend": backend, **query}))
+
+
+@pytest.fixture
+def page(client, staff, backend):
+    return lambda key=ACCOUNT, kind="concurrency": text_of(client.get(url(backend, key, kind)))
+
+
+@pytest.fixture
+def post(client, staff, backend):
+    return lambda key=ACCOUNT, kind="concurrency", **data: client.post(url(backend, key, kind), data)
+
+
+class TestList:
+    def test_list_has_most_blocked_keys_first(self, client, staff, backend):
+        waiting(backend=backend)
+        waiting("tests.imports:account-7", 3, backend=backend)
+        rated(count=2, backend=backend)
+        response = client.get(LIMITS, {"backend": backend})
+        keys = [state.title for state, *_ in response.context["lines"]]
+        assert keys[:3] == ["account-7", "api-7", "account-42"]
+
+    def test_line_has_numbers_and_links_to_tasks(self, client, staff, backend):
+        waiting(count=2, enqueued_at=ago(7200), concurrency_limit=3, backend=backend)
+        waiting(status="RUNNING", backend=backend)
+        response = client.get(LIMITS, {"backend": backend, "q": ACCOUNT})
+        assert "Limit 3 at once Blocked 2 Active 1 Left 2 Oldest blocked 2 h ago" in text_of(response)
+        tasks = f"{LIST_URL}?limit=concurrency%3Atests.imports%3Aaccount-42&amp;backend={backend}"
+        assert f'href="{tasks}&amp;status=BLOCKED">2</a>' in response.content.decode()
+
+    def test_line_of_a_rate_has_its_starts(self, read, backend):
+        rated(backend=backend)
+        started(count=2, backend=backend)
+        assert "Limit 100 a minute Blocked 1 Active 2 Left 98" in read(kind="rate", q="api-7")
+
+    def test_search_and_kind_narrow_the_list(self, read, backend):
+        waiting(backend=backend)
+        rated(backend=backend)
+        assert "account-42" not in read(kind="rate")
+        assert "api-7" not in read(q="account")
+        assert "No limit matches." in read(q="no such")
+        assert "account-42" in read(kind="nonsense", p="x")
+
+    def test_list_has_pages_that_keep_the_search(self, client, staff, backend, monkeypatch):
+        monkeypatch.setattr("jobqueue.admin.limits.KEYS_PER_PAGE", 2)
+        for number in range(3):
+            waiting(f"tests.imports:account-{number}", backend=backend)
+        response = client.get(LIMITS, {"backend": backend, "q": "account"})
+        assert f'href="?q=account&amp;backend={backend}&amp;p=2"' in response.content.decode()
+        assert "account-2" in text_of(client.get(LIMITS, {"backend": backend, "q": "account", "p": 2}))
+
+    def test_names_and_keys_are_escaped(self, read, backend, client):
+        waiting(f"tests.imports:{SCRIPT}", backend=backend)
+        assert SCRIPT not in client.get(LIMITS, {"backend": backend, "q": SCRIPT}).content.decode()
+        assert SCRIPT not in client.get(url(backend, f"tests.imports:{SCRIPT}")).content.decode()
+
+    def test_list_needs_the_permission_to_see_limits(self, client):
+        client.force_login(make_user("view_task"))
+        assert client.get(LIMITS).status_code == 403
+        client.force_login(make_user("view_limit"))
+        assert client.get(LIMITS).status_code == 200
+        assert client.post(LIMITS).status_code == 405
+
+    def test_number_of_queries_does_not_grow_with_tasks(self, client, staff, backend):
+        def queries():
+            with CaptureQueriesContext(connections[backend]) as captured:
+                client.get(LIMITS, {"backend": backend})
+            return len(captured)
+
+        waiting(count=2, backend=backend)
+        before = queries()
+        waiting(count=30, backend=backend)
+        assert queries() == before
+
+
+class TestPage:
+    def test_page_shows_what_holds(self, page, backend):
+        waiting(count=2, concurrency_limit=3, backend=backend)
+        waiting(status="RUNNING", backend=backend)
+        found = page()
+        assert "Name of the limit tests. imports Kind Concurrency Limit 3 Blocked 2 tasks Active 1 Left 2" in found
+
+    def test_set_changes_the_number_and_logs_user_and_reason(self, post, page, backend, staff):
+        waiting(backend=backend)
+        response = post(number="3", reason="a large customer")
+        row = Limit.objects.using(backend).get()
+        assert (row.number, row.changed_by, row.reason) == (3, staff.get_username(), "a large customer")
+        assert messages_of(response) == ["Limit account-42: Limit set to 3. Reason: a large customer"]
+        entry = LogEntry.objects.get()
+        assert (entry.user, entry.get_change_message()) == (staff, "Limit set to 3. Reason: a large customer")
+        assert entry.get_admin_url() == url(backend)
+        found = page()
+        assert "Limit 3 Declared 1 Set" in found
+        assert f"{staff.get_username()}: Limit set to 3." in found
+
+    def test_reset_removes_the_number_and_keeps_the_log(self, post, page, backend):
+        waiting(backend=backend)
+        post(number="3")
+        response = post(reset="1")
+        assert not Limit.objects.using(backend).exists()
+        assert messages_of(response)[-1] == "Limit account-42: Reset to the declared limit."
+        assert "Reset to the declared limit. " in page()
+        assert "Limit set to 3." in page()
+        assert messages_of(post(reset="1"))[-1] == "The key had no limit of its own."
+
+    @pytest.mark.parametrize("number", ["0", "-1", "five", "1.5", "", "99999999999"])
+    def test_form_refuses_what_is_no_number(self, post, backend, number):
+        response = post(number=number)
+        assert response.status_code == 200
+        assert response.context["form"].errors["number"]
+        assert not Limit.objects.using(backend).exists()
+
+    def test_page_of_all_keys_sets_the_number_of_each(self, post, page, backend):
+        waiting(backend=backend)
+        assert "Limit 1, for each key" in page("tests.imports:")
+        post("tests.imports:", number="4")
+        assert "Limit 4 Declared 1 Set for all keys" in page()
+
+    def test_fixed_limit_has_no_form_and_refuses_a_number(self, post, page, backend):
+        assert "adjustable=False" in page("payments:")
+        assert "Change the limit" not in page("payments:")
+        assert "Change its number in code" in text_of(post("payments:", number="3"))
+        assert not Limit.objects.using(backend).exists()
+
+    def test_unknown_key_is_refused_with_what_to_do(self, post, backend):
+        response = post("no.such:key", number="3")
+        assert "No concurrency limit of the backend" in text_of(response)
+        assert not Limit.objects.using(backend).exists()
+
+    def test_page_of_a_wrong_address_leads_to_the_list(self, client, staff):
+        for wrong in ("nonsense", "default:speed:a:b", "other:rate:a:b", "default:rate:a"):
+            response = client.get(reverse("admin:jobqueue_limit_change", args=[quote(wrong)]))
+            assert (response.status_code, response.url) == (302, LIMITS)
+
+    def test_change_needs_a_permission_of_its_own(self, client, backend):
+        waiting(backend=backend)
+        client.force_login(make_user("view_limit", "pause_queue", "view_task"))
+        assert "Change the limit" not in text_of(client.get(url(backend)))
+        assert client.post(url(backend), {"number": "3"}).status_code == 403
+        client.force_login(make_user("change_limit"))
+        assert client.post(url(backend), {"number": "3"}).status_code == 302
+
+    def test_index_of_the_admin_lists_limits(self, client, staff):
+        assert f'href="{LIMITS}"' in client.get("/admin/jobqueue/").content.decode()
+
+
+class TestTaskList:
+    @pytest.fixture
+    def listed(self, client, staff, backend):
+        def get(**query):
+            response = client.get(LIST_URL, {"backend": backend, **query})
+            assert response.status_code == 200
+            return {row.pk for row in response.context["cl"].result_list}
+
+        return get
+
+    def test_filter_by_key_finds_its_live_tasks(self, listed, backend):
+        mine = [*waiting(count=2, backend=backend), *waiting(status="RUNNING", backend=backend)]
+        waiting("tests.imports:account-7", backend=backend)
+        waiting(status="SUCCESSFUL", finished_at=ago(5), backend=backend)
+        assert listed(limit=f"concurrency:{ACCOUNT}") == {row.pk for row in mine}
+        assert listed(limit=f"concurrency:{ACCOUNT}", status="RUNNING") == {mine[2].pk}
+        assert listed(limit=f"concurrency:{ACCOUNT}", queue="other") == set()
+        assert len(listed(limit="concurrency:tests.imports:")) == 4
+
+    def test_filter_by_rate_finds_what_waits_for_it(self, listed, backend):
+        mine = [*rated(backend=backend), *rated(status="READY", backend=backend)]
+        started(backend=backend)
+        assert listed(limit="rate:tests.call_api:api-7") == {row.pk for row in mine}
+
+    @pytest.mark.parametrize("text", ["nonsense", "rate:", "speed:a:b", "concurrency:a", "concurrency:a:\0"])
+    def test_filter_by_invalid_key_finds_nothing(self, listed, backend, text):
+        waiting(backend=backend)
+        assert listed(limit=text) == set()
+
+    def test_filter_by_key_with_many_tasks_shows_the_newest(self, listed, backend, monkeypatch):
+        monkeypatch.setattr("jobqueue.inspect.selection.CAP", 2)
+        rows = waiting(count=4, backend=backend)
+        assert listed(limit=f"concurrency:{ACCOUNT}") == {row.pk for row in rows}
+
+    def test_blocked_tasks_have_a_status_of_their_own(self, client, listed, backend, make):
+        rows = waiting(count=2, backend=backend)
+        make()
+        assert listed(status="BLOCKED") == {row.pk for row in rows}
+        assert "Blocked" in text_of(client.get(LIST_URL, {"backend": backend, "status": "BLOCKED"}))
