@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from benchmarks import contestants as who
-from benchmarks import idle, latency, memory, plots
+from benchmarks import idle, latency, memory, plots, rates
 from benchmarks.arena import Arena
 from benchmarks.contestants import STORES, Contestant
 from benchmarks.drain import Drain
@@ -24,6 +24,7 @@ PEERS_DEFAULT = [
 ]  # fmt: skip
 THREADS = 8  # of an executor by default
 FRONT = 200_000
+RATES = [rates.Rate(10, 1.0), rates.Rate(100, 1.0), rates.Rate(1_000, 1.0), rates.Rate(600, 10.0)]
 FRONT_CONDITIONS = ("tomorrow", "another queue", "paused queue", "unknown type")
 
 
@@ -323,10 +324,22 @@ From the call to the job's first line, on an idle worker:
 
 {shares_of(latency.take_turns(arena, chosen, plan.notes, plan.rounds, missing))}
 
+Rates, while more tasks are waiting:
+
+{rates_of(arena, plan)}
+
 An idle worker:
 
 {blocked_at_rest(arena, plan)}"""
     return Section("Limits: tasks with keys", body, missing)
+
+
+def rates_of(arena: Arena, plan: Plan) -> str:
+    lines = ["| rate | starts, of those it allows | most starts in its period |", "|---:|---:|---:|"]
+    for rate in RATES:
+        found = rates.measure(arena, who.OURS_BEST, rate, max(3 * plan.seconds, 3 * rate.per))
+        lines.append(f"| {rate} | {found.share:.2f} | {found.most:,} |")
+    return "\n".join(lines)
 
 
 def blocked_at_rest(arena: Arena, plan: Plan) -> str:

@@ -122,6 +122,8 @@ class Admissions(Part):
                 break
             failpoint("admit.after")
             admitted += found
+            if not found.looks_again:
+                break
         return admitted
 
     def take(self, limit: int = REQUESTS_READ) -> Admitted:
