@@ -17,7 +17,7 @@ from jobqueue.models import TaskQuerySet
 # task in twenty waited 22 ms longer, at 50 tasks a second.
 MIN_INTERVAL_SECONDS = 0.005
 CANCEL_NOTIFICATION = "!cancel"  # in place of a queue's name: a running task is to be cancelled
-ADMIT_NOTIFICATION = "!admit "  # before a queue's name: a limit may let a BLOCKED task of the queue run
+ADMIT_NOTIFICATION = "!admit "  # before a queue's name, or no name for all: a limit may let a BLOCKED task run
 
 
 class Notifier:

@@ -231,10 +231,13 @@ class ExecutorLoop(threading.Thread):
         self._wakeup.set()
 
     def admit_soon(self, queue: str) -> None:
-        """A limit may let a BLOCKED task of a queue run."""
-        if self._policy.on_notification(queue):
-            self._maintenance.admit_soon()
-            self._wakeup.set()
+        """A limit may let a BLOCKED task of a queue run. Without a name: of any queue."""
+        if queue and not self._policy.on_notification(queue):
+            return
+        if not queue:
+            self._policy.wake()
+        self._maintenance.admit_soon()
+        self._wakeup.set()
 
     def set_paused(self, is_paused: bool) -> None:
         """Pause or resume. The attribute `is_paused` changes when no claim is under way any more."""

@@ -108,8 +108,8 @@ def test_backend_of_two_words_gets_its_own_notifications() -> None:
     cancel, anything = partial(heard.append, "cancel"), partial(heard.append, "anything")
     listener = Listener(engine, heard.append, cancel, heard.append, anything, DatabaseState())
 
-    payloads = ("emails", "!cancel", "!probe-others", "", "!admit reports")
+    payloads = ("emails", "!cancel", "!probe-others", "", "!admit reports", "!admit ")
     for payload in ("two emails", *(f"two words {each}" for each in payloads)):
         listener._pass_on(payload)
 
-    assert heard == ["emails", "cancel", "", "reports"]
+    assert heard == ["emails", "cancel", "", "reports", ""]
