@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 from django.db.models.functions import Coalesce
 from msgspec.structs import replace
 
@@ -85,14 +86,26 @@ class Tasks(Part):
         reserved = self._reserve([row for row in rows if row.unique_for_seconds is not None])
         new = [row for row in rows if row.id not in reserved]
         answers = reserved | dict(zip((row.id for row in new), self.insert(new), strict=True))
-        for row in rows:
-            if answers[row.id].created:
-                continue
+        taken = sorted((row for row in rows if not answers[row.id].created), key=lambda row: row.key or "")
+        for row in taken:
             if row.on_conflict == "raise":
                 raise DuplicateKey(f"The key {row.key!r} is taken by task {answers[row.id].id}.")
-            if row.on_conflict == "replace":
-                answers[row.id] = self._replace(row, may_follow=row.id not in reserved) or answers[row.id]
+        replacing = [row for row in taken if row.on_conflict == "replace"]
+        if len(replacing) > 1:  # lock their tasks in id order first, so that two callers do not deadlock
+            list(self.db.with_lock(self._holders({row.key for row in replacing}).order_by("pk"), wait=True).only("pk"))
+        for row in replacing:
+            answers[row.id] = self._replace(row, may_follow=row.id not in reserved) or answers[row.id]
+        for row in taken:
+            if row.unique_for_seconds is not None and row.id not in reserved:  # it reserved the key for another task
+                self._reservations(row.key).filter(task_id=row.id).update(task_id=answers[row.id].id)
         return [answers[row.id] for row in rows]
+
+    def _holders(self, keys: Collection[str | None]) -> TaskQuerySet:
+        """Select the live tasks that hold keys."""
+        return self.db.tasks.live().filter(key__in=keys, successor_id__isnull=True)
+
+    def _reservations(self, key: str | None) -> QuerySet[KeyReservation]:
+        return KeyReservation.objects.using(self.db.using).filter(backend=self.db.backend, key=key)
 
     def _reserve(self, rows: Sequence[NewTask]) -> dict[UUID, Enqueued]:
         """Reserve the keys of rows. Return the tasks for which others are reserved, by the row's id."""
@@ -108,7 +121,7 @@ class Tasks(Part):
 
     def _reserve_key(self, key: str, pk: UUID, now: datetime, until: datetime) -> UUID:
         """Reserve a key for a task until a time, unless another task has it. Return the task that has it."""
-        rows = KeyReservation.objects.using(self.db.using).filter(backend=self.db.backend, key=key)
+        rows = self._reservations(key)
         row, is_new = KeyReservation.objects.using(self.db.using).get_or_create(
             backend=self.db.backend, key=key, defaults={"task_id": pk, "expires_at": until}
         )
@@ -123,8 +136,9 @@ class Tasks(Part):
         If that task has started, insert the row to start after it. may_follow: otherwise do nothing, and return None.
         """
         for _ in range(KEY_TRIES):
-            holders = self.db.tasks.live().filter(key=row.key, successor_id__isnull=True)
-            for holder in self.db.with_lock(holders, wait=True).only("pk", "status", "polls", "enqueued_at"):
+            for holder in self.db.with_lock(self._holders({row.key}), wait=True).only(
+                "pk", "status", "polls", "enqueued_at"
+            ):
                 if holder.status in REPLACEABLE and holder.polls == 0:
                     return self._replace_waiting(holder, row)
                 if not may_follow:
@@ -145,6 +159,8 @@ class Tasks(Part):
             wake_at = min(wake_at, holder.enqueued_at + timedelta(seconds=row.max_wait_seconds))
         is_due = wake_at is None or wake_at <= now
         self.admissions.request([holder.pk])  # the limits of the old values may have room now
+        if holder.rate_key not in (None, row.rate_key):
+            self.admissions.keep_starts([holder.pk])
         rows = self.db.tasks.filter(pk=holder.pk)
         rows.update(
             **{name: getattr(row, name) for name in REPLACED_COLUMNS},
@@ -222,7 +238,7 @@ class Tasks(Part):
 
     def _holders_of(self, keys: Collection[str | None]) -> dict[str | None, Enqueued]:
         """Return the live tasks that hold keys."""
-        return self._as_holders(self.db.tasks.live().filter(key__in=keys, successor_id__isnull=True), "key")
+        return self._as_holders(self._holders(keys), "key")
 
     def _as_holders(self, tasks: TaskQuerySet, column: str) -> dict[str | None, Enqueued]:
         rows = tasks.values_list(column, "pk", "enqueued_at", "status")
@@ -258,12 +274,13 @@ class Tasks(Part):
         tree: cancel all live descendants, too. A descendant with an earlier request is not counted again.
         may: whether a task may be cancelled. If not, it is `not_allowed`; its descendants are checked nevertheless.
         The caller wakes `parents` after the commit.
-        Locks: the rows in id order. Rows that other sessions have locked are `busy` unless `wait`.
+        Locks: the rows, and the running tasks that they were to follow, in id order. Tasks are `busy` if other sessions
+        have locked one of these rows, unless `wait`.
         """
         requested = set(ids)
         with self.db.transaction():
             targets = requested | self.descendants(requested) if tree else requested
-            rows = list(self.db.lock(targets, wait=wait).only(*CANCEL_COLUMNS))
+            rows = self._lock_for_cancel(targets, wait=wait)
             # A commit that held a lock may have spawned children. Their ids are later, so the order of locks holds.
             while tree and (children := self.descendants(requested) - targets):
                 targets |= children
@@ -280,6 +297,15 @@ class Tasks(Part):
             busy=busy,
             not_allowed=denied,
         )
+
+    def _lock_for_cancel(self, ids: Collection[UUID], *, wait: bool) -> list[Task]:
+        """Lock tasks with the live ones that they follow. Leave out tasks of which a row is locked elsewhere."""
+        followers = self.db.by_ids(ids).filter(predecessor_id__isnull=False)
+        first_of = {row.pk: row.predecessor_id for row in followers.only("predecessor_id") if row.predecessor_id}
+        first = set(self.db.tasks.live().filter(pk__in=first_of.values()).values_list("pk", flat=True))
+        locked = {row.pk: row for row in self.db.lock({*ids, *first}, wait=wait).only(*CANCEL_COLUMNS)}
+        busy = first - locked.keys()
+        return [row for pk, row in locked.items() if pk in ids and first_of.get(pk) not in busy]
 
     def descendants(self, ids: Iterable[UUID]) -> set[UUID]:
         """Return the live descendants of these tasks, also below tasks that have ended."""
