@@ -359,6 +359,47 @@ class TestRate:
         assert bench.status(second) == Status.BLOCKED
         assert first != second
 
+    def test_start_of_a_task_that_gets_another_rate_still_counts(self, bench: Bench) -> None:
+        rate: dict[str, Any] = {"rate_limit": 1, "rate_seconds": 60.0}
+        bench.add(key="report", rate_key="api:anna", **rate)
+        (claimed,) = claim_admitted(bench)
+        bench.commit(outcome(claimed, Status.SCHEDULED, attempts=1, error=ERROR, wake_after_seconds=60.0))
+
+        bench.engine.enqueue([new(key="report", on_conflict="replace", rate_key="api:bob", **rate)])
+        second = rated(bench, key="api:anna")
+        bench.engine.admit()
+
+        assert bench.status(second) == Status.BLOCKED
+
+    def test_shorter_window_is_not_kept_waiting_by_a_request_for_later(self, bench: Bench) -> None:
+        rated(bench, seconds=3600.0)
+        claim_admitted(bench)
+        rated(bench, seconds=3600.0)
+        bench.engine.admit()
+        rated(bench, seconds=60.0, priority=10)
+        bench.engine.admit()
+
+        seconds = bench.engine.pending_maintenance(bench.executor_id).next_admission_seconds
+        assert seconds == pytest.approx(60, abs=5)
+
+    def test_task_that_gets_its_declared_rate_has_not_started(self, bench: Bench) -> None:
+        columns = {"rate_key": "api:", "rate_limit": 1, "rate_seconds": 60.0}
+        first, second = bench.add(), bench.add()
+        bench.engine.admissions.apply([(claimed, columns) for claimed in bench.claim()])
+
+        bench.engine.admit()
+
+        assert statuses(bench, first, second) == ["READY", "BLOCKED"]
+
+    def test_start_that_no_rate_counts_any_more_is_not_kept(self, bench: Bench) -> None:
+        rated(bench)
+        (claimed,) = claim_admitted(bench)
+        bench.commit(outcome(claimed))
+        bench.time_passes(61)
+        bench.engine.prune_status(Status.SUCCESSFUL, 0.0)
+
+        assert not RateStart.objects.using(bench.engine.database).exists()
+
     def test_old_starts_are_pruned(self, bench: Bench) -> None:
         rated(bench)
         (claimed,) = claim_admitted(bench)
@@ -539,6 +580,14 @@ class TestUniqueFor:
         second = self.call(bench)
 
         assert (second.id, second.created) == (first.id, False)
+
+    def test_answer_names_the_task_that_has_the_key_without_a_time(self, bench: Bench) -> None:
+        holder = bench.running(key="welcome")
+
+        assert self.call(bench).id == holder.id
+        bench.commit(outcome(holder))
+
+        assert self.call(bench).id == holder.id
 
     def test_key_is_free_after_the_time(self, bench: Bench) -> None:
         self.call(bench, 0.001)

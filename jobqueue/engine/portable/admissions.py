@@ -146,9 +146,13 @@ class Admissions(Part):
         return due_at
 
     def _take_requests(self, limit: int) -> set[Key]:
-        """Delete due requests and lock their keys. Return the keys. Requests of locked keys stay."""
+        """
+        Delete due requests and lock their keys. Return the keys.
+
+        Here, who looks at a key holds one of its requests, for which others wait.
+        """
         due = self._requests.filter(backend=self.db.backend, due_at__lte=self.db.now()).order_by("due_at", "id")
-        requests = list(due[:limit])
+        requests = list(self.db.with_lock(due, wait=True)[:limit])
         self._requests.filter(pk__in=[request.pk for request in requests]).delete()
         return {(LimitKind(request.kind), request.key) for request in requests}
 
@@ -207,6 +211,7 @@ class Admissions(Part):
             number, seconds = self._number(LimitKind.RATE, key, declared[0] or 1), declared[1] or 1.0
             now = self.db.now()
             since = now - timedelta(seconds=seconds)
+            ready = of_key.ready().count()  # first: a task that starts meanwhile counts twice rather than never
             started = of_key.filter(last_attempted_at__gt=since).exclude(status=Status.READY)
             earlier = RateStart.objects.using(self.db.using).filter(
                 backend=self.db.backend, key=key, started_at__gt=since
@@ -215,7 +220,7 @@ class Admissions(Part):
                 started.values_list("last_attempted_at", flat=True), earlier.values_list("started_at", flat=True)
             )
             starts = sorted(at for at in times if at is not None)
-            room = number - len(starts) - of_key.ready().count()
+            room = number - len(starts) - ready
             admitted = self._lock_best(waiting, room)
             self._record_starts(key, self.db.tasks.filter(pk__in=admitted, last_attempted_at__gt=since), seconds)
             queues.update(self.db.tasks.filter(pk__in=admitted).values_list("queue_name", flat=True))
@@ -236,14 +241,15 @@ class Admissions(Part):
     def _look_again_at(
         self, key: str, number: int, seconds: float, starts: Sequence[datetime], now: datetime, *, was_locked: bool
     ) -> None:
-        """Request to look again when a start leaves the window of a rate, unless that is requested already."""
+        """Request to look again when a start leaves the window of a rate, unless a look is requested until then."""
         if was_locked:
             self._ask_again({(LimitKind.RATE, key)})
             return
         group = max(1, -(-number // ADMISSIONS_PER_WINDOW))
         wait = timedelta(seconds=min(seconds, STARTS_WITHOUT_TIME_SECONDS))
         due_at = starts[group - 1] + timedelta(seconds=seconds) if len(starts) >= group else now + wait
-        if not self._requests.filter(backend=self.db.backend, kind=LimitKind.RATE, key=key).exists():
+        asked = self._requests.filter(backend=self.db.backend, kind=LimitKind.RATE, key=key, due_at__lte=due_at)
+        if not asked.exists():
             self.insert_requests({(LimitKind.RATE, key)}, due_at)
 
     def _record_starts(self, key: str, rows: TaskQuerySet, seconds: float) -> None:
@@ -283,10 +289,14 @@ class Admissions(Part):
             else:
                 values = {"number": number, "changed_by": by, "reason": reason, "changed_at": self.db.now()}
                 rows.update_or_create(backend=self.db.backend, kind=kind, key=key, defaults=values)
+        # After the commit, and for one key also if nothing seems to wait: until then, new tasks see the old number.
+        if split_key(key)[1]:
+            self.insert_requests({(kind, key)})
+        else:
             self._request_all(kind, key)
 
     def _request_all(self, kind: LimitKind, key: str) -> None:
-        """Request to look at a key, or at all keys of a limit that have BLOCKED tasks."""
+        """Request to look at all keys of a limit that have BLOCKED tasks."""
         waiting = self.db.tasks.filter(INDEXED[kind] & of_limit(kind, key), status=Status.BLOCKED)
         self.insert_requests({(kind, found) for found in _values(waiting, f"{kind}_key")})
 
@@ -315,17 +325,27 @@ class Admissions(Part):
                 locked = self.db.lock([claimed.id]).filter(claim_number=claimed.claim_number, status=Status.RUNNING)
                 for row in locked.only("pk"):
                     self.db.tasks.filter(pk=row.pk).update(
-                        **columns, status=Status.BLOCKED, executor_id=None, claimed_at=None, keeps_slot=False
+                        **columns,
+                        status=Status.BLOCKED,
+                        executor_id=None,
+                        claimed_at=None,
+                        last_attempted_at=None,  # this claim is no start that a rate counts
+                        keeps_slot=False,
                     )
                     changed.add(row.pk)
             self.request(changed)
         return changed
 
     def keep_starts(self, ids: Collection[UUID]) -> None:
-        """Keep the starts of tasks that are deleted now, for the rates that count them."""
+        """Keep the starts of tasks that are deleted, or get another rate, while their rates count them."""
+        now = self.db.now()
         started = self.db.by_ids(ids).filter(rate_key__isnull=False, last_attempted_at__isnull=False)
-        for key, seconds in started.order_by().values_list("rate_key", "rate_seconds").distinct():
-            self._record_starts(key or "", started.filter(rate_key=key, rate_seconds=seconds), seconds or 0.0)
+        starts = [
+            RateStart(backend=self.db.backend, key=str(key), started_at=at, expires_at=at + timedelta(seconds=seconds))
+            for key, at, seconds in started.values_list("rate_key", "last_attempted_at", "rate_seconds")
+            if at is not None and seconds is not None
+        ]
+        RateStart.objects.using(self.db.using).bulk_create(start for start in starts if start.expires_at > now)
 
     def prune(self, limit: int = 1000) -> None:
         """Delete starts that no rate counts any more, and reservations of keys that have ended."""

@@ -48,10 +48,7 @@ class PostgresAdmissions(Admissions):
         return _admitted(rows)
 
     def _request_all(self, kind: LimitKind, key: str) -> None:
-        name, own_key = split_key(key)
-        if own_key:
-            self.insert_requests({(kind, key)})
-            return
+        name, _ = split_key(key)
         self.db.execute(
             "request_admission_of_limit",
             kind=kind,

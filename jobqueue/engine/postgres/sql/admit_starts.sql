@@ -7,7 +7,8 @@
 -- Locks: the admitted tasks FOR NO KEY UPDATE, skipping locked ones.
 -- What counts: starts within the window, by last_attempted_at; earlier starts of tasks that have started again since,
 --   which this statement stores in jobqueue_ratestart; and READY tasks, which will start.
--- If BLOCKED tasks are left, it requests to look again when a start leaves the window, unless that is requested already.
+-- If BLOCKED tasks are left, it requests to look again when a start leaves the window, unless that or an earlier look is
+--   requested already.
 WITH limited AS MATERIALIZED (
     SELECT asked.key, clock.now, following.rate_seconds AS seconds,
         clock.now - make_interval(secs => following.rate_seconds) AS since,
@@ -72,18 +73,20 @@ admitted AS (
 ),
 asked_again AS (
     INSERT INTO jobqueue_admissionrequest (backend, kind, key, due_at)
-    SELECT %(backend)s, 'rate', open.key, CASE
-        WHEN open.room > (SELECT count(*) FROM best WHERE best.key = open.key)  -- another session has locked one
-        THEN open.now + make_interval(secs => %(again_seconds)s)
-        ELSE COALESCE(
-            (
-                SELECT started.at FROM started WHERE started.key = open.key
-                ORDER BY started.at LIMIT 1 OFFSET (open.number - 1) / %(group_size)s
-            ) + make_interval(secs => open.seconds),
-            open.now + make_interval(secs => LEAST(open.seconds, %(unstarted_seconds)s))
-        )
-    END
-    FROM open
+    SELECT %(backend)s, 'rate', open.key, next.due_at
+    FROM open CROSS JOIN LATERAL (
+        SELECT CASE
+            WHEN open.room > (SELECT count(*) FROM best WHERE best.key = open.key)  -- another session has locked one
+            THEN open.now + make_interval(secs => %(again_seconds)s)
+            ELSE COALESCE(
+                (
+                    SELECT started.at FROM started WHERE started.key = open.key
+                    ORDER BY started.at LIMIT 1 OFFSET (open.number - 1) / %(group_size)s
+                ) + make_interval(secs => open.seconds),
+                open.now + make_interval(secs => LEAST(open.seconds, %(unstarted_seconds)s))
+            )
+        END AS due_at
+    ) AS next
     WHERE (
         SELECT TRUE FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.rate_key = open.key AND task.status = 'BLOCKED'
@@ -91,8 +94,9 @@ asked_again AS (
             AND task.id <> ALL(ARRAY(SELECT id FROM best))
         ORDER BY task.backend, task.rate_key, task.status, task.rank LIMIT 1
     ) IS NOT NULL AND NOT EXISTS (
-        SELECT FROM jobqueue_admissionrequest AS later
-        WHERE later.backend = %(backend)s AND later.kind = 'rate' AND later.key = open.key AND later.due_at > open.now
+        SELECT FROM jobqueue_admissionrequest AS asked
+        WHERE asked.backend = %(backend)s AND asked.kind = 'rate' AND asked.key = open.key
+            AND asked.due_at > open.now AND asked.due_at <= next.due_at
     )
     RETURNING id
 )

@@ -1,4 +1,4 @@
--- Request to look at all keys of a limit that have BLOCKED tasks, or at one key.
+-- Request to look at all keys of a limit that have BLOCKED tasks.
 -- Parameters: backend; kind; first_key, before_key: a range of keys; keys_per_second: the requests become due one after
 --   the other, so that those of other limits need not wait for them.
 -- Index: jobqueue_task_concurrency, jobqueue_task_rate: the entries of the range. Locks: none.
