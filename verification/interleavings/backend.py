@@ -6,11 +6,12 @@ import collections
 import json
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import chain, count, repeat
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID, uuid4
 
 from django.db import connections, transaction
@@ -74,6 +75,27 @@ RESTORE = f"""
 _numbers = count()
 
 
+class Crash(Exception):
+    """The process of an executor ends."""
+
+
+@contextmanager
+def crash_at_commit(*, after: bool) -> Iterator[None]:
+    """End the process of the block before or after its first commit."""
+    connection: Any = connections["default"]
+    commit = connection._commit
+
+    def crash() -> None:
+        if after:
+            commit()
+        else:
+            connection._rollback()
+        raise Crash
+
+    with patch.object(connection, "_commit", crash), suppress(Crash):
+        yield
+
+
 @dataclass
 class Records:
     """
@@ -116,6 +138,7 @@ class IsolatedBackend:
         self.engine = kind(f"backend-{os.getpid()}-{next(_numbers)}", OPTIONS)
         self.records = Records()
         self.names: dict[UUID, str] = {}
+        self.waited: set[str] = set()  # steps of the order that waited for a lock
         self._executors: dict[Claim, UUID] = {}
 
     # --- between orders
@@ -202,9 +225,9 @@ class IsolatedBackend:
             self.commit(decide(claimed, self.read(claimed.id)), wait=wait)
 
     def commit_and_claim(self, result: Outcome, *names: str) -> list[ClaimedTask]:
-        """Commit and claim in one transaction."""
+        """Commit, admit and claim in one transaction."""
         request = ClaimRequest(executor_id=self._executors[result.task_id, result.claim_number], queues=names, limit=1)
-        answer, claimed = self.engine.commit_and_claim([result], request)
+        answer, claimed = self.engine.commit_and_claim([result], request, admits=result.may_unblock)
         # The commit precedes the claims of the same transaction.
         again = self._record_result([result], answer)
         self._record_claims(request, claimed)
@@ -397,6 +420,7 @@ def outcome(claimed: ClaimedTask, status: Status, messages: Sequence[StoredMessa
         "has_succeeded": True,
         "inner_state": str(claimed.claim_number),
         "effects": effects,
+        "may_unblock": claimed.may_unblock,
     }
     return Outcome(**values | changes)
 
@@ -448,6 +472,7 @@ def retry_outcome(result: Outcome) -> Outcome:
         status=Status.SCHEDULED,
         wake_after_seconds=3600.0,
         attempts=result.attempts + 1,
+        may_unblock=result.may_unblock,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jobqueue.engine.engine import Engine
-from verification.interleavings import mutants, schedule_mutants
+from verification.interleavings import limit_mutants, mutants, schedule_mutants
 from verification.interleavings.invariants import (
     CONSUMED_TWICE,
     ENDED_FIRST,
@@ -18,6 +18,8 @@ from verification.interleavings.invariants import (
     STALE,
     STOLEN_FROM_LIVING,
 )
+from verification.interleavings.limit_invariants import BLOCKED, CONCURRENT, RATE, WAITS
+from verification.interleavings.limit_invariants import EARLY as FOLLOWED
 from verification.interleavings.schedule_invariants import (
     DEPLOYED,
     NEXT_TICK,
@@ -126,6 +128,26 @@ CAUGHT_BY_RACES = [
     MutantCase("prune ticks", schedule_mutants.PrunesNewestRecords, "fire-x-prune", TICK_LOST),
     MutantCase("deploy", schedule_mutants.DeploysInAnyOrder, "pause-two-x-synchronize", DEADLOCK),
     MutantCase("deploy", schedule_mutants.DeploysWithoutLocking, "old-code-x-new-code", DEPLOYED),
+    MutantCase("admit", limit_mutants.AdmitsWithoutLocking, "request-and-admit-x-admit", CONCURRENT),
+    MutantCase("admit", limit_mutants.CountsBeforeLocking, "request-and-admit-x-admit", CONCURRENT),
+    MutantCase("admit", limit_mutants.LosesRequests, "admit-x-crash-after-commit", BLOCKED),
+    MutantCase("admit", limit_mutants.ForgetsLockedTasks, "cancel-and-roll-back-x-admit", BLOCKED),
+    MutantCase("admit", limit_mutants.WaitsForLockedTasks, "cancel-x-admit", WAITS),
+    MutantCase("admit", limit_mutants.KeepsLaterRequest, "cancel-and-admit-x-cancel-of-a-rate", BLOCKED),
+    MutantCase("admit", limit_mutants.SavesUpBudget, "admit-x-admit-of-a-rate", RATE),
+    MutantCase("admit", limit_mutants.ForgetsEarlierStarts, "retry-x-admit-of-a-rate", RATE),
+    MutantCase("admit", limit_mutants.StartsFollowersEarly, "replace-x-retry", FOLLOWED),
+    MutantCase("commit", limit_mutants.LeaksSlotOfEndedTask, "end-x-admit", BLOCKED),
+    MutantCase("release", limit_mutants.RunsAgainAtOnce, "release-x-admit-of-a-rate", RATE),
+    MutantCase("rescue", limit_mutants.LeaksSlotOfLostExecutor, "rescue-x-admit-after-the-last-loss", BLOCKED),
+    MutantCase("requeue", limit_mutants.RequeueSkipsLimit, "requeue-x-admit", CONCURRENT),
+    MutantCase("wake", limit_mutants.WakeSkipsLimit, "send-x-admit", CONCURRENT),
+    MutantCase("wake due", limit_mutants.WakeDueSkipsLimit, "wake-due-x-end", CONCURRENT),
+    MutantCase("prune", limit_mutants.PrunesStarts, "prune-x-admit-of-a-rate", RATE),
+    MutantCase("set limit", limit_mutants.RequestsNumbersOnce, "raise-all-limits-x-enqueue-and-admit", BLOCKED),
+    MutantCase("replace", limit_mutants.ReplacesWithoutLocking, "replace-x-claim", ONE_COMMIT),
+    MutantCase("replace", limit_mutants.ReplacesInOrderOfKeys, "replace-two-x-cancel-two", DEADLOCK),
+    MutantCase("cancel", limit_mutants.CancelsFollowersAlone, "cancel-of-both-x-cancel-of-the-follower", DEADLOCK),
 ]
 CAUGHT_BY_SIMULATION = [
     MutantCase("claim", mutants.ReusesClaimNumber, SIMULATION, COUNTED),

@@ -69,6 +69,15 @@ class RewrittenDatabase(PostgresDatabase):
     def query_prepared(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
         return self.rewritten(parameters)[1] if name == self.name else super().query_prepared(name, **parameters)
 
+    def query(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
+        return self.rewritten(parameters)[1] if name == self.name else super().query(name, **parameters)
+
+    def execute_prepared(self, name: str, /, **parameters: Any) -> None:
+        if name == self.name:
+            self.rewritten(parameters)
+        else:
+            super().execute_prepared(name, **parameters)
+
     def execute(self, name: str, /, **parameters: Any) -> int:
         return self.rewritten(parameters)[0] if name == self.name else super().execute(name, **parameters)
 

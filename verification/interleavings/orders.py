@@ -30,6 +30,7 @@ READ_ONLY = {
     "read_messages",
     "count_unread",
     "descendants",
+    "request_admission",  # it inserts rows that nobody else sees before the commit
 }
 
 # By their first match.
@@ -38,6 +39,15 @@ TABLES_OF_SCHEDULES = {
     "tick": ["INSERT INTO scheduletick", "UPDATE scheduletick", "DELETE FROM scheduletick", " OF scheduletick"],
     "deletion of a schedule": ["DELETE FROM schedule "],
     "schedule": ["INSERT INTO schedule ", "UPDATE schedule ", "UPDATE OF schedule"],
+}
+
+# By the beginning of the words.
+TABLES_OF_LIMITS = {
+    "read": ("INSERT INTO admissionrequest", "INSERT INTO ratestart"),
+    "keys of limits": ("take_admission_requests", "DELETE FROM admissionrequest"),
+    "number": ("INSERT INTO limit", "UPDATE limit", "DELETE FROM limit"),
+    "reservation": ("INSERT INTO keyreservation", "UPDATE keyreservation"),
+    "task": ("UPDATE task SET successor_id",),  # of another task than the one that is locked
 }
 
 RunOne = Callable[[Choose], Order]
@@ -206,9 +216,9 @@ def commute(one: str, other: str) -> bool:
     Return whether two steps of different connections lead to the same state in both sequences.
 
     Other transactions do not see the writes of an open transaction, and wait for it only to write or lock the same
-    rows. Messages, tasks, executors and the tables of schedules are separate. After a transaction has locked a task,
-    no other transaction writes or locks it. Only a new task can conflict with it, through its key. Inserting a message
-    or a tick takes a share lock of its task or schedule, which conflicts with FOR UPDATE only.
+    rows. Messages, tasks, executors and the tables of schedules and limits are separate. After a transaction has locked
+    a task, no other transaction writes or locks it. Only a new task can conflict with it, through its key. Inserting a
+    message or a tick takes a share lock of its task or schedule, which conflicts with FOR UPDATE only.
     """
     return frozenset({kind_of(one), kind_of(other)}) not in CLASHES and "end" not in (kind_of(one), kind_of(other))
 
@@ -234,6 +244,9 @@ CLASHES = {
         ("tick", "deletion of a schedule"),
         ("tick", "tick"),
         ("deployment", "deployment"),
+        ("keys of limits", "keys of limits"),
+        ("number", "number"),
+        ("reservation", "reservation"),
         (CLOCK, TIME_PASSES),
         (TIME_PASSES, TIME_PASSES),
     ]
@@ -250,6 +263,9 @@ def kind_of(words: str) -> str:
         return "end"
     if name in (CLOCK, TIME_PASSES):
         return name
+    for kind, beginnings in TABLES_OF_LIMITS.items():
+        if name.startswith(beginnings):
+            return kind
     for kind, words_of_kind in TABLES_OF_SCHEDULES.items():
         if any(part in name for part in words_of_kind):
             return kind
@@ -265,7 +281,8 @@ def kind_of(words: str) -> str:
         return "new task"
     if " FOR UPDATE" in name or name.startswith("DELETE FROM task "):
         return "deletion"
-    if words.startswith(LOCKED) and (name in ("commit", "wake") or name.startswith("UPDATE task ")):
+    is_locked = words.startswith(LOCKED) and (name in ("commit", "wake") or name.startswith("UPDATE task "))
+    if is_locked or name == "settle_limits":
         return "own task"
     return "task"
 

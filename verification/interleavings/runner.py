@@ -14,14 +14,15 @@ from django.db import connections
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.postgres import messages
 from verification.interleavings.backend import IsolatedBackend
+from verification.interleavings.limit_scenarios import SCENARIOS
 from verification.interleavings.orders import Explored, Plan, RunOne, estimate, explore
-from verification.interleavings.schedule_scenarios import SCENARIOS
 from verification.interleavings.stepper import Choose, Order, Stepper
 
 VACUUM_EVERY = 300  # orders: dead rows slow down the later ones
 VACUUM = """
     VACUUM (TRUNCATE FALSE)
-    jobqueue_inboxmessage, jobqueue_task, jobqueue_executor, jobqueue_schedule, jobqueue_scheduletick
+    jobqueue_inboxmessage, jobqueue_task, jobqueue_executor, jobqueue_schedule, jobqueue_scheduletick,
+    jobqueue_admissionrequest, jobqueue_ratestart, jobqueue_keyreservation, jobqueue_limit
 """
 
 
@@ -74,7 +75,8 @@ def orders_of(backend: IsolatedBackend, name: str, ends: set[object]) -> RunOne:
         if next(numbers) % VACUUM_EVERY == 0:
             vacuum()
         backend.restore()
-        order = stepper().run(scripts, choose)
+        order = stepper().run(scripts, choose, lambda: list(rules.at_each_end(backend)))
+        backend.waited = order.waited
         if not order.problems:
             snapshot = rules.snapshot(backend)
             order.problems += rules.problems(snapshot)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ class Rules:
     snapshot: Callable[..., invariants.Snapshot]
     problems: Callable[..., Iterator[str]]
     run_to_end: Callable[..., Iterator[str]]
+    at_each_end: Callable[..., Iterable[str]] = lambda backend: ()
 
 
 RULES_OF_TASKS = Rules(IsolatedBackend, invariants.Snapshot, invariants.problems, invariants.run_to_end)

@@ -12,7 +12,7 @@ from unittest.mock import patch
 from uuid import UUID, uuid4
 
 import msgspec
-from django.db import connections, transaction
+from django.db import transaction
 
 from jobqueue.api import schedule_deployments as deployments
 from jobqueue.api import schedules as api
@@ -27,7 +27,7 @@ from jobqueue.schedules.expressions import Every, Expression
 from jobqueue.schedules.planning import Overlap, Policy, SkipReason, first_tick
 from jobqueue.schedules.rows import expression_columns, expression_of, policy_of, task_of
 from jobqueue.serialization.ids import new_id
-from verification.interleavings.backend import IsolatedBackend, executor_info, succeed
+from verification.interleavings.backend import IsolatedBackend, crash_at_commit, executor_info, succeed
 from verification.interleavings.stepper import CLOCK, TIME_PASSES, step
 
 # Far from the clocks of the process and the server: an engine that asks one of these makes mistakes.
@@ -53,10 +53,6 @@ RESTORE = f"""
     INSERT INTO jobqueue_scheduletick SELECT * FROM saved_tick;
     INSERT INTO jobqueue_scheduledeployment SELECT * FROM saved_deployment
 """
-
-
-class Crash(Exception):
-    """The process of an executor ends."""
 
 
 @dataclass(frozen=True)
@@ -239,17 +235,7 @@ class ScheduleBackend(IsolatedBackend):
         self.engine.schedules.fire(limit)
 
     def fire_and_crash(self, *, after_commit: bool) -> None:
-        connection: Any = connections["default"]
-        commit = connection._commit
-
-        def crash() -> None:
-            if after_commit:
-                commit()
-            else:
-                connection._rollback()
-            raise Crash
-
-        with patch.object(connection, "_commit", crash), suppress(Crash):
+        with crash_at_commit(after=after_commit):
             self.fire()
 
     def end_task(self, name: str = "report") -> None:

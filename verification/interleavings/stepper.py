@@ -34,10 +34,13 @@ BLOCKED_SESSIONS = "SELECT pid FROM unnest(%s::int[]) AS pid WHERE pg_blocking_p
 AUTOCOMMIT = "alone: "  # before a statement that is a transaction of its own
 LOCKED = "locked: "  # before a statement of a transaction that has locked its tasks
 
+ENDS = ("COMMIT", "ROLLBACK", AUTOCOMMIT)  # steps after which others see what a transaction wrote
+
 CLOCK, TIME_PASSES = "clock", "time passes"  # steps of a race whose clock moves
 
 Script = Callable[[], object]
 Choose = Callable[[Sequence["Client"]], "Client"]
+Check = Callable[[], list[str]]
 
 
 class ClientState(Enum):
@@ -182,12 +185,13 @@ def name_of(sql: str) -> str:
 class Order:
     """
     One order that ran. took_seconds: duration of each step, which shows whether a slow order waited or the machine
-    was busy.
+    was busy. waited: steps that waited for a lock of another client.
     """
 
     steps: list[tuple[str, str]] = field(default_factory=list)  # a client's label, and its step
     took_seconds: list[float] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    waited: set[str] = field(default_factory=set)
 
     @property
     def labels(self) -> str:
@@ -215,8 +219,12 @@ class Stepper:
             client.close()
         self._observer.close()
 
-    def run(self, scripts: Sequence[Script], choose: Choose) -> Order:
-        """Run the scripts, one client each. `choose` selects the next client among those that can run."""
+    def run(self, scripts: Sequence[Script], choose: Choose, check: Check = list) -> Order:
+        """
+        Run the scripts, one client each. `choose` selects the next client among those that can run.
+
+        check: what must hold whenever a transaction has ended; it returns the problems.
+        """
         order = Order()
         clients = self._actors[: len(scripts)]
         for client, script in zip(clients, scripts, strict=True):
@@ -229,6 +237,8 @@ class Stepper:
                 self._release_all(clients)
                 break
             self._step(order, clients, runnable, choose)
+            if order.steps[-1][1].startswith(ENDS):
+                order.problems += check()
         order.problems += [f"{client.label} raised {client.error!r}" for client in clients if client.error is not None]
         return order
 
@@ -240,6 +250,7 @@ class Stepper:
         client.go()
         self._wait_until_stopped(clients)
         order.took_seconds.append(time.monotonic() - began_at)
+        order.waited |= {other.before for other in clients if other.state is ClientState.RUNNING}
         for other in clients:
             if is_end and other is not client and other.state is ClientState.AFTER_COMMIT:
                 other.state = ClientState.STOPPED

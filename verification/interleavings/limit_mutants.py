@@ -1,0 +1,211 @@
+"""Deliberately broken engines of limits and unique keys, in the shape of mutants.py."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Q
+
+from jobqueue.engine.portable.admissions import Key
+from jobqueue.engine.postgres.admissions import PostgresAdmissions
+from jobqueue.engine.postgres.connection import PostgresDatabase
+from jobqueue.engine.postgres.engine import PostgresEngine
+from jobqueue.engine.postgres.executors import PostgresExecutors
+from jobqueue.engine.postgres.tasks import PostgresTasks
+from jobqueue.models import Task, TaskQuerySet
+from jobqueue.records import Admitted, LimitKind, Status
+from verification.interleavings.mutants import RewrittenDatabase
+
+
+class AdmitsWithoutLocking(PostgresEngine):
+    """Does not lock the keys whose tasks it counts."""
+
+    class database_class(RewrittenDatabase):
+        name = "take_admission_requests"
+        words = ("WHERE pg_try_advisory_xact_lock(", "WHERE NULL IS NULL OR pg_try_advisory_xact_lock(")
+
+
+class CountsBeforeLocking(PostgresEngine):
+    """Counts the tasks of a key before it locks the key."""
+
+    class admissions_class(PostgresAdmissions):
+        def _take_requests(self, limit: int) -> set[Key]:
+            self.counted = self._counted()
+            return super()._take_requests(limit)
+
+        def _counted(self) -> Counter[str | None]:
+            counting = self.db.tasks.live().filter(Q(status__in=[Status.READY, Status.RUNNING]) | Q(keeps_slot=True))
+            return Counter(counting.values_list("concurrency_key", flat=True))
+
+        def _admit_slots(self, keys: Sequence[str]) -> Admitted:
+            return super(PostgresAdmissions, self)._admit_slots(keys)
+
+        def _number(self, kind: LimitKind, key: str, declared: int) -> int:
+            return super()._number(kind, key, declared) + self._counted()[key] - self.counted[key]
+
+
+class LosesRequests(PostgresEngine):
+    """Takes the requests in a transaction, and admits in a second one."""
+
+    class admissions_class(PostgresAdmissions):
+        def admit(self) -> Admitted:
+            with self.db.transaction():
+                taken = super()._take_requests(500)
+            with self.db.transaction():
+                return super().take() if not taken else self._admit_taken(taken)
+
+        def _admit_taken(self, taken: set[Key]) -> Admitted:
+            return self._admit_slots([key for kind, key in taken if kind is LimitKind.CONCURRENCY])
+
+
+class ForgetsLockedTasks(PostgresEngine):
+    """Does not look again if another session has locked a task that has a slot."""
+
+    class database_class(RewrittenDatabase):
+        name = "admit_slots"
+        words = ("WHERE limited.room > (SELECT", "WHERE FALSE AND limited.room > (SELECT")
+
+
+class WaitsForLockedTasks(PostgresEngine):
+    """Waits until another session has ended that has locked a task."""
+
+    class database_class(RewrittenDatabase):
+        name = "admit_slots"
+        words = ("FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE")
+
+
+class KeepsLaterRequest(PostgresEngine):
+    """Does not look again soon if a look at the end of the window is requested."""
+
+    class database_class(RewrittenDatabase):
+        name = "admit_starts"
+        words = (" AND asked.due_at <= next.due_at", "")
+
+
+class SavesUpBudget(PostgresEngine):
+    """Does not count READY tasks, so that each second more of them become READY."""
+
+    class database_class(RewrittenDatabase):
+        name = "admit_starts"
+        words = ("task.rate_key = limited.key AND task.status = 'READY'", "FALSE")
+
+
+class ForgetsEarlierStarts(PostgresEngine):
+    """Counts only the last start of each task."""
+
+    class database_class(RewrittenDatabase):
+        name = "admit_starts"
+        words = ("WHERE task.last_attempted_at > open.since", "WHERE FALSE")
+
+
+class PrunesStarts(PostgresEngine):
+    """Forgets the starts of tasks that it deletes."""
+
+    class admissions_class(PostgresAdmissions):
+        def keep_starts(self, ids: Collection[UUID]) -> None:
+            pass
+
+
+class LeaksSlotOfEndedTask(PostgresEngine):
+    """Does not request to look at the limits of tasks that have ended."""
+
+    class admissions_class(PostgresAdmissions):
+        def settle(self, ids: Collection[UUID]) -> None:
+            pass
+
+
+class RunsAgainAtOnce(PostgresEngine):
+    """Leaves a released task READY, although each start counts for its rate."""
+
+    class admissions_class(PostgresAdmissions):
+        def settle(self, ids: Collection[UUID]) -> None:
+            self.request(ids)
+
+
+class LeaksSlotOfLostExecutor(PostgresEngine):
+    """Does not request to look at the limits of rescued tasks."""
+
+    class executors_class(PostgresExecutors):
+        def rescue(self, *arguments: Any) -> Any:
+            self.admissions = NoRequests(self.db)
+            return super().rescue(*arguments)
+
+
+class NoRequests(PostgresAdmissions):
+    def request(self, ids: Collection[UUID]) -> None:
+        pass
+
+
+class RequeueSkipsLimit(PostgresEngine):
+    """Makes a requeued task READY at once."""
+
+    class tasks_class(PostgresTasks):
+        def _requeue_locked(self, ids: Sequence[UUID]) -> int:
+            count = super()._requeue_locked(ids)
+            self.db.tasks.blocked().filter(pk__in=ids).update(status=Status.READY)
+            return count
+
+
+class WakeDueSkipsLimit(PostgresEngine):
+    """Makes a task READY when it is due, although its slot was given to another."""
+
+    class database_class(RewrittenDatabase):
+        name = "wake_due"
+        words = ("THEN 'BLOCKED' ELSE 'READY'", "THEN 'READY' ELSE 'READY'")
+
+
+class WakeSkipsLimit(PostgresEngine):
+    """Makes an actor with a message READY, although its slot was given to another."""
+
+    class database_class(RewrittenDatabase):
+        name = "wake"
+        words = ("THEN 'BLOCKED' ELSE 'READY'", "THEN 'READY' ELSE 'READY'")
+
+
+class RequestsNumbersOnce(PostgresEngine):
+    """Requests to look at the keys of a changed limit before its new number is committed."""
+
+    class admissions_class(PostgresAdmissions):
+        def set_number(self, *arguments: Any, **options: Any) -> None:
+            with self.db.transaction():
+                super().set_number(*arguments, **options)
+
+
+class StartsFollowersEarly(PostgresEngine):
+    """Lets a follower start when an attempt of the running task has ended, even if it is retried."""
+
+    class database_class(RewrittenDatabase):
+        name = "settle_limits"
+        words = ("WHEN task.finished_at IS NOT NULL THEN", "WHEN task.status <> 'RUNNING' THEN")
+
+    class admissions_class(PostgresAdmissions):
+        def _admit_successors(self, ids: Sequence[UUID]) -> Admitted:
+            self.db.tasks.filter(pk__in=ids).update(predecessor_id=None, status=Status.READY)
+            return Admitted()
+
+
+class ReplacesWithoutLocking(PostgresEngine):
+    """Replaces a task that may have started since it was read."""
+
+    class database_class(PostgresDatabase):
+        def with_lock(self, rows: Any, *, wait: bool = False, no_key: bool = True) -> Any:
+            return rows if wait else super().with_lock(rows, no_key=no_key)
+
+
+class ReplacesInOrderOfKeys(PostgresEngine):
+    """Locks the tasks that it replaces in the order of their keys, and cancel() locks them in that of their ids."""
+
+    class tasks_class(PostgresTasks):
+        def _holders(self, keys: Collection[str | None]) -> TaskQuerySet:
+            return super()._holders(keys) if len(keys) == 1 else Task.objects.none()
+
+
+class CancelsFollowersAlone(PostgresEngine):
+    """Does not lock the running task whose key a cancelled follower gives back, before it locks the follower."""
+
+    class tasks_class(PostgresTasks):
+        def _lock_for_cancel(self, ids: Collection[UUID], *, wait: bool) -> list[Task]:
+            return list(self.db.lock(ids, wait=wait))
