@@ -35,6 +35,7 @@ COLUMNS = {
     "cancel_requested_at": "Cancel requested",
     "finished_at": "Ended",
 }
+ALSO_IN_JSON = ("max_attempts", "parent_id", "predecessor_id", "successor_id")
 WIDTH = max(map(len, COLUMNS.values()))
 
 
@@ -83,6 +84,12 @@ def _details(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "Id": task.pk,
         "Parent": parent and f"{parent.pk} {parent.task_type or '(pruned)'} {parent.status or ''}".rstrip(),
+        "Starts after": task.predecessor_id,
+        "Followed by": task.successor_id,
+        **{
+            ("Rate" if one.is_rate else "Limit"): f"{one.key.stored}: {one.active} of {one.words}"
+            for one in page["limits"]
+        },
         "Attempts": None if number is None else f"{number} of {task.max_attempts}",
         "Attempts started": page["starts"],
         "Executor": page["executor"] and page["executor"].name,
@@ -143,7 +150,11 @@ def _as_json(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
         "task": task.task_type,
         "status": task.status,
         "why": page["sentence"],
-        **{column: getattr(task, column) for column in (*COLUMNS, "max_attempts", "parent_id")},
+        **{column: getattr(task, column) for column in (*COLUMNS, *ALSO_IN_JSON)},
+        "limits": [
+            {"kind": one.key.kind, "key": one.key.stored, "number": one.number, "active": one.active.number}
+            for one in page["limits"]
+        ],
         "attempts": page["attempt_number"],
         "executor": page["executor"] and page["executor"].name,
         "arguments": {value.name: _read(value) for value in page["arguments"]},

@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobqueue.inspect.formatting import class_name, describe_pause, duration, headline, moment_in_words, ready_since
+from jobqueue.inspect.limits import KeyState
 from jobqueue.models import LIVE, Executor, Queue, Task
 
 MAX_UNREAD = 100  # messages counted
@@ -23,7 +24,8 @@ class Surroundings:
 
     serving: executors that claim tasks of its queue; slots, busy: their threads and running tasks together. paused:
     executors of its queue that were asked to claim nothing. running: tasks of its queue, counted up to the limit.
-    alive: living executors of its backend. executor: the one that runs it. unread: messages in its inbox.
+    alive: living executors of its backend. executor: the one that runs it. limit: of a BLOCKED task, the key that it
+    waits for; of a task that keeps its place, the key of the place. unread: messages in its inbox.
     live_children: children that have not ended. is_orphan: its parent has ended.
     """
 
@@ -38,6 +40,7 @@ class Surroundings:
     busy: int = 0
     running: int = 0
     executor: Executor | None = None
+    limit: KeyState | None = None
     errors: list[Mapping[str, Any]] = field(default_factory=list)
     unread: int = 0
     live_children: int = 0
@@ -59,6 +62,7 @@ def explain(task: Task, around: Surroundings) -> str:
         "expired": task.expires_at,
         "cancel": task.cancel_requested_at,
         "ended": task.finished_at,
+        "look": around.limit.next_look_at if around.limit is not None else None,
         "silent": executor.heartbeat if executor is not None else None,
     }
     values = {
@@ -73,6 +77,9 @@ def explain(task: Task, around: Surroundings) -> str:
         "slots": around.slots,
         "children": around.live_children,
         "messages": str(around.unread) if around.unread <= MAX_UNREAD else f"{MAX_UNREAD}+",
+        **_limit_values(around.limit),
+        "predecessor": task.predecessor_id,
+        "successor": task.successor_id,
         "class": class_name(error),
         "error": headline(error.get("exception_class_path"), error.get("message")),
         "message": headline(None, error.get("message")),
@@ -82,6 +89,12 @@ def explain(task: Task, around: Surroundings) -> str:
         **{name: _between(moment, around.now) for name, moment in moments.items()},
     }
     return " ".join(sentence % values for sentence in (*_state(task, around), *_relatives(task, around)))
+
+
+def _limit_values(limit: KeyState | None) -> dict[str, object]:
+    if limit is None:
+        return {}
+    return {"key": limit.title, "active": str(limit.active), "number": limit.number, "words": limit.words}
 
 
 def _between(start: datetime | None, end: datetime | None) -> str:
@@ -94,7 +107,7 @@ def _state(task: Task, around: Surroundings) -> Iterator[str]:
             yield _("Ready for %(ready)s.")
             yield _why_not_started(task, around)
         case Task.Status.BLOCKED:
-            yield _("Blocked for %(ready)s by a limit.")
+            yield from _blocked(task, around)
         case Task.Status.SCHEDULED:
             yield from _scheduled(task, around)
         case Task.Status.RUNNING:
@@ -114,6 +127,8 @@ def _state(task: Task, around: Surroundings) -> Iterator[str]:
 def _relatives(task: Task, around: Surroundings) -> Iterator[str]:
     """Explain what is unusual about parent, children and messages."""
     if task.status in LIVE:
+        if task.successor_id is not None:
+            yield _("Task %(successor)s has taken over its key, and starts after it.")
         if around.is_orphan:
             yield _("Its parent has ended.")
         return
@@ -156,6 +171,35 @@ def _why_not_started(task: Task, around: Surroundings) -> str:
     return _("Waiting for its turn in queue %(queue)s.")
 
 
+def _blocked(task: Task, around: Surroundings) -> Iterator[str]:
+    limit, is_due = around.limit, True
+    if task.predecessor_id is not None:
+        yield _("Blocked: it starts after the end of task %(predecessor)s, which had its key before.")
+        is_due = False
+    elif limit is None:
+        yield _("Blocked for %(ready)s by a limit.")
+    elif limit.is_rate:
+        is_due = limit.next_look_at is None or limit.next_look_at <= around.now
+        used = _("Blocked: %(words)s of %(key)s are used; next start in %(look)s.")
+        if limit.left:
+            yield _("Blocked for %(ready)s by the rate of %(key)s, which is %(words)s.")
+        else:
+            yield _("Blocked: %(words)s of %(key)s are used.") if is_due else used
+    elif limit.left:
+        yield _("Blocked for %(ready)s: %(key)s runs %(active)s of %(number)d.")
+    else:
+        yield _("Blocked: %(key)s already runs %(active)s of %(number)d.")
+        is_due = False
+    if task.expires_at is not None and task.expires_at <= around.now and task.polls == 0:
+        yield _("It expired %(expired)s ago and will fail when an executor claims it.")
+    if around.queue is not None and around.queue.is_paused_at(around.now):
+        yield describe_pause(around.queue).replace("%", "%%")
+    elif not around.alive:
+        yield _("No executor is running.")
+    elif is_due:
+        yield _("It becomes ready in a moment.")
+
+
 def _scheduled(task: Task, around: Surroundings) -> Iterator[str]:
     if task.wake_at is None:
         yield _("Scheduled without a time; it will never run. Cancel it.")
@@ -178,6 +222,8 @@ def _scheduled(task: Task, around: Surroundings) -> Iterator[str]:
         yield text
     if is_due and not around.alive:
         yield _("No executor is running.")
+    if task.keeps_slot and around.limit is not None:
+        yield _("It keeps its place in the limit of %(key)s.")
 
 
 def _running(task: Task, around: Surroundings) -> Iterator[str]:

@@ -177,6 +177,19 @@ def kind_words(kind: LimitKind) -> Text:
     return dict(Limit.Kind.choices)[kind]
 
 
+def keys_of(task: Task) -> list[Key]:
+    """Return the keys of a task's limits, the concurrency limit first, as executors look at them."""
+    stored = ((LimitKind.CONCURRENCY, task.concurrency_key), (LimitKind.RATE, task.rate_key))
+    return [Key(kind, key) for kind, key in stored if key is not None]
+
+
+def key_that_matters(task: Task) -> Key | None:
+    """Return the key that a BLOCKED task waits for, or in which a waiting task keeps its place."""
+    waits = task.status == Status.BLOCKED and task.predecessor_id is None
+    keys = keys_of(task) if waits or (task.keeps_slot and task.status == Status.SCHEDULED) else []
+    return keys[-1] if waits and task.keeps_slot and keys else keys[0] if keys else None
+
+
 # --- many keys
 
 

@@ -20,6 +20,7 @@ from jobqueue.inspect.backends import options_of
 from jobqueue.inspect.explain import Surroundings, explain
 from jobqueue.inspect.formatting import attempt_number, headline
 from jobqueue.inspect.inbox import actor_of, read_inbox
+from jobqueue.inspect.limits import key_that_matters, keys_of, read_keys
 from jobqueue.inspect.payload_display import listed, raw, read, secrets_of, show, show_arguments
 from jobqueue.inspect.tree import read_ancestors, read_tree
 from jobqueue.models import Executor, Queue, Schedule, Task
@@ -48,12 +49,15 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
     children = read_tree(database, task.pk)
     ancestors = read_ancestors(database, task)
     inbox = read_inbox(database, task, patterns, with_payload)
+    limits = {state.key: state for state in read_keys(database, task.backend, keys_of(task))}
+    key = key_that_matters(task)
     around = surroundings(
         task,
         database,
         errors=errors,
         unread=inbox.unread,
         live_children=children.live,
+        limit=limits[key] if key is not None else None,
         is_orphan=ancestors.parent is not None and ancestors.parent.has_ended,
     )
     starts = len(listed(values["worker_ids"]))
@@ -61,6 +65,8 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
         "task": task,
         "sentence": explain(task, around),
         "executor": around.executor,
+        "limits": list(limits.values()),
+        "blocked_by": around.limit if task.status == Task.Status.BLOCKED else None,
         "errors": [
             {
                 **entry,

@@ -5,7 +5,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jobqueue.inspect.explain import Surroundings, explain
+from jobqueue.inspect.limits import Key, KeyState, rate_words
+from jobqueue.inspect.queries import Count
 from jobqueue.models import Executor, Queue, Task
+from jobqueue.records import LimitKind
 from tests.factories import error
 
 TURN = "Waiting for its turn in queue emails."
@@ -64,6 +67,55 @@ READY = [
     ({"executor_losses": 2}, {}, "2 executors were lost while running it; an idle one will run it alone."),
     ({"expires_at": before(180)}, {}, "It expired 3 min ago and will fail when an executor claims it."),
     ({"rank": before(840 + 600), "priority": 10}, {}, TURN),
+]
+
+
+def of_key(kind="concurrency", number=1, active=1, **changes):
+    """The state of account-42, or of api-7."""
+    key = Key(LimitKind(kind), "shop.tasks.import_rows:account-42" if kind == "concurrency" else "api:api-7")
+    counts = {"blocked": Count(3), "active": Count(active), "number": number, "declared": number}
+    return KeyState(key=key, backend="default", now=NOW, **counts, **changes)
+
+
+def rate(active=100, look=4.0, **changes):
+    at = None if look is None else after(look)
+    return of_key("rate", 100, active, seconds=60.0, next_look_at=at, **changes)
+
+
+SUCCESSOR = {"predecessor_id": "0193a4b5-0000-7000-8000-000000000000"}
+BLOCKED = [
+    ({}, {"limit": of_key()}, "Blocked: account-42 already runs 1 of 1."),
+    ({}, {"limit": of_key(number=2, active=3)}, "Blocked: account-42 already runs 3 of 2."),
+    (
+        {},
+        {"limit": of_key(number=3)},
+        "Blocked for 14 min: account-42 runs 1 of 3. It becomes ready in a moment.",
+    ),
+    ({}, {"limit": of_key(), "alive": 0}, "Blocked: account-42 already runs 1 of 1. No executor is running."),
+    (
+        {},
+        {"limit": of_key(), "queue": paused()},
+        "Blocked: account-42 already runs 1 of 1. Queue emails is paused by anna.",
+    ),
+    (
+        {"expires_at": before(180)},
+        {"limit": of_key()},
+        "Blocked: account-42 already runs 1 of 1. It expired 3 min ago and will fail when an executor claims it.",
+    ),
+    ({}, {"limit": rate()}, "Blocked: 100 a minute of api-7 are used; next start in 4 s."),
+    ({}, {"limit": rate(look=None)}, "Blocked: 100 a minute of api-7 are used. It becomes ready in a moment."),
+    ({}, {"limit": rate(look=-1)}, "Blocked: 100 a minute of api-7 are used. It becomes ready in a moment."),
+    (
+        {},
+        {"limit": rate(active=99, look=None)},
+        "Blocked for 14 min by the rate of api-7, which is 100 a minute. It becomes ready in a moment.",
+    ),
+    (
+        SUCCESSOR,
+        {},
+        f"Blocked: it starts after the end of task {SUCCESSOR['predecessor_id']}, which had its key before.",
+    ),
+    ({}, {}, "Blocked for 14 min by a limit. It becomes ready in a moment."),
 ]
 SCHEDULED = [
     (
@@ -145,6 +197,7 @@ FAILED = [
     ("row", "around", "sentence"),
     [
         *((task("READY", **columns), around, f"Ready for 14 min. {rest}") for columns, around, rest in READY),
+        *((task("BLOCKED", **columns), around, sentence) for columns, around, sentence in BLOCKED),
         *((task("SCHEDULED", **columns), around, sentence) for columns, around, sentence in SCHEDULED),
         *((task("RUNNING", claimed_at=before(12), **columns), around, text) for columns, around, text in RUNNING),
         *((task("SUSPENDED", last_attempted_at=before(12), **columns), *rest) for columns, *rest in SUSPENDED),
@@ -178,3 +231,30 @@ def test_orphan_is_called_one_in_every_living_state(status):
 @pytest.mark.parametrize("status", Task.Status.values)
 def test_every_status_has_a_sentence_even_in_a_row_with_holes(status):
     assert explain(task(status), Surroundings(now=NOW)).endswith(".")
+
+
+def test_retry_that_holds_its_place_says_so():
+    row = task("SCHEDULED", wake_at=after(40), attempts=2, keeps_slot=True)
+    sentence = explain(row, Surroundings(now=NOW, errors=[error()], limit=of_key()))
+    assert sentence.endswith("Next attempt in 40 s. It keeps its place in the limit of account-42.")
+
+
+def test_running_task_names_the_task_that_starts_after_it():
+    row = task("RUNNING", claimed_at=before(12), successor_id=SUCCESSOR["predecessor_id"])
+    sentence = explain(row, Surroundings(now=NOW, executor=executor()))
+    assert f"Task {SUCCESSOR['predecessor_id']} has taken over its key, and starts after it." in sentence
+
+
+@pytest.mark.parametrize(
+    ("number", "seconds", "words"),
+    [
+        (10, 1.0, "10 a second"),
+        (1000, 60.0, "1,000 a minute"),
+        (5, 3600.0, "5 an hour"),
+        (1, 86_400.0, "1 a day"),
+        (3, 10.0, "3 in 10 s"),
+        (1, 0.25, "1 in 250 ms"),
+    ],
+)
+def test_rate_is_read_as_people_say_it(number, seconds, words):
+    assert rate_words(number, seconds) == words

@@ -1,6 +1,7 @@
 """The admin's pages of limits, and the filter of tasks by a key."""
 
 import re
+from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -9,8 +10,9 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from jobqueue.models import Limit
-from tests.edges.admin import BOTH, LIST_URL, SCRIPT, messages_of
+from jobqueue.models import AdmissionRequest, Limit, Task
+from tests.edges.admin import BOTH, LIST_URL, SCRIPT, messages_of, task_url
+from tests.edges.cli import jobqueue
 from tests.edges.limited import rated, started, waiting
 from tests.factories import ago, make_user
 
@@ -215,3 +217,61 @@ class TestTaskList:
         make()
         assert listed(status="BLOCKED") == {row.pk for row in rows}
         assert "Blocked" in text_of(client.get(LIST_URL, {"backend": backend, "status": "BLOCKED"}))
+
+
+class TestTaskPage:
+    @pytest.fixture
+    def shown(self, client, staff):
+        return lambda task: client.get(task_url(task)).content.decode()
+
+    def test_page_says_which_key_is_full_and_links_to_it(self, shown, backend):
+        waiting(status="RUNNING", backend=backend)
+        (task,) = waiting(backend=backend)
+        html = shown(task)
+        assert "Blocked: account-42 already runs 1 of 1." in html
+        tasks = f"{LIST_URL}?limit=concurrency%3Atests.imports%3Aaccount-42&amp;backend={backend}"
+        assert f'<a href="{tasks}">Show the tasks of this key</a>' in html
+        assert f'<a href="{url(backend)}">account-42</a>: 1 of 1 at once' in html
+
+    def test_page_says_when_a_rate_starts_the_next_task(self, shown, backend):
+        (task,) = rated(rate_limit=2, backend=backend)
+        started(count=2, rate_limit=2, backend=backend)
+        AdmissionRequest.objects.using(backend).create(
+            backend=backend, kind="rate", key="tests.call_api:api-7", due_at=ago(-50)
+        )
+        html = shown(task)
+        assert re.search(r"Blocked: 2 a minute of api-7 are used; next start in (50|49|48) s\.", html)
+        assert "2 of 2 a minute" in html
+
+    def test_page_of_a_task_with_both_limits_names_the_one_it_waits_for(self, shown, backend):
+        both: dict[str, Any] = {"rate_key": "tests.call_api:api-7", "rate_limit": 1, "rate_seconds": 60.0}
+        waiting(status="RUNNING", backend=backend)
+        rated(status="READY", rate_limit=1, backend=backend)
+        first, *_ = waiting(backend=backend, **both)
+        second, *_ = waiting("tests.imports:account-7", keeps_slot=True, backend=backend, **both)
+        assert "Blocked: account-42 already runs 1 of 1." in shown(first)
+        assert "Blocked: 1 a minute of api-7 are used." in shown(second)
+
+    def test_page_of_a_successor_links_to_its_predecessor(self, shown, backend, make):
+        first = make(running=True)
+        second = make(status="BLOCKED", predecessor_id=first.pk)
+        Task.objects.using(backend).filter(pk=first.pk).update(successor_id=second.pk)
+        html = shown(second)
+        assert f"Blocked: it starts after the end of task {first.pk}" in html
+        assert f'<a href="{task_url(first)}">Show that task</a>' in html
+        assert "Followed by" in shown(first)
+
+    def test_links_to_limits_need_the_permission_to_see_them(self, client, backend):
+        client.force_login(make_user("view_task"))
+        (task,) = waiting(backend=backend)
+        html = client.get(task_url(task)).content.decode()
+        assert "account-42: " in html
+        assert LIMITS not in html
+
+    def test_show_prints_limits_as_text_and_json(self, backend):
+        waiting(status="RUNNING", backend=backend)
+        (task,) = waiting(backend=backend)
+        assert re.search(r"Concurrency limit +tests.imports:account-42: 1 of 1\n", jobqueue("show", task.pk).out)
+        assert jobqueue("show", task.pk, "--json").json["limits"] == [
+            {"kind": "concurrency", "key": ACCOUNT, "number": 1, "active": 1}
+        ]
