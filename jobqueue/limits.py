@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -120,7 +121,7 @@ def _template_problems(option: str, template: str, parameters: Parameters) -> It
     except ValueError as error:
         yield f"{option} {template!r:.200} is not a valid template: {error}"
         return
-    for name in fields:
+    for name in (re.split(r"[.[]", field)[0] for field in fields):  # "{order[customer]}" names the argument `order`
         if name not in known:
             names = ", ".join(known) or "none"
             yield f"{option} {template!r:.200} names {name!r}, which is no argument of the task; it has {names}"

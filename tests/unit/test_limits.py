@@ -1,0 +1,103 @@
+"""What limits may be declared, and which keys they make."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from jobqueue import Concurrency, Debounce, InvalidArguments, Rate, task
+from jobqueue.compat import InvalidTask
+from jobqueue.limits import key_of
+from jobqueue.serialization.arguments import parameters_of
+
+pytestmark = pytest.mark.usefixtures("own_registry")
+
+
+def move(order_id: int, shop: dict[str, Any], *, priority: str = "low") -> None: ...
+
+
+def key(limit: Concurrency | Rate, *args: Any, **kwargs: Any) -> str:
+    """Return the key that a call of move() has for a limit."""
+    declared = task(name="move")(move)
+    return key_of(limit, declared, parameters_of(move, False), args, kwargs)
+
+
+SHOP = {"id": 7}
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        (Concurrency(1), "move:"),
+        (Concurrency(1, shared="orders"), "orders:"),
+        (Concurrency(1, key="order-{order_id}"), "move:order-1"),
+        (Concurrency(1, key="{shop[id]}-{priority}"), "move:7-low"),
+        (Concurrency(1, key="{order_id:05}"), "move:00001"),
+        (Rate(1, 60, key="everything", shared="orders"), "orders:everything"),
+        (Rate(1, 60, key=lambda order_id, shop: f"{order_id} in {shop['id']}"), "move:1 in 7"),
+    ],
+)
+def test_key_is_made_from_the_arguments(limit: Concurrency | Rate, expected: str) -> None:
+    assert key(limit, 1, SHOP) == expected
+    assert key(limit, order_id=1, shop=SHOP) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("{shop[name]}", "no key of its limit can be made"),
+        (lambda *args, **kwargs: 1 / 0, "no key of its limit can be made"),
+        (lambda *args, **kwargs: 5, "must be 1 to 255 characters of text, not 5"),
+        (lambda *args, **kwargs: "", "must be 1 to 255 characters of text, not ''"),
+        (lambda *args, **kwargs: "x" * 256, "must be 1 to 255 characters of text"),
+        (lambda *args, **kwargs: "a\x00b", "must be 1 to 255 characters of text"),
+    ],
+)
+def test_call_without_a_valid_key_is_refused(source: Any, message: str) -> None:
+    with pytest.raises(InvalidArguments, match=message):
+        key(Concurrency(1, key=source), 1, SHOP)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"concurrency": 5}, "concurrency must be a Concurrency, not 5"),
+        ({"concurrency": Concurrency(0)}, "limit must be a whole number from 1 to 1,000,000,000, not 0"),
+        ({"concurrency": Concurrency(True)}, "limit must be a whole number"),
+        ({"concurrency": Concurrency(1, key="{customer}")}, "names 'customer', .*; it has order_id, shop, priority"),
+        ({"concurrency": Concurrency(1, key="{customer[id]}")}, "names 'customer', which is no argument"),
+        ({"concurrency": Concurrency(1, key="{}")}, "names '', which is no argument"),
+        ({"concurrency": Concurrency(1, key="{order_id")}, "is not a valid template"),
+        ({"concurrency": Concurrency(1, key=5)}, "key must be a template or a function, not 5"),  # type: ignore[arg-type]
+        ({"concurrency": Concurrency(1, shared="a:b")}, "shared must be a text of 1 to 300 characters without ':'"),
+        ({"concurrency": Concurrency(1), "name": "a:b"}, r"concurrency needs shared='\.\.\.'"),
+        ({"rate": Concurrency(1)}, "rate must be a Rate"),
+        ({"rate": Rate(1, 0)}, "rate: per must be seconds or a timedelta, above 0 and a year at most, not 0"),
+        ({"rate": Rate(1, timedelta(days=1000))}, "rate: per must be seconds or a timedelta"),
+    ],
+)
+def test_limit_with_a_mistake_cannot_be_declared(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidTask, match=message):
+        task(**{"name": "move", **options})(move)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"on_conflict": "replace"}, "need a key"),
+        ({"unique_for": 60}, "need a key"),
+        ({"debounce": Debounce(1)}, "need a key"),
+        ({"key": "k", "on_conflict": "skip"}, "on_conflict must be one of 'keep', 'replace', 'raise', not 'skip'"),
+        ({"key": "k", "unique_for": -1}, "unique_for must be seconds or a timedelta"),
+        ({"key": "k", "debounce": 5}, "debounce must be a Debounce, not 5"),
+        ({"key": "k", "debounce": Debounce(0)}, "debounce: wait must be seconds"),
+        ({"key": "k", "debounce": Debounce(1, max_wait=0)}, "debounce: max_wait must be seconds"),
+        ({"key": "k", "debounce": Debounce(1), "on_conflict": "raise"}, "on_conflict='raise' cannot be given as well"),
+        ({"key": "k", "debounce": Debounce(1), "run_after": timedelta(1)}, "run_after cannot be given as well"),
+    ],
+)
+def test_call_with_contradicting_options_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidTask, match=message):
+        task(name="move")(move).using(**options)
