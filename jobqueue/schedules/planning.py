@@ -13,7 +13,7 @@ from jobqueue.schedules.expressions import Expression
 
 # A tick is missed when it is later than this: executors were down, or could not reach the database.
 MISSED_AFTER: Final = timedelta(seconds=30)
-# One plan accounts for this many ticks at most. If more are due, the next plan continues.
+# One plan lists this many ticks at most. If more are due, the next plan continues. Other ticks are only counted.
 MAX_TICKS: Final = 1_000
 
 
@@ -101,6 +101,7 @@ def make_plan(
     due at their moment. Every due tick is in exactly one of `runs`, `waiting_at` and `skipped`.
     """
     due_until = now - policy.delay if with_jitter else now
+    counted, next_at = _counted(expression, policy, now, next_at, paused_until)
     due, next_at = _due_ticks(expression, policy, next_at, due_until)
     has_more = next_at is not None and next_at <= due_until
     if has_more and policy.catch_up == CatchUp.ALL:
@@ -115,13 +116,27 @@ def make_plan(
     if paused_until is None or paused_until <= now:
         runs, waiting_at, overlapping = _without_overlap(kept, policy.overlap, waiting_at, is_running)
         reasons |= dict.fromkeys(overlapping, SkipReason.OVERLAP)
-    return Plan(tuple(runs), waiting_at, _ranges(dict(sorted(reasons.items()))), next_at)
+    return Plan(tuple(runs), waiting_at, counted + _ranges(dict(sorted(reasons.items()))), next_at)
 
 
 def first_tick(expression: Expression, policy: Policy, after: datetime) -> datetime | None:
     """Return the first tick after a moment, None if there is none before `ends_at`."""
     tick = expression.next_after(after)
     return tick if tick and (policy.ends_at is None or tick <= policy.ends_at) else None
+
+
+def _counted(
+    expression: Expression, policy: Policy, now: datetime, tick: datetime | None, paused_until: datetime | None
+) -> tuple[tuple[Skipped, ...], datetime | None]:
+    """Return the missed and paused ticks that no policy runs, as one range, and the tick that follows it."""
+    ends = [now - policy.delay - MISSED_AFTER, policy.ends_at or now]
+    reason = SkipReason.MISSED
+    if tick is not None and paused_until is not None and tick < paused_until:
+        ends, reason = [*ends, paused_until], SkipReason.PAUSED
+    keep = policy.max_catch_up if policy.catch_up == CatchUp.ALL else 1
+    if tick is None or not (found := expression.range_before(tick, min(ends), keep)):
+        return (), tick
+    return (Skipped(tick, found.last_at, found.count, reason),), found.next_at
 
 
 def _due_ticks(

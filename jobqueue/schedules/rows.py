@@ -14,7 +14,7 @@ from django.utils.timezone import get_default_timezone, is_naive, make_aware, ma
 from msgspec.structs import replace
 
 from jobqueue.records import NewTask
-from jobqueue.schedules.expressions import EPOCH, Cron, Every, Expression, Problem
+from jobqueue.schedules.expressions import EPOCH, Cron, Every, Expression, Problem, TickRange, before_change
 from jobqueue.schedules.planning import CatchUp, Overlap, Policy
 from jobqueue.serialization.ids import new_id
 
@@ -75,6 +75,10 @@ class OncePerLocalTime:
         while tick is not None and aware(stored(tick)) != tick:
             tick = self.expression.next_after(tick)
         return tick
+
+    def range_before(self, first: datetime, until: datetime, keep: int) -> TickRange | None:
+        end = before_change(first, until, get_default_timezone())
+        return self.expression.range_before(first, min(end, until), keep) if end else None
 
     def describe(self) -> str:
         return self.expression.describe()

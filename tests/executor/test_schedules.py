@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from django.utils import timezone
 
 from jobqueue.api.schedule_deployments import MAX_START_TIME, DeclaredSchedules
 from jobqueue.compat import task_enqueued
@@ -50,6 +51,26 @@ def test_tick_starts_within_a_second_of_its_moment(start: Start) -> None:
 
     late = [tick.recorded_at - tick.tick_at for tick in ScheduleTick.objects.order_by("tick_at")[:3]]
     assert max(late) < timedelta(seconds=1)
+
+
+@pytest.mark.alone
+def test_schedule_that_missed_a_week_of_seconds_delays_no_other(start: Start) -> None:
+    missed = [f"missed-{number}" for number in range(10)]
+    for name in missed:
+        schedule(name, tasks.note_tick, Cron("* * * * * *", "Europe/Berlin"), args=["missed"])
+    schedule("each-second", tasks.note_tick, Every(seconds=1), args=["ticks"], overlap="allow")
+    synchronize()
+    week_ago = timezone.now().replace(microsecond=0) - timedelta(days=7)
+    Schedule.objects.filter(name__in=missed).update(next_at=week_ago, due_at=week_ago)
+    start()
+    wait_until(lambda: len(gates["ticks"].arrived) >= 3, "three ticks")
+
+    ticks = ScheduleTick.objects.order_by("tick_at")
+    late = [tick.recorded_at - tick.tick_at for tick in ticks.filter(schedule__name="each-second")[:3]]
+    assert max(late) < timedelta(seconds=1)
+    skipped = ticks.filter(schedule__name__in=missed, reason="missed")
+    assert all(count > 604_700 for count in skipped.values_list("count", flat=True))
+    assert {*skipped.values_list("schedule__name", flat=True)} == {*missed}
 
 
 def test_task_enqueued_is_sent_after_the_commit_of_ticks(start: Start) -> None:

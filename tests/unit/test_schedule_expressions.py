@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from croniter import croniter
 
-from jobqueue.schedules.expressions import Cron, Every, upcoming
+from jobqueue.schedules.expressions import EPOCH, Cron, Every, TickRange, ticks_after, upcoming
 
 MINUTE = timedelta(minutes=1)
 CHANGES = {
@@ -155,6 +155,30 @@ def test_tick_after_the_first_of_two_equal_hours_is_on_the_next_day() -> None:
     second_hour = datetime(2024, 10, 27, 1, 10, tzinfo=UTC)
 
     assert Cron("45 2 * * *", "Europe/Berlin").next_after(second_hour) == datetime(2024, 10, 28, 1, 45, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("expression", [*EXPRESSIONS[:-4:3], "45 */10 * * * *", "5,10 */30 2,3 * * *"])
+@pytest.mark.parametrize("zone", CHANGES)
+def test_ranges_count_the_ticks_that_next_after_lists(zone: str, expression: str) -> None:
+    draw = random.Random(f"{zone} {expression}")
+    cron = Cron(expression, zone)
+    for day in CHANGES[zone]:
+        noon = datetime.fromisoformat(day).replace(hour=12, tzinfo=UTC)
+        for _ in range(3):
+            start = noon - timedelta(minutes=draw.randint(0, 4000))
+            until = start + timedelta(days=draw.choice((0.1, 1, 2)), seconds=draw.choice((0, 0.5)))
+            listed = list(takewhile(until.__gt__, ticks_after(cron, start)))
+            found = listed and cron.range_before(listed[0], until, keep := draw.choice((1, 7)))
+            if found:
+                assert found.count <= len(listed) - keep
+                assert [found.last_at, found.next_at] == listed[found.count - 1 : found.count + 1]
+
+
+def test_range_of_ticks_is_complete_without_a_change_of_the_clock() -> None:
+    for expression in (Cron("* * * * * *", "Europe/Berlin"), Every(seconds=1)):
+        found = expression.range_before(EPOCH, EPOCH + timedelta(days=7), 3)
+
+        assert found == TickRange(604_797, EPOCH + timedelta(days=7, seconds=-4), EPOCH + timedelta(days=7, seconds=-3))
 
 
 def test_interval_is_anchored_whatever_moment_is_asked_from() -> None:

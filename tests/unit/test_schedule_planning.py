@@ -1,8 +1,10 @@
+from collections import Counter
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobqueue.schedules.expressions import Cron, Every
@@ -25,7 +27,19 @@ def plan(policy: Policy, late: timedelta, *, waiting_at: datetime | None = None,
 
 
 def skips(found: Plan) -> list[tuple[int, SkipReason]]:
-    return [(skipped.count, skipped.reason) for skipped in found.skipped]
+    """Return how many consecutive ticks were skipped, and why."""
+    groups = groupby(found.skipped, key=lambda skipped: skipped.reason)
+    return [(sum(skipped.count for skipped in group), reason) for reason, group in groups]
+
+
+class Listed:
+    """An expression whose ticks cannot be counted without listing them, as near a change of the clock."""
+
+    def __init__(self, expression: Cron | Every) -> None:
+        self.next_after, self.problems, self.describe = expression.next_after, expression.problems, expression.describe
+
+    def range_before(self, first: datetime, until: datetime, keep: int) -> None:
+        return None
 
 
 def test_tick_in_the_future_is_left_alone() -> None:
@@ -188,20 +202,28 @@ def test_each_due_tick_is_accounted_for_exactly_once(policy, expression, steps) 
     assert next_at == tick
 
 
-def test_long_downtime_is_accounted_for_in_several_plans() -> None:
-    policy = Policy()
-    first = plan(policy, 2_500 * MINUTE)
+def test_week_of_missed_seconds_is_one_plan() -> None:
+    each_second, now = Cron("* * * * * *", "Europe/Berlin"), NOON + timedelta(days=7, seconds=0.5)
+    found = make_plan(each_second, Policy(), now, next_at=NOON)
 
-    assert first.runs == ()
-    assert skips(first) == [(MAX_TICKS, SkipReason.MISSED)]
+    assert found.runs == (NOON + timedelta(days=7) - seconds(29),)
+    assert skips(found) == [(604_800 - 29, SkipReason.MISSED), (29, SkipReason.OVERLAP)]
+    assert found.next_at == NOON + timedelta(days=7) + seconds(1)
+
+
+def test_listed_ticks_of_a_long_downtime_are_several_plans() -> None:
+    now = NOON + 2_500 * MINUTE
+    first = make_plan(Listed(EACH_MINUTE), Policy(), now, next_at=NOON)
+
+    assert (first.runs, skips(first)) == ((), [(MAX_TICKS, SkipReason.MISSED)])
     assert first.next_at == NOON + MAX_TICKS * MINUTE
 
 
 def test_tick_on_time_after_a_long_downtime_is_not_missed() -> None:
-    now = NOON + seconds(MAX_TICKS + 5)
-    policy = Policy(Overlap.ALLOW, CatchUp.NONE)
-    first = make_plan(Every(seconds=1), policy, now, next_at=NOON)
-    second = make_plan(Every(seconds=1), policy, now, next_at=first.next_at)
+    now, policy = NOON + seconds(MAX_TICKS + 5), Policy(Overlap.ALLOW, CatchUp.NONE)
+    each_second = Listed(Every(seconds=1))
+    first = make_plan(each_second, policy, now, next_at=NOON)
+    second = make_plan(each_second, policy, now, next_at=first.next_at)
 
     assert skips(first) == [(MAX_TICKS + 5 - 30, SkipReason.MISSED)]
     assert first.runs + second.runs == tuple(now - seconds(30 - number) for number in range(31))
@@ -215,12 +237,42 @@ def test_long_jitter_that_is_cut_short_is_planned_in_parts() -> None:
     assert (len(found.runs), found.skipped, found.next_at) == (MAX_TICKS, (), NOON + seconds(MAX_TICKS))
 
 
-def test_last_missed_ticks_of_a_long_downtime_are_made_up_for() -> None:
+@pytest.mark.parametrize("expression", [EACH_MINUTE, Listed(EACH_MINUTE)])
+def test_last_missed_ticks_of_a_long_downtime_are_made_up_for(expression: Every | Listed) -> None:
     policy, now = Policy(Overlap.ALLOW, CatchUp.ALL, max_catch_up=100), NOON + 1_010 * MINUTE + seconds(45)
     next_at: datetime | None = NOON
     runs: list[datetime] = []
     while next_at and next_at <= now:
-        found = make_plan(EACH_MINUTE, policy, now, next_at=next_at)
+        found = make_plan(expression, policy, now, next_at=next_at)
         runs, next_at = [*runs, *found.runs], found.next_at
 
     assert runs == [NOON + MINUTE * minute for minute in range(911, 1_011)]
+
+
+@settings(max_examples=50)
+@given(
+    policy=policies,
+    cron=st.builds(Cron, st.sampled_from(["*/2 * * * *", "7 * * * * *", "0,30 1-3 * * *"]), st.just("Europe/Berlin")),
+    late=st.timedeltas(timedelta(0), timedelta(days=1)),
+    pause=st.none() | st.timedeltas(timedelta(0), timedelta(days=1)),
+)
+def test_counted_ticks_are_the_listed_ones(
+    policy: Policy, cron: Cron, late: timedelta, pause: timedelta | None
+) -> None:
+    """Beside a change of the clock: on this night, 02:00 to 03:00 exists twice in Berlin."""
+    start = datetime(2026, 10, 24, 12, tzinfo=UTC)
+    paused_until = None if pause is None else start + pause
+
+    def account(expression: Cron | Listed) -> tuple[list[datetime], Counter[SkipReason], datetime | None]:
+        runs: list[datetime] = []
+        skipped: Counter[SkipReason] = Counter()
+        last, next_at = None, first_tick(expression, policy, start)
+        while next_at != last:
+            found = make_plan(expression, policy, start + late, next_at=next_at, paused_until=paused_until)
+            runs += found.runs
+            for each in found.skipped:
+                skipped[each.reason] += each.count
+            last, next_at = next_at, found.next_at
+        return runs, skipped, next_at
+
+    assert account(cron) == account(Listed(cron))
