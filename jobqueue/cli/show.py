@@ -36,7 +36,7 @@ COLUMNS = {
     "finished_at": "Ended",
 }
 ALSO_IN_JSON = ("max_attempts", "parent_id", "predecessor_id", "successor_id")
-WIDTH = max(map(len, COLUMNS.values()))
+WIDTH = max(map(len, (*COLUMNS.values(), "Concurrency limit")))
 
 
 def show(console: Console, flags: Any) -> None:
@@ -87,8 +87,8 @@ def _details(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
         "Starts after": task.predecessor_id,
         "Followed by": task.successor_id,
         **{
-            ("Rate" if one.is_rate else "Limit"): f"{one.key.stored}: {one.active} of {one.words}"
-            for one in page["limits"]
+            "Rate" if limit.is_rate else "Concurrency limit": f"{limit.key.stored}: {limit.active} of {limit.words}"
+            for limit in page["limits"]
         },
         "Attempts": None if number is None else f"{number} of {task.max_attempts}",
         "Attempts started": page["starts"],
