@@ -349,6 +349,15 @@ def test_find_seen_reads_few_rows(bench: Bench) -> None:
     assert read(lambda: bench.engine.find_seen({("past", "k"), ("past", "other")})) == {("past", "k"): pk}
 
 
+def test_find_keys_and_requeue_with_a_key_reads_few_rows(bench: Bench) -> None:
+    pk, ended = Task.objects.ready().values_list("pk", flat=True)[0], Task.objects.filter(status="FAILED")[0].pk
+    bench.set(pk, key="held")
+    bench.set(ended, key="held")
+
+    assert read(lambda: bench.engine.find_keys({"held", "other"})) == {"held": pk}
+    assert read(lambda: bench.engine.requeue([ended])).key_taken == 1
+
+
 def test_claim_for_one_pool_beside_the_other_reads_few_rows(bench: Bench) -> None:
     Task.objects.ready().update(pool="async")
 

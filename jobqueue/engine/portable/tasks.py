@@ -375,7 +375,7 @@ class Tasks(Part):
     def _with_free_keys(self, rows: Sequence[Task]) -> list[UUID]:
         """Return the tasks without a key, and the first task of each key that no live task holds."""
         keys = {row.key for row in rows if row.key is not None}
-        taken = set(self.db.tasks.live().filter(key__in=keys).values_list("key", flat=True)) if keys else set()
+        taken = set(self._holders(keys).values_list("key", flat=True)) if keys else set()
         free = []
         for row in rows:
             if row.key not in taken:

@@ -5,10 +5,10 @@
 -- Why no lock on the key: it would last until the caller's transaction ends, and delay all callers of that key.
 SELECT DISTINCT ON (key) key, id, enqueued_at, status
 FROM (
-    SELECT key, id, enqueued_at, status, finished_at, successor_id FROM jobqueue_task
-    WHERE backend = %(backend)s AND key = ANY(%(keys)s::text[]) AND finished_at IS NULL
+    SELECT key, id, enqueued_at, status, finished_at FROM jobqueue_task
+    WHERE backend = %(backend)s AND key = ANY(%(keys)s::text[]) AND finished_at IS NULL AND successor_id IS NULL
     UNION ALL
-    SELECT key, id, enqueued_at, status, finished_at, successor_id FROM jobqueue_task
+    SELECT key, id, enqueued_at, status, finished_at FROM jobqueue_task
     WHERE backend = %(backend)s AND key = ANY(%(keys)s::text[]) AND finished_at IS NOT NULL
 ) AS holder
-ORDER BY key, finished_at DESC NULLS FIRST, successor_id NULLS FIRST
+ORDER BY key, finished_at DESC NULLS FIRST
