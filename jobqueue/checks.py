@@ -14,6 +14,8 @@ from django.db import connections
 from jobqueue import conf, declared_schedules, function, registry
 from jobqueue.actor import ActorTask, unreadable
 from jobqueue.compat import PACKAGE, task_backends
+from jobqueue.limits import Concurrency, Rate, has_fields
+from jobqueue.records import LimitKind
 
 CONNECTIONS_BESIDE_SLOTS = 4  # of an executor: loop, heartbeat, listener, and one that reads after a notification
 CONNECTIONS_FOR_ASYNC_TASKS = 32  # threads for async tasks that call the ORM
@@ -22,7 +24,7 @@ CONNECTIONS_OF_AN_EXECUTOR = 8 + CONNECTIONS_BESIDE_SLOTS  # with the default nu
 
 def register() -> None:
     """Register the checks that are not part of a backend's check()."""
-    for check in (check_backends, check_task_names, check_actors, check_schedules, check_time_zones):
+    for check in (check_backends, check_task_names, check_actors, check_limits, check_schedules, check_time_zones):
         checks.register(check)
     checks.register(check_encodings, checks.Tags.database)
 
@@ -44,6 +46,39 @@ def our_backends() -> list[Any]:
 def sound_backends() -> list[Any]:
     """Return the jobqueue backends with valid OPTIONS."""
     return [backend for backend in our_backends() if not list(conf.problems(backend.options))]
+
+
+def check_limits(**_: Any) -> list[checks.CheckMessage]:
+    """Warn of templates that make the same key of all arguments, and of tasks that disagree about a shared limit."""
+    constant = [
+        checks.Warning(
+            f"The task {task.task_type!r:.300}: the template {limit.key!r:.200} of its {kind} limit names no argument, "
+            "so all tasks have one key.",
+            hint="Name an argument, such as key='account-{account_id}', or leave out key.",
+            id="jobqueue.W006",
+        )
+        for task in registry.all().values()
+        for kind, limit in (("concurrency", task.concurrency), ("rate", task.rate))
+        if limit is not None and limit.shared is None and isinstance(limit.key, str) and not has_fields(limit.key)
+    ]
+    return [
+        *constant,
+        *(_disagreement(kind, name) for (kind, name), limits in registry.declared_limits().items() if _differ(limits)),
+    ]
+
+
+def _differ(limits: Collection[Concurrency | Rate]) -> bool:
+    # The next task in the order of admission decides which number holds.
+    return len({(limit.limit, limit.adjustable, getattr(limit, "seconds", None)) for limit in limits}) > 1
+
+
+def _disagreement(kind: LimitKind, name: str) -> checks.CheckMessage:
+    return checks.Warning(
+        f"Tasks declare the shared {kind} limit {name!r:.300} differently: its number, its time or adjustable. "
+        "The task that is admitted next decides.",
+        hint="Write the limit once, as a constant, and use it in all of these tasks.",
+        id="jobqueue.W007",
+    )
 
 
 def check_schedules(**_: Any) -> list[checks.CheckMessage]:

@@ -127,6 +127,11 @@ def _template_problems(option: str, template: str, parameters: Parameters) -> It
             yield f"{option} {template!r:.200} names {name!r}, which is no argument of the task; it has {names}"
 
 
+def has_fields(template: str) -> bool:
+    """Return whether a template names an argument."""
+    return any(name is not None for _, name, _, _ in string.Formatter().parse(template))
+
+
 def _uniqueness_problems(task: Any) -> Iterator[str]:
     if task.on_conflict not in ON_CONFLICT:
         yield f"on_conflict must be one of {', '.join(map(repr, ON_CONFLICT))}, not {task.on_conflict!r:.200}"

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from jobqueue.records import Status
+from jobqueue.records import LimitKind, Status
 from jobqueue.schedules.planning import SkipReason
 
 # Seconds. Rows of jobqueue_counter hold one count per bucket, and one for longer times. Another list would change the
@@ -36,6 +36,9 @@ class Length(StrEnum):
 
     MINUTE = "minute"
     HOUR = "hour"
+
+
+MAX_BLOCKED = 10_000  # tasks of each limit that are counted
 
 
 def bucket(seconds: float) -> int:
@@ -116,3 +119,17 @@ class ScheduleGauges:
     paused: int
     stopped: int
     overdue_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitGauges:
+    """
+    The tasks that wait for a limit, over all of its keys. blocked: up to MAX_BLOCKED.
+
+    oldest_seconds: by rank, of the tasks that were counted.
+    """
+
+    kind: LimitKind
+    name: str
+    blocked: int
+    oldest_seconds: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from inspect import iscoroutinefunction
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 from django.utils.module_loading import autodiscover_modules
 
 from jobqueue.function import FunctionTask, declared
-from jobqueue.records import PoolName
+from jobqueue.limits import Concurrency, Rate
+from jobqueue.records import LimitKind, PoolName
 from jobqueue.serialization.arguments import Parameters, parameters_of
 
 
@@ -43,3 +45,13 @@ def pool_of(task_type: str) -> PoolName | None:
 def autodiscover() -> None:
     """Import tasks.py and actors.py of every installed app."""
     autodiscover_modules("tasks", "actors")
+
+
+def declared_limits() -> dict[tuple[LimitKind, str], list[Concurrency | Rate]]:
+    """Return the limits that tasks declare, by kind and name. Those of using() are not declared."""
+    found: dict[tuple[LimitKind, str], list[Concurrency | Rate]] = defaultdict(list)
+    for task in all().values():
+        for kind, limit in ((LimitKind.CONCURRENCY, task.concurrency), (LimitKind.RATE, task.rate)):
+            if limit is not None:
+                found[kind, limit.shared or task.task_type].append(limit)
+    return dict(found)

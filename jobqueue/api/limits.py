@@ -5,10 +5,8 @@ from __future__ import annotations
 import difflib
 import re
 import string
-from collections import defaultdict
 from typing import Any
 
-from jobqueue import registry
 from jobqueue.api.notifications import ADMIT_NOTIFICATION, notify_after_commit
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
@@ -17,10 +15,10 @@ from jobqueue.exceptions import LimitNotFound
 from jobqueue.limits import MAX_LIMIT, SEPARATOR, Concurrency, Rate, split_key
 from jobqueue.models import Limit
 from jobqueue.records import LimitKind
+from jobqueue.registry import declared_limits
 from jobqueue.serialization.text import is_text
 
 KINDS = (LimitKind.CONCURRENCY, LimitKind.RATE)
-Declared = dict[tuple[LimitKind, str], list[Concurrency | Rate]]
 
 
 def set_number(
@@ -62,7 +60,7 @@ def reset_number(kind: LimitKind | str, key: str, *, backend: str = "default") -
 
 def remove_fixed(engine: Engine) -> int:
     """Remove the numbers of limits that this code declares with adjustable=False. Return how many."""
-    fixed = {named for named, limits in declared().items() if not all(limit.adjustable for limit in limits)}
+    fixed = {named for named, limits in declared_limits().items() if not all(limit.adjustable for limit in limits)}
     if not fixed:
         return 0
     found = [(LimitKind(kind), key) for kind, key in numbers_of(engine).values_list("kind", "key")]
@@ -70,16 +68,6 @@ def remove_fixed(engine: Engine) -> int:
     for kind, key in removed:
         engine.admissions.set_number(kind, key, None)
     return len(removed)
-
-
-def declared() -> Declared:
-    """Return the limits that tasks declare, by kind and name. Those of using() are not declared."""
-    found: Declared = defaultdict(list)
-    for task in registry.all().values():
-        for kind, limit in ((LimitKind.CONCURRENCY, task.concurrency), (LimitKind.RATE, task.rate)):
-            if limit is not None:
-                found[kind, limit.shared or task.task_type].append(limit)
-    return dict(found)
 
 
 def numbers_of(engine: Engine) -> Any:
@@ -103,7 +91,7 @@ def stored_key(text: str) -> str:
 def check_adjustable(kind: LimitKind, key: str) -> None:
     """Raise ValueError if code does not let people change the limit."""
     name, _ = split_key(key)
-    if not all(limit.adjustable for limit in declared().get((kind, name), ())):
+    if not all(limit.adjustable for limit in declared_limits().get((kind, name), ())):
         raise ValueError(f"The {kind} limit {name!r} was declared with adjustable=False. Change its number in code.")
 
 
@@ -119,14 +107,14 @@ def kinds_with(engine: Engine, key: str) -> list[LimitKind]:
     if found:
         return found
     # The name may be that of a limit of the second kind, whose advice is better then.
-    is_rate = (LimitKind.RATE, split_key(key)[0]) in declared()
+    is_rate = (LimitKind.RATE, split_key(key)[0]) in declared_limits()
     raise errors[1 if is_rate else 0]
 
 
 def check_known(engine: Engine, kind: LimitKind, key: str) -> None:
     """Raise LimitNotFound for a key that no task has and that no declared limit can make."""
     name, own_key = split_key(key)
-    limits = declared().get((kind, name), [])
+    limits = declared_limits().get((kind, name), [])
     if any(not own_key or _can_make(limit, own_key) for limit in limits):
         return
     if numbers_of(engine).filter(kind=kind, key=key).exists() or _has_tasks(engine, kind, key):
@@ -136,7 +124,7 @@ def check_known(engine: Engine, kind: LimitKind, key: str) -> None:
         advice = f"Its keys are like {' or '.join(map(repr, templates))}." if templates else ""
         advice = advice or f"To change all of its keys, write {name!r}."
         raise LimitNotFound(f"The {kind} limit {name!r} has no key {own_key!r}. {advice}")
-    names = sorted({known for found, known in declared() if found is kind} | set(engine.admissions.names(kind)))
+    names = sorted({known for found, known in declared_limits() if found is kind} | set(engine.admissions.names(kind)))
     near = difflib.get_close_matches(name, names, n=3)
     advice = f"Did you mean {' or '.join(near)}?" if near else "See: manage.py jobqueue limits"
     raise LimitNotFound(f"No {kind} limit of the backend {engine.alias!r} is named {name!r:.200}. {advice}")

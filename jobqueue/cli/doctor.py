@@ -14,6 +14,7 @@ from django.db import DatabaseError, connections
 
 from jobqueue.checks import (
     check_actors,
+    check_limits,
     check_schedules,
     check_task_names,
     check_time_zones,
@@ -22,6 +23,7 @@ from jobqueue.checks import (
 )
 from jobqueue.cli.backends import engines
 from jobqueue.cli.console import Console, first_line, many
+from jobqueue.cli.limit_checks import limit_findings
 from jobqueue.cli.postgres_checks import lock_findings, server_findings
 from jobqueue.cli.schedule_checks import schedule_findings
 from jobqueue.engine.clock import now_plus
@@ -43,7 +45,8 @@ PAUSED_LONG = timedelta(days=1)
 
 def doctor(console: Console, flags: Any) -> None:
     """Print what the checks found. Raises CommandError, exit code 1, if one is an error."""
-    found = [*messages_of_backends(), *check_task_names(), *check_actors(), *check_schedules(), *check_time_zones()]
+    found = [*messages_of_backends(), *check_task_names(), *check_actors(), *check_limits()]
+    found += [*check_schedules(), *check_time_zones()]
     found = found or [checks.Info("Settings: TASKS, tasks, actors and schedules pass the system checks.")]
     if not _has_error(found):
         found += [message for engine in engines(flags.backend) for message in _backend(engine)]
@@ -109,6 +112,7 @@ def _backend(engine: Engine) -> Iterator[checks.CheckMessage]:
     yield from _queues(stats)
     yield from _executors(stats)
     yield from schedule_findings(engine, stats)
+    yield from limit_findings(engine, stats)
 
 
 def _prefixed(prefix: str, messages: Iterable[checks.CheckMessage]) -> Iterator[checks.CheckMessage]:

@@ -22,9 +22,18 @@ from jobqueue.engine.portable.counters import AGGREGATE_BATCH
 from jobqueue.http.auth import Caller
 from jobqueue.http.endpoint import endpoint
 from jobqueue.http.responses import HttpError, respond
-from jobqueue.http.schemas import BackendMetrics, Histogram, Metrics, QueueMetrics, TaskMetrics, TickMetrics
+from jobqueue.http.schemas import (
+    BackendMetrics,
+    Histogram,
+    LimitMetrics,
+    Metrics,
+    QueueMetrics,
+    TaskMetrics,
+    TickMetrics,
+)
 from jobqueue.metrics import COUNTERS, EDGES, TICK_OUTCOMES, Counted, Gauges
-from jobqueue.records import LIVE
+from jobqueue.records import LIVE, LimitKind
+from jobqueue.registry import declared_limits
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -84,7 +93,7 @@ def as_json(request: HttpRequest, caller: Caller) -> HttpResponse:
 
 def read() -> Metrics:
     """Read the numbers of all jobqueue backends."""
-    metrics = Metrics(queues=[], tasks=[], backends=[])
+    metrics = Metrics(queues=[], tasks=[], limits=[], backends=[])
     for alias in api.aliases():
         engine = engine_for(alias)
         _aggregate(engine)
@@ -92,6 +101,7 @@ def read() -> Metrics:
         declared = api.declared_queues(alias)
         metrics.queues += _queues(alias, gauges, declared | {one.queue_name for one in counted}, declared)
         metrics.tasks += _tasks(alias, counted, declared)
+        metrics.limits += _limits(alias, engine)
         metrics.backends.append(
             BackendMetrics(
                 backend=alias,
@@ -153,6 +163,20 @@ def _tasks(alias: str, counted: Sequence[Counted], declared: Collection[str]) ->
             run=_histogram([one.runs for one in group], sum(one.run_seconds for one in group)),
             ticks=TickMetrics(**{name: sum(getattr(one, f"ticks_{name}") for one in group) for name in TICK_OUTCOMES}),
             tick_lateness=_histogram([one.lateness for one in group], sum(one.lateness_seconds for one in group)),
+        )
+
+
+def _limits(alias: str, engine: Engine) -> Iterator[LimitMetrics]:
+    """Yield the gauges of each limit, 0 for those that are only declared."""
+    found = {(one.kind, one.name): one for one in engine.admissions.gauges()}
+    for kind, name in sorted({*found, *declared_limits()}):
+        gauges = found.get((kind, name))
+        yield LimitMetrics(
+            backend=alias,
+            kind="rate" if kind is LimitKind.RATE else "concurrency",
+            limit=name,
+            blocked=gauges.blocked if gauges else 0,
+            oldest_blocked_seconds=gauges.oldest_seconds if gauges else 0.0,
         )
 
 
@@ -218,6 +242,16 @@ class Collector:
                 depth.add_metric((queue.backend, queue.queue, state.upper()), getattr(queue, state))
                 estimate.add_metric((queue.backend, queue.queue, state.upper()), state in queue.estimated)
         yield from (depth, estimate, oldest)
+
+        labels = ("backend", "kind", "limit")
+        blocked = GaugeMetricFamily("jobqueue_limit_blocked", "Tasks that wait for a limit.", labels=labels)
+        oldest = GaugeMetricFamily(
+            "jobqueue_limit_oldest_blocked_seconds", "How long the oldest task has waited for a limit.", labels=labels
+        )
+        for limit in self._metrics.limits:
+            blocked.add_metric((limit.backend, limit.kind, limit.limit), limit.blocked)
+            oldest.add_metric((limit.backend, limit.kind, limit.limit), limit.oldest_blocked_seconds)
+        yield from (blocked, oldest)
 
         states = GaugeMetricFamily("jobqueue_schedules", "Schedules.", labels=("backend", "state"))
         for backend in self._metrics.backends:

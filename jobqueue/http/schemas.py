@@ -169,6 +169,16 @@ class TaskMetrics(Struct):
     tick_lateness: Histogram
 
 
+class LimitMetrics(Struct):
+    """The tasks that wait for a limit, over all of its keys. blocked: counted up to 10,000."""
+
+    backend: str
+    kind: Literal["concurrency", "rate"]
+    limit: str
+    blocked: Count
+    oldest_blocked_seconds: float
+
+
 class BackendMetrics(Struct):
     backend: str
     inflight: Count
@@ -185,4 +195,5 @@ class BackendMetrics(Struct):
 class Metrics(Struct):
     queues: list[QueueMetrics]
     tasks: list[TaskMetrics]
+    limits: list[LimitMetrics]
     backends: list[BackendMetrics]

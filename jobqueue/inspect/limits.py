@@ -15,16 +15,17 @@ from django.db.models import Count as CountOf
 from django.db.models import Q
 from django.utils.translation import gettext as _
 
-from jobqueue.api.limits import KINDS, declared, numbers_of
+from jobqueue.api.limits import KINDS, numbers_of
 from jobqueue.engine.clock import read_clock
 from jobqueue.engine.engine import Engine
-from jobqueue.engine.portable.admissions import INDEXED, of_limit
+from jobqueue.engine.portable.admissions import INDEXED, IS_WAITING, of_limit
 from jobqueue.inspect.backends import options_of
 from jobqueue.inspect.formatting import Text, duration, ready_since, short_type
 from jobqueue.inspect.queries import Count, count
 from jobqueue.limits import AFTER_SEPARATOR, SEPARATOR, Concurrency, Rate, split_key
 from jobqueue.models import AdmissionRequest, Limit, RateStart, Task
 from jobqueue.records import LimitKind, Status
+from jobqueue.registry import declared_limits
 
 ENTRIES_READ = 50_000  # of the index of a limit, in each round
 ROUNDS = 3
@@ -32,10 +33,6 @@ KEYS_READ = 1000  # those with the most BLOCKED tasks, in each round
 LAST_CHARACTER = "\U0010ffff"
 ORDER = {LimitKind.CONCURRENCY: ("keeps_slot", "status"), LimitKind.RATE: ("status",)}  # of the indexes
 
-IS_WAITING = {
-    LimitKind.CONCURRENCY: Q(status=Status.BLOCKED, keeps_slot=False),
-    LimitKind.RATE: Q(status=Status.BLOCKED),
-}
 # For a rate, starts in the window count as well.
 IS_ACTIVE = {
     LimitKind.CONCURRENCY: Q(status__in=[Status.READY, Status.RUNNING]) | Q(keeps_slot=True),
@@ -208,7 +205,7 @@ def list_keys(engine: Engine, kind: LimitKind | None = None, text: str = "") -> 
             found |= {listed.key: listed for listed in keys}
             partial += [name] * is_partial
     others = [Key(LimitKind(of), stored) for of, stored in numbers_of(engine).values_list("kind", "key")]
-    others += [Key(of, f"{name}{SEPARATOR}") for of, name in declared()]
+    others += [Key(of, f"{name}{SEPARATOR}") for of, name in declared_limits()]
     for key in others:
         first, before = _range(key.name, text)
         if key.kind in kinds and first <= key.stored < before:
@@ -266,7 +263,7 @@ def read_keys(database: str, backend: str, keys: Sequence[Key]) -> list[KeyState
     stored = {name for key in keys for name in (key.stored, f"{key.name}{SEPARATOR}")}
     rows = Limit.objects.using(database).filter(backend=backend, key__in=stored)
     changed = {Key(LimitKind(row.kind), row.key): row for row in rows}
-    known, now = declared(), read_clock(database)
+    known, now = declared_limits(), read_clock(database)
     return [_read_key(database, backend, key, changed, known.get((key.kind, key.name), ()), now) for key in keys]
 
 

@@ -9,12 +9,13 @@ from itertools import chain
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Case, Q, Value, When
+from django.db.models import Case, Count, Min, Q, Value, When
 
 from jobqueue.engine.clock import Clock, rank_from
 from jobqueue.engine.portable.database import Part
 from jobqueue.failpoints import failpoint
 from jobqueue.limits import AFTER_SEPARATOR, SEPARATOR, split_key
+from jobqueue.metrics import MAX_BLOCKED, LimitGauges
 from jobqueue.models import AdmissionRequest, KeyReservation, Limit, RateStart, TaskQuerySet
 from jobqueue.records import Admitted, ClaimedTask, LimitKind, Status
 
@@ -42,6 +43,12 @@ WAITS_FOR_START = Q(
 INDEXED = {
     LimitKind.CONCURRENCY: Q(concurrency_key__isnull=False, finished_at__isnull=True),
     LimitKind.RATE: Q(rate_key__isnull=False) & (Q(status=Status.READY) | WAITS_FOR_START),
+}
+
+# Among those, the tasks that wait for it.
+IS_WAITING = {
+    LimitKind.CONCURRENCY: Q(status=Status.BLOCKED, keeps_slot=False),
+    LimitKind.RATE: Q(status=Status.BLOCKED),
 }
 
 
@@ -312,6 +319,21 @@ class Admissions(Part):
                 break
             names.append(split_key(key)[0])
         return names
+
+    def gauges(self) -> list[LimitGauges]:
+        """Return what waits for each limit. It reads up to MAX_BLOCKED entries of an index for each. Locks: none."""
+        now = self.db.now()
+        gauges = []
+        for kind in INDEXED:
+            for name in self.names(kind):
+                rows = self.db.tasks.filter(INDEXED[kind] & of_limit(kind, f"{name}{SEPARATOR}"), IS_WAITING[kind])
+                counted = rows.order_by("backend", f"{kind}_key")[:MAX_BLOCKED]
+                found = counted.aggregate(blocked=Count("pk"), rank=Min("rank"))
+                seconds = (now - found["rank"]).total_seconds() if found["rank"] else 0.0
+                gauges.append(
+                    LimitGauges(kind=kind, name=name, blocked=found["blocked"], oldest_seconds=max(0.0, seconds))
+                )
+        return gauges
 
     def apply(self, claims: Iterable[tuple[ClaimedTask, dict[str, Any]]]) -> set[UUID]:
         """

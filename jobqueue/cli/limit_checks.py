@@ -1,0 +1,87 @@
+"""The checks of `doctor` about limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from shlex import quote
+
+from django.core import checks
+from django.db.models import Exists
+
+from jobqueue.cli.console import many
+from jobqueue.engine.clock import now_plus
+from jobqueue.engine.engine import Engine
+from jobqueue.engine.portable.admissions import INDEXED, IS_WAITING, of_limit
+from jobqueue.inspect.formatting import duration
+from jobqueue.inspect.limits import IS_ACTIVE, Key, list_keys
+from jobqueue.inspect.stats import BackendStats
+from jobqueue.models import AdmissionRequest
+from jobqueue.records import LimitKind, Status
+
+OVERDUE_SECONDS = 10.0  # executors look at a key within a second
+KEYS_CHECKED = 200  # those with the most BLOCKED tasks
+ACTIVE_READ = 1000  # tasks of a key
+MAX_LISTED = 10  # findings of one check
+
+
+def limit_findings(engine: Engine, stats: BackendStats) -> Iterator[checks.CheckMessage]:
+    """Find keys whose BLOCKED tasks cannot run, and say why. Without living executors, another check says so."""
+    if not stats.alive:
+        return
+    here = f"Backend {stats.backend}"
+    waiting = [one.key for one in list_keys(engine).keys if one.blocked]
+    found = [*_overdue(engine, stats)]
+    is_admitting = not found
+    for key in waiting[:KEYS_CHECKED]:
+        found += _forgotten(engine, key) if is_admitting else ()
+        found += _held(engine, stats, key)
+    yield from found[:MAX_LISTED]
+    if len(found) > MAX_LISTED:
+        more = many(len(found) - MAX_LISTED, "more key")
+        yield checks.Warning(f"{here}: a problem with {more}.", hint="manage.py jobqueue limits --blocked")
+    if waiting and not found:
+        yield checks.Info(f"{here}: no problem in {many(len(waiting), 'key')} with BLOCKED tasks.")
+
+
+def _overdue(engine: Engine, stats: BackendStats) -> Iterator[checks.CheckMessage]:
+    """Find requests that executors do not answer."""
+    requests = AdmissionRequest.objects.using(engine.database).filter(backend=engine.alias)
+    late = requests.filter(due_at__lt=now_plus(-OVERDUE_SECONDS)).order_by("due_at")
+    if (first := late.first()) is not None:
+        is_task = first.kind == LimitKind.PREDECESSOR
+        what = f"BLOCKED task {first.key}" if is_task else f"{first.kind} limit {first.key}, which has BLOCKED tasks,"
+        late_by = duration(stats.now - first.due_at)
+        text = f"Backend {stats.backend}: executors have not looked at the {what} for {late_by}."
+        advice = "Look for errors in the log of executors, and for a session that keeps rows of these tasks locked."
+        yield checks.Error(text, hint=advice)
+
+
+def _forgotten(engine: Engine, key: Key) -> Iterator[checks.CheckMessage]:
+    """Find a key with BLOCKED tasks, nothing active, and no request to look at it: nothing will ever admit a task."""
+    of_key = engine.tasks.filter(INDEXED[key.kind] & of_limit(key.kind, key.stored))
+    waiting = of_key.filter(IS_WAITING[key.kind], predecessor_id__isnull=True)
+    requests = AdmissionRequest.objects.using(engine.database).filter(
+        backend=engine.alias, kind=key.kind, key=key.stored
+    )
+    # One statement: an executor takes a request and admits tasks in one transaction.
+    if waiting.filter(~Exists(of_key.filter(IS_ACTIVE[key.kind])), ~Exists(requests))[:1].exists():
+        text = f"The {key.kind} limit {key.stored}: tasks are BLOCKED, none is active, and no executor will admit one."
+        command = f"manage.py jobqueue limits set {quote(key.stored)} NUMBER --kind {key.kind}"
+        yield checks.Error(text, hint=f"To look at the key again, run: {command}. This is a bug, please report it.")
+
+
+def _held(engine: Engine, stats: BackendStats, key: Key) -> Iterator[checks.CheckMessage]:
+    """Find a concurrency limit whose places are taken by READY tasks that no executor claims."""
+    if key.kind is not LimitKind.CONCURRENCY:
+        return
+    of_key = engine.tasks.filter(INDEXED[key.kind] & of_limit(key.kind, key.stored))
+    active = list(of_key.filter(IS_ACTIVE[key.kind]).values_list("status", "queue_name")[:ACTIVE_READ])
+    stopped = {queue.name for queue in stats.queues if queue.is_paused or not queue.executors}
+    if not active or any(status != Status.READY or queue not in stopped for status, queue in active):
+        return
+    names = ", ".join(sorted({queue for _, queue in active}))
+    text = (
+        f"The concurrency limit {key.stored}: its places are taken by READY tasks of queues that are paused or have no "
+        f"executor: {names}."
+    )
+    yield checks.Warning(text, hint="Resume the queue, start an executor for it, or cancel these tasks.")
