@@ -346,8 +346,11 @@ class ExecutorLoop(threading.Thread):
         if not (found := declared_limits(claims)):
             return claims
         blocked = self.engine.admissions.apply(found)
+        if len(blocked) < len(found):  # other sessions have locked them: release them, for none may run without limits
+            self._maintenance.expect_unknown_claims()
         self._maintenance.admit_soon()
-        return ClaimedBatch(claimed for claimed in claims if claimed.id not in blocked)
+        limited = {claimed.id for claimed, _ in found}
+        return ClaimedBatch(claimed for claimed in claims if claimed.id not in limited)
 
     def _evict_waiting(self) -> None:
         """Release tasks that wait too long for a slot, and all of them for a stop or an isolated task."""

@@ -139,7 +139,7 @@ class Messages(Part):
             return {}
         holders = self.db.tasks.live().filter(key__in=keys, successor_id__isnull=True)
         found = list(holders.values_list("key", "pk", "predecessor_id"))
-        first = {predecessor_id for _, _, predecessor_id in found} - {None}
+        first = {predecessor_id for _, _, predecessor_id in found if predecessor_id is not None}
         running = set(self.db.tasks.live().filter(pk__in=first).values_list("pk", flat=True)) if first else set()
         return {str(key): first if first in running else pk for key, pk, first in found}
 

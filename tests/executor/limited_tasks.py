@@ -1,0 +1,52 @@
+"""Bodies with limits, for the executor's tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobqueue import Actor, Concurrency, Done, PollContext, Rate, Spawn, Suspend, task
+from tests.executor.harness import gates
+from tests.executor.tasks import AT_ONCE
+
+ONE = Concurrency(1, key="{gate}")
+
+
+@task(concurrency=ONE)
+def wait_alone(gate: str, who: Any = None) -> Any:
+    gates[gate].pass_through(who)
+    return who
+
+
+@task(atomic=True, concurrency=ONE)
+def wait_alone_atomically(gate: str, who: Any = None) -> Any:
+    gates[gate].pass_through(who)
+    return who
+
+
+@task(concurrency=Concurrency(1, key="{gate}", hold_while_retrying=True), max_attempts=3, backoff=AT_ONCE)
+def fail_twice(gate: str, who: str) -> None:
+    """Fail in the first two attempts."""
+    gates[gate].arrive(who)
+    if gates[gate].arrived.count(who) < 3:
+        raise ValueError(who)
+
+
+@task(rate=Rate(2, per=0.5, key="{gate}"))
+def start_at_a_rate(gate: str) -> None:
+    gates[gate].arrive()
+
+
+class WaitsInTurn(Actor, concurrency=ONE):
+    """Suspends once, without its place, and ends when it is woken."""
+
+    def poll(self, context: PollContext[Any], gate: str, who: str) -> Any:
+        gates[gate].arrive(who)
+        return Suspend() if context.polls == 0 else Done(who)
+
+
+class HasLimitedChildren(Actor):
+    def poll(self, context: PollContext[Any], gate: str, count: int) -> Any:
+        if context.polls == 0:
+            return *(Spawn(wait_alone, gate, number) for number in range(count)), Suspend()
+        context.state["ended"] = context.state.get("ended", 0) + len([*context.inbox.take()])
+        return Done() if context.state["ended"] == count else Suspend()
