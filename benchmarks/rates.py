@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from benchmarks.arena import Arena
-from benchmarks.contestants import Contestant
+from benchmarks.arena import Arena, NotMeasured
+from benchmarks.contestants import CHANCY_BEST, OURS_BEST, Contestant, chancy
 
-KEY = "rate:"
-REQUEST = "INSERT INTO jobqueue_admissionrequest (backend, kind, key, due_at) VALUES ('default', 'rate', %s, now())"
+REQUEST = """
+    INSERT INTO jobqueue_admissionrequest (backend, kind, key, due_at) VALUES ('default', 'rate', 'rate:', now())
+"""
 STARTS = """
-    WITH start AS (SELECT last_attempted_at AS at FROM jobqueue_task WHERE last_attempted_at IS NOT NULL)
+    WITH start AS ({started})
     SELECT
         (SELECT count(*) FROM start),
         (SELECT extract(epoch FROM max(at) - min(at))::float8 FROM start),
@@ -45,22 +46,44 @@ class Starts:
     most: int
 
 
-def measure(arena: Arena, contestant: Contestant, rate: Rate, seconds: float) -> Starts:
-    database = arena.database(contestant.peer)
-    database.clear()
+def ours(rate: Rate) -> Contestant:
     rows = {
-        "rate_key": f"'{KEY}'",
+        "rate_key": "'rate:'",
         "rate_limit": str(rate.limit),
         "rate_seconds": f"{rate.per}::float8",
         "status": "'BLOCKED'",
     }
-    database.fill(2 * rate.limit + int(2 * seconds * rate.limit / rate.per), rows)
+    return replace(OURS_BEST, name=f"jobqueue, {rate}", rows=rows)
+
+
+def of_chancy(rate: Rate) -> Contestant:
+    """chancy has a rate for each queue."""
+    return chancy(
+        f"{rate}",
+        rate=rate.limit,
+        log="WARNING",
+        rows=CHANCY_BEST.rows,
+        executor="chancy.executors.asyncex.AsyncExecutor",
+        concurrency=1_000,
+        eager_polling=True,
+        rate_limit=rate.limit,
+        rate_limit_window=int(rate.per),
+    )
+
+
+def measure(arena: Arena, contestant: Contestant, rate: Rate, seconds: float) -> Starts:
+    database = arena.database(contestant.peer)
+    database.clear()
+    database.fill(2 * rate.limit + int(2 * seconds * rate.limit / rate.per), contestant.rows)
     database.settle()
     with database.connected() as connection:
-        connection.execute(REQUEST, [KEY])
+        if contestant.peer == OURS_BEST.peer:
+            connection.execute(REQUEST)
         with database.at_work(contestant):
             time.sleep(seconds)
-        found = connection.execute(STARTS, {"seconds": rate.per - MICROSECOND}).fetchone()
-    assert found is not None
+        query = STARTS.format(started=database.store.started)
+        found = connection.execute(query, {"seconds": rate.per - MICROSECOND}).fetchone()
+    if found is None or not found[1]:
+        raise NotMeasured("no two tasks started")
     count, length, most = found
     return Starts((count - rate.limit) / (length * rate.limit / rate.per), most)

@@ -315,8 +315,8 @@ def limits(arena: Arena, plan: Plan) -> Section:
         lines.append(f"| {name} | {side.rate:,.0f} | {lowest:,.0f} to {highest:,.0f} | {share} | {cpu} |")
     chosen = [who.OURS_DEFAULT, who.OURS_LIMITED_NOTES]
     body = f"""{plan.limited_jobs:,} jobs, or as many as end in {5 * plan.seconds:g} s. Nine in ten of {plan.front:,}
-rows are blocked tasks. procrastinate has locks. pgqueuer has a limit for each entrypoint. chancy has rates only, for
-each queue.
+rows are blocked tasks. procrastinate has locks. pgqueuer has a limit for each entrypoint. chancy has rates for
+queues.
 
 {chr(10).join(lines)}
 
@@ -326,7 +326,7 @@ From the call to the job's first line, on an idle worker:
 
 Rates, while more tasks are waiting:
 
-{rates_of(arena, plan)}
+{rates_of(arena, plan, missing)}
 
 An idle worker:
 
@@ -334,11 +334,16 @@ An idle worker:
     return Section("Limits: tasks with keys", body, missing)
 
 
-def rates_of(arena: Arena, plan: Plan) -> str:
-    lines = ["| rate | starts, of those it allows | most starts in its period |", "|---:|---:|---:|"]
+def rates_of(arena: Arena, plan: Plan, missing: dict[str, str]) -> str:
+    lines = ["| | starts, of those that the rate allows | most starts in its period |", "|---|---:|---:|"]
     for rate in RATES:
-        found = rates.measure(arena, who.OURS_BEST, rate, max(3 * plan.seconds, 3 * rate.per))
-        lines.append(f"| {rate} | {found.share:.2f} | {found.most:,} |")
+        for each in (rates.ours(rate), rates.of_chancy(rate)):
+            try:
+                found = rates.measure(arena, each, rate, max(3 * plan.seconds, 3 * rate.per))
+            except RuntimeError as error:
+                missing[each.name] = str(error)
+            else:
+                lines.append(f"| {each.name} | {found.share:.2f} | {found.most:,} |")
     return "\n".join(lines)
 
 

@@ -145,7 +145,8 @@ class Maintenance:
         if due.has_command and (command := self._engine.take_command(self._executor_id)):
             self._on_command(command)
         if due.next_admission_seconds is not None:
-            self._admit_at = min(self._admit_at, max(self._admit_again_at, now + due.next_admission_seconds))
+            is_due = due.next_admission_seconds <= 0.0
+            self._admit_at = min(self._admit_at, self._admit_again_at if is_due else now + due.next_admission_seconds)
         changed = self._fire(now, due.next_tick_seconds, has_waiting=due.has_waiting_tick)
         changed += self._wake(now, due.next_wake_seconds)
         return changed + (self._rescue(now) if due.has_running else 0)
@@ -154,7 +155,7 @@ class Maintenance:
         """Let BLOCKED tasks run that their limits allow. Check afterwards when the next limit may."""
         self._admit_at, self._check_at = NEVER, now
         admitted = self._engine.admit()
-        # Without any, other sessions look at the same keys.
+        # Without any key, other sessions look at the due ones.
         self._admit_again_at = now + (0.0 if admitted.looked_at else AGAIN_SECONDS)
         if admitted.queues:
             self._on_ready()
