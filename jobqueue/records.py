@@ -456,7 +456,7 @@ class FiredSchedules:
 class Admitted:
     """
     What was admitted. queues: those with new READY tasks, and how many. looked_at: keys it has looked at. looks_again:
-    whether it has requested to look at more, now or later.
+    whether there is more to look at, now or later.
     """
 
     queues: Mapping[str, int] = field(default_factory=dict)

@@ -448,9 +448,9 @@ class ExecutorLoop(threading.Thread):
             return False
         if self.is_draining or self.counts.claimed == self.settings.max_tasks:
             return True
-        return self.settings.burst and self._policy.is_satisfied and self._is_drained()
+        return self.settings.burst and self._policy.is_satisfied and self._has_no_work_left()
 
-    def _is_drained(self) -> bool:
+    def _has_no_work_left(self) -> bool:
         try:
             with self._connection:
                 is_drained = self.engine.is_drained(self.settings.queues, DRAINED_SECONDS)

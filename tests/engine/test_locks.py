@@ -406,3 +406,18 @@ class TestKeysAtOnce:
             (answer,) = second.result(DEADLINE_SECONDS)
 
         assert (answer.id == first, answer.created) == (commits, not commits)
+
+
+def test_request_of_a_locked_key_stays_and_asks_to_look_again(fast_bench: Bench) -> None:
+    """Another session looks at each key, and counts from a snapshot that is older than this request."""
+    pk = fast_bench.add(concurrency_key="imports:anna", concurrency_limit=1)
+    with session() as other:
+        other.run(
+            "SELECT pg_advisory_xact_lock('jobqueue_admissionrequest'::regclass::oid::int, number)"
+            " FROM generate_series(0, 1023) AS number"
+        )
+        found = fast_bench.engine.admissions.take()
+
+    assert (found.looked_at, found.looks_again) == (0, True)
+    assert fast_bench.engine.admit().queues == {"default": 1}
+    assert fast_bench.status(pk) == Status.READY

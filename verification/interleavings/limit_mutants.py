@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -25,14 +25,14 @@ class AdmitsWithoutLocking(PostgresEngine):
 
     class database_class(RewrittenDatabase):
         name = "take_admission_requests"
-        words = ("WHERE pg_try_advisory_xact_lock(", "WHERE NULL IS NULL OR pg_try_advisory_xact_lock(")
+        words = ("key, pg_try_advisory_xact_lock(", "key, NULL IS NULL OR pg_try_advisory_xact_lock(")
 
 
 class CountsBeforeLocking(PostgresEngine):
     """Counts the tasks of a key before it locks the key."""
 
     class admissions_class(PostgresAdmissions):
-        def _take_requests(self, limit: int) -> set[Key]:
+        def _take_requests(self, limit: int) -> dict[Key, bool]:
             self.counted = self._counted()
             return super()._take_requests(limit)
 
@@ -57,7 +57,7 @@ class LosesRequests(PostgresEngine):
             with self.db.transaction():
                 return super().take() if not taken else self._admit_taken(taken)
 
-        def _admit_taken(self, taken: set[Key]) -> Admitted:
+        def _admit_taken(self, taken: Mapping[Key, bool]) -> Admitted:
             return self._admit_slots([key for kind, key in taken if kind is LimitKind.CONCURRENCY])
 
 

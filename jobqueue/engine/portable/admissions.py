@@ -135,9 +135,10 @@ class Admissions(Part):
 
     def take(self, limit: int = REQUESTS_READ) -> Admitted:
         """Admit in the caller's transaction. Locks: as admit()."""
-        keys = self._take_requests(limit)
+        requested = self._take_requests(limit)
+        keys = [key for key, is_locked in requested.items() if is_locked]
         of_kind = {kind: sorted(key for found, key in keys if found is kind) for kind in LimitKind}
-        admitted = Admitted(looked_at=len(keys))
+        admitted = Admitted(looked_at=len(keys), looks_again=len(keys) < len(requested))
         if successors := of_kind[LimitKind.PREDECESSOR]:
             admitted += self._admit_successors([UUID(key) for key in successors])
         if concurrency := of_kind[LimitKind.CONCURRENCY]:
@@ -152,16 +153,16 @@ class Admissions(Part):
         due_at: datetime | None = rows.values_list("due_at", flat=True).first()
         return due_at
 
-    def _take_requests(self, limit: int) -> set[Key]:
+    def _take_requests(self, limit: int) -> dict[Key, bool]:
         """
-        Delete due requests and lock their keys. Return the keys.
+        Delete due requests and lock their keys. Return each key, and whether this session has its lock.
 
-        Here, who looks at a key holds one of its requests, for which others wait.
+        SQLite has one writer, so it needs no locks. PostgreSQL tries a lock for each key: take_admission_requests.sql.
         """
         due = self._requests.filter(backend=self.db.backend, due_at__lte=self.db.now()).order_by("due_at", "id")
         requests = list(self.db.with_lock(due, wait=True)[:limit])
         self._requests.filter(pk__in=[request.pk for request in requests]).delete()
-        return {(LimitKind(request.kind), request.key) for request in requests}
+        return {(LimitKind(request.kind), request.key): True for request in requests}
 
     def _admit_successors(self, ids: Sequence[UUID]) -> Admitted:
         """Let tasks run that waited for another one with their key."""

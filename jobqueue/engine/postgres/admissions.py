@@ -29,9 +29,9 @@ class PostgresAdmissions(Admissions):
         if ids:
             self.db.execute_prepared("settle_limits", ids=as_array(ids))
 
-    def _take_requests(self, limit: int) -> set[Key]:
+    def _take_requests(self, limit: int) -> dict[Key, bool]:
         rows = self.db.query_prepared("take_admission_requests", request_limit=limit)
-        return {(LimitKind(kind), key) for kind, key in rows}
+        return {(LimitKind(kind), key): is_locked for kind, key, is_locked in rows}
 
     def _admit_slots(self, keys: Sequence[str]) -> Admitted:
         rows = self.db.query_prepared("admit_slots", keys=as_text_array(tuple(keys)), again_seconds=AGAIN_SECONDS)

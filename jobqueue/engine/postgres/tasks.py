@@ -55,7 +55,7 @@ class PostgresTasks(Tasks):
 
     def enqueue(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         keyed = [row for row in rows if row.key is not None]
-        if len(rows) > ENQUEUE_BATCH or any(is_particular(row) for row in keyed):
+        if len(rows) > ENQUEUE_BATCH or any(acts_on_taken_key(row) for row in keyed):
             return super().enqueue(rows)
         with self.db.read_committed() if keyed else nullcontext():
             return self.insert(rows)
@@ -239,8 +239,8 @@ class PostgresCommits(Commits):
         return {pk: None if status is None else Status(status) for pk, status in rows}
 
 
-def is_particular(row: NewTask) -> bool:
-    """Whether an insert is not enough if the key of the row is taken."""
+def acts_on_taken_key(row: NewTask) -> bool:
+    """Whether the row wants more than the answer which task has its key."""
     return row.on_conflict != "keep" or row.unique_for_seconds is not None
 
 

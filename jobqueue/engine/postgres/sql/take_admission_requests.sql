@@ -1,4 +1,5 @@
--- Take the due requests of keys that no other session looks at, lock these keys, and return them.
+-- Take the due requests of keys that no other session looks at, and lock these keys.
+-- Return all keys with a due request, and whether this session has locked them. The requests of the others stay.
 -- Parameters: backend; request_limit.
 -- Index: jobqueue_admission_due, from its beginning. Locks: the requests FOR UPDATE, skipping locked ones; for each key
 --   one of 1,024 advisory locks of the requests' table, until the transaction ends, if it is free.
@@ -11,14 +12,14 @@ WITH due AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ),
 asked AS MATERIALIZED (SELECT DISTINCT kind, key FROM due),
-locked AS MATERIALIZED (
-    SELECT kind, key FROM asked
-    WHERE pg_try_advisory_xact_lock(
+tried AS MATERIALIZED (
+    SELECT kind, key, pg_try_advisory_xact_lock(
         'jobqueue_admissionrequest'::regclass::oid::int, hashtext(%(backend)s || ' ' || kind || ' ' || key) & 1023
-    )
+    ) AS is_locked
+    FROM asked
 ),
 taken AS (
     DELETE FROM jobqueue_admissionrequest
-    WHERE id = ANY(ARRAY(SELECT due.id FROM due JOIN locked USING (kind, key)))
+    WHERE id = ANY(ARRAY(SELECT due.id FROM due JOIN tried USING (kind, key) WHERE tried.is_locked))
 )
-SELECT kind, key FROM locked
+SELECT kind, key, is_locked FROM tried
