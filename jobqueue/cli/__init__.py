@@ -3,7 +3,7 @@
 
 `status`, `show` and `tail` read. `executors` lists executors and commands them. `queues` pauses and limits, `bulk`
 requeues, cancels and prunes, `enqueue` submits tasks and sends messages. `schedules` reads and changes schedules.
-`doctor` checks the site, with `schedule_checks` and, on PostgreSQL, with `postgres_checks`. `import_celery_beat`
+`doctor` checks the site and, on PostgreSQL, the server with `postgres_checks`. `import_celery_beat`
 creates schedules from what `celery_entries` reads. `arguments` reads values, `backends` finds the engines.
 `management/commands/jobqueue.py` lists the verbs and their flags.
 """

@@ -12,12 +12,12 @@ from uuid import UUID
 from django.core.management.base import CommandError
 
 from jobqueue.cli.backends import check_queue_names, engine_of
-from jobqueue.cli.console import EXIT_INTERRUPTED, Console, list_ids, log, many
+from jobqueue.cli.console import EXIT_INTERRUPTED, Console, list_ids, log
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.bulk import CANCEL_TREE, Bounds, BulkRun
 from jobqueue.inspect.formatting import duration
-from jobqueue.inspect.queries import CAP, ORDER, Count, TaskFilter, of_status, walk
+from jobqueue.inspect.queries import CAP, ORDER, Count, TaskFilter, many, of_status, walk
 from jobqueue.inspect.stats import count_ended
 from jobqueue.records import FINAL, Status
 

@@ -176,12 +176,6 @@ def _shorten_middle(text: str, size: int) -> str:
     return f"{text[: size - 1 - tail]}…{text[len(text) - tail :]}"
 
 
-def many(count: int | Count, noun: str) -> str:
-    """Return a number with its noun: 1 executor, 2 executors, 10,000+ tasks."""
-    shown = str(count if isinstance(count, Count) else Count(count))
-    return f"{shown} {noun}{'' if shown == '1' else 's'}"
-
-
 def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 

@@ -11,9 +11,10 @@ from django.core.management.base import CommandError
 
 from jobqueue import api
 from jobqueue.cli.backends import engines
-from jobqueue.cli.console import Console, log, many
+from jobqueue.cli.console import Console, log
 from jobqueue.cli.status import EXECUTORS, executor_as_json, executor_line
 from jobqueue.engine.engine import Engine
+from jobqueue.inspect.queries import many
 from jobqueue.inspect.stats import ExecutorState, ExecutorStats, read_executors
 from jobqueue.models import Executor
 from jobqueue.records import Command

@@ -15,11 +15,12 @@ from jobqueue import registry
 from jobqueue.api import schedules
 from jobqueue.cli.backends import engine_of, engines
 from jobqueue.cli.celery_entries import Entry, NotNeeded, declaration_of, ignored_options, read_entries
-from jobqueue.cli.console import Column, Console, log, many, shell_user
+from jobqueue.cli.console import Column, Console, log, shell_user
 from jobqueue.cli.enqueue import task_named
 from jobqueue.declared_schedules import Declaration
 from jobqueue.exceptions import JobQueueError
 from jobqueue.function import FunctionTask
+from jobqueue.inspect.queries import many
 from jobqueue.inspect.schedules import describe
 from jobqueue.models import Schedule
 from jobqueue.schedules.rows import aware

@@ -8,12 +8,12 @@ from shlex import quote
 from django.core import checks
 from django.db.models import Exists
 
-from jobqueue.cli.console import many
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.portable.admissions import INDEXED, IS_WAITING, of_limit
 from jobqueue.inspect.formatting import duration
 from jobqueue.inspect.limits import IS_ACTIVE, Key, list_keys
+from jobqueue.inspect.queries import many
 from jobqueue.inspect.stats import BackendStats
 from jobqueue.models import AdmissionRequest
 from jobqueue.records import LimitKind, Status

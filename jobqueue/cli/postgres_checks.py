@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from jobqueue.engine.postgres.engine import PostgresEngine
 
 PROBE_SECONDS = 3.0
-SNAPSHOT_LONG_SECONDS = 900.0
 LOCK_LONG_SECONDS = 5.0
 LIMITS = ("max_connections", "superuser_reserved_connections", "reserved_connections")
 OWN_LIMITS = {"role_limit": "the role's CONNECTION LIMIT", "database_limit": "the database's CONNECTION LIMIT"}
@@ -62,7 +61,6 @@ def server_findings(engine: PostgresEngine, stats: BackendStats) -> Iterator[che
     settings = dict(engine.db.query("server_settings", names=[*SAFETY, *LIMITS]))
     yield from _durability(settings)
     yield from _tables(engine)
-    yield from _snapshots(engine)
     yield from _connections(settings, stats)
     yield from _pool(engine, stats)
     if engine.options.notify:
@@ -83,17 +81,6 @@ def _tables(engine: PostgresEngine) -> Iterator[checks.CheckMessage]:
     for (name,) in engine.db.query("unlogged_tables", names=names):
         text = f"{name} is UNLOGGED: a crash of the server empties it."
         yield checks.Error(text, hint=f"ALTER TABLE {name} SET LOGGED;")
-
-
-def _snapshots(engine: PostgresEngine) -> Iterator[checks.CheckMessage]:
-    """Find long transactions, such as reports: each claim skips all rows claimed since they began."""
-    for pid, name, state, seconds in engine.db.query("oldest_snapshot"):
-        if seconds > SNAPSHOT_LONG_SECONDS:
-            who = f"pid {pid}, {name or 'no name'}, {state}"
-            yield checks.Warning(
-                f"a transaction has been open for {duration(seconds)} ({who}): claims get slower.",
-                hint=f"Claims skip all rows claimed since. Wait for its end, or SELECT pg_terminate_backend({pid});",
-            )
 
 
 def _connections(settings: Mapping[str, str], stats: BackendStats) -> Iterator[checks.CheckMessage]:

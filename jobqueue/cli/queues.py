@@ -11,8 +11,9 @@ from django.db import transaction
 
 from jobqueue import api
 from jobqueue.cli.backends import check_queue_names, engine_of
-from jobqueue.cli.console import Console, log, many, shell_user
+from jobqueue.cli.console import Console, log, shell_user
 from jobqueue.engine.engine import Engine
+from jobqueue.inspect.queries import many
 from jobqueue.models import Queue
 
 

@@ -14,11 +14,12 @@ from django.db import transaction
 
 from jobqueue.api import schedules as api
 from jobqueue.cli.backends import engine_of, engines
-from jobqueue.cli.console import Column, Console, log, many, shell_user
+from jobqueue.cli.console import Column, Console, log, shell_user
 from jobqueue.cli.show import value_lines
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.formatting import duration, local
 from jobqueue.inspect.payload_display import read, show_arguments
+from jobqueue.inspect.queries import many
 from jobqueue.inspect.schedules import RECENT, Run, UpcomingTick, describe, history, next_ticks, recent_runs, with_tasks
 from jobqueue.models import Schedule
 from jobqueue.schedule_models import STOPPED_BY

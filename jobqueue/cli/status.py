@@ -9,10 +9,10 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from jobqueue.cli.backends import engines
-from jobqueue.cli.console import Column, Console, many
+from jobqueue.cli.console import Column, Console
 from jobqueue.cli.queues import as_json as queue_as_json
 from jobqueue.inspect.formatting import duration, served
-from jobqueue.inspect.queries import Count
+from jobqueue.inspect.queries import Count, many
 from jobqueue.inspect.stats import BackendStats, ExecutorState, ExecutorStats, QueueStats, read_stats
 from jobqueue.records import FINAL, LIVE, Status
 

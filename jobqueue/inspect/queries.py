@@ -75,6 +75,12 @@ class TaskFilter:
         return ", ".join(f"{name} {' or '.join(values)}" for name, values in names.items() if values)
 
 
+def many(count: int | Count, noun: str) -> str:
+    """Return a number with its noun: 1 executor, 2 executors, 10,000+ tasks."""
+    shown = str(count if isinstance(count, Count) else Count(count))
+    return f"{shown} {noun}{'' if shown == '1' else 's'}"
+
+
 def capped(number: int) -> Count:
     return Count(min(number, CAP), number > CAP)
 

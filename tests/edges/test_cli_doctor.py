@@ -20,6 +20,7 @@ from jobqueue.engine import engine_for
 from jobqueue.engine.postgres import connection
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.executor.pools.event_loop import MAX_BODY_THREADS
+from jobqueue.inspect import findings
 from jobqueue.models import FallbackHeartbeat
 from jobqueue.schedule_models import STOPPED_BY
 from tests import tasks
@@ -328,7 +329,7 @@ class TestServer:
             with other.cursor() as cursor:
                 cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SET LOCAL application_name = 'report'; SELECT 1")
             assert matching() == []
-            monkeypatch.setattr(postgres_checks, "SNAPSHOT_LONG_SECONDS", 0.0)
+            monkeypatch.setattr(findings, "SNAPSHOT_LONG_SECONDS", 0.0)
             (warning,) = matching()
             assert "report, idle in transaction" in warning
             assert "SELECT pg_terminate_backend(" in warning

@@ -1,17 +1,18 @@
-"""The checks of `doctor` about schedules."""
+"""The findings about schedules."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from shlex import quote
 
 from django.core import checks
 
-from jobqueue.cli.console import many
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.formatting import duration
+from jobqueue.inspect.links import Rows
+from jobqueue.inspect.queries import many
 from jobqueue.inspect.stats import BackendStats
 from jobqueue.models import Schedule, ScheduleTick
 from jobqueue.schedule_models import STOPPED_BY
@@ -60,14 +61,22 @@ def schedule_findings(engine: Engine, stats: BackendStats) -> Iterator[checks.Ch
     schedules = [Checked(row, newest.get(row.pk), engine, stats, known_tasks) for row in rows]
     is_sound = True
     for check in (_stopped, _unknown_task, _overdue, _never_fires, _paused, _always_skipped):
-        found = [message for schedule in schedules for message in check(schedule)]
+        found = [message for schedule in schedules for message in _linked(schedule, check)]
         yield from found[:MAX_LISTED]
         if others := found[MAX_LISTED:]:
             text = f"Backend {stats.backend}: the same problem in {many(len(others), 'more schedule')}."
-            yield checks.CheckMessage(others[0].level, text, hint=others[0].hint)
+            yield checks.CheckMessage(others[0].level, text, hint=others[0].hint, obj=Rows("schedule"))
         is_sound = is_sound and not found
     if rows and is_sound:
         yield checks.Info(f"Backend {stats.backend}: no problem in {many(len(rows), 'schedule')}.")
+
+
+def _linked(
+    schedule: Checked, check: Callable[[Checked], Iterator[checks.CheckMessage]]
+) -> Iterator[checks.CheckMessage]:
+    for message in check(schedule):
+        message.obj = Rows("schedule", pk=schedule.row.pk)
+        yield message
 
 
 def _stopped(schedule: Checked) -> Iterator[checks.CheckMessage]:

@@ -1,0 +1,184 @@
+"""
+What is wrong with a backend, for `doctor` and for the overview: queues, executors, failures, limits and schedules.
+
+Each finding is a message of Django's check framework. Its `obj` is where the admin shows the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from shlex import quote
+from typing import TYPE_CHECKING, cast
+
+from django.core import checks
+from django.db import connections
+from django.db.models import Sum
+
+from jobqueue.engine.clock import now_plus
+from jobqueue.engine.engine import Engine
+from jobqueue.inspect.formatting import duration
+from jobqueue.inspect.links import Rows
+from jobqueue.inspect.queries import many, of_status
+from jobqueue.inspect.schedule_findings import schedule_findings
+from jobqueue.inspect.stats import BackendStats, ExecutorState, QueueStats
+from jobqueue.metrics import Length, Scope
+from jobqueue.models import CounterPeriod
+from jobqueue.records import FINAL, WAITING, Status
+
+if TYPE_CHECKING:
+    from jobqueue.engine.postgres.engine import PostgresEngine
+
+OVERDUE_SECONDS = 3600.0  # executors prune twice a minute
+PAUSED_LONG = timedelta(days=1)
+LATENCY_LONG_SECONDS = 300.0
+BLOCKED_MANY = 1000  # tasks of a queue
+FAILED_MANY = 10  # tasks in an hour
+FAILURES_RISE = 3  # times as many as in an hour of the day before
+SNAPSHOT_LONG_SECONDS = 900.0
+DAY_SECONDS, HOUR_SECONDS = 86_400.0, 3600.0
+
+
+def findings(engine: Engine, stats: BackendStats) -> Iterator[checks.CheckMessage]:
+    """Yield what is wrong with a backend, and what is all right."""
+    yield from _queues(stats)
+    yield from _latency(stats)
+    yield from _failures(engine)
+    yield from _executors(stats)
+    yield from schedule_findings(engine, stats)
+    yield from _limits(stats)
+    yield from _snapshots(engine)
+    yield from _retention(engine)
+
+
+def problems(engine: Engine, stats: BackendStats) -> list[checks.CheckMessage]:
+    """Return what is wrong with a backend, errors first."""
+    found = [message for message in findings(engine, stats) if message.level >= checks.WARNING]
+    return sorted(found, key=lambda message: -message.level)
+
+
+def _tasks(status: Status, **query: object) -> Rows:
+    return Rows("task", {"status": status, **query})
+
+
+def _retention(engine: Engine) -> Iterator[checks.CheckMessage]:
+    here = f"Backend {engine.alias}"
+    for status in FINAL:
+        kept = engine.options.retention.get(status)
+        prune = f"manage.py jobqueue prune --status {status} --older-than"
+        if kept is None:
+            text = f"{here}: {status} tasks are never pruned: RETENTION[{status!r}] is None."
+            yield checks.Warning(text, hint=f"Set it, or run regularly: {prune} 30d", obj=_tasks(status))
+        elif of_status(engine, status).filter(finished_at__lte=now_plus(-kept - OVERDUE_SECONDS))[:1].exists():
+            text = f"{here}: {status} tasks are older than RETENTION allows: executors prune too slowly or do not run."
+            advice = f"Start an executor, or run: {prune} {kept:.0f}s"
+            yield checks.Warning(text, hint=advice, obj=_tasks(status))
+
+
+def _queues(stats: BackendStats) -> Iterator[checks.CheckMessage]:
+    is_starving = False
+    for queue in stats.queues:
+        ready, paused_at = queue.counts[Status.READY], queue.row.paused_at
+        serve = f"manage.py run_executors --backend {quote(stats.backend)} --queue {quote(queue.name)}"
+        rows = Rows("queue")
+        if queue.is_paused and paused_at is not None:
+            if stats.now - paused_at > PAUSED_LONG:
+                text = f"Queue {queue.name}: paused for {duration(stats.now - paused_at)}; {ready} READY."
+                yield checks.Warning(text, hint=f"manage.py jobqueue resume {quote(queue.name)}", obj=rows)
+        elif ready and not queue.executors:
+            is_starving = True
+            waited = duration(queue.latency or 0.0)
+            text = f"Queue {queue.name}: {ready} READY, a latency of {waited}, and no executor serves it."
+            yield checks.Error(text, hint=serve, obj=_tasks(Status.READY, queue=queue.name))
+        elif stats.alive and not queue.executors and any(queue.counts[status] for status in WAITING):
+            later = " and ".join(f"{queue.counts[status]} {status}" for status in WAITING)
+            text = f"Queue {queue.name}: {later}, and no executor will serve it when they are due."
+            yield checks.Warning(text, hint=serve, obj=Rows("task", {"queue": queue.name}))
+    if not is_starving:
+        yield checks.Info(f"Backend {stats.backend}: every queue with READY tasks has executors or is paused.")
+
+
+def is_slow(queue: QueueStats) -> bool:
+    """Whether tasks of a queue wait long though executors serve it."""
+    return bool(queue.executors) and not queue.is_paused and (queue.latency or 0.0) > LATENCY_LONG_SECONDS
+
+
+def _latency(stats: BackendStats) -> Iterator[checks.CheckMessage]:
+    for queue in filter(is_slow, stats.queues):
+        text = (
+            f"Queue {queue.name}: {queue.counts[Status.READY]} READY, a latency of {queue.latency_text}, "
+            f"and {many(queue.executors, 'executor')}."
+        )
+        yield checks.Warning(
+            text,
+            hint="Start more executors, give them more --threads, or raise the limit of the queue.",
+            obj=_tasks(Status.READY, queue=queue.name),
+        )
+
+
+def _failures(engine: Engine) -> Iterator[checks.CheckMessage]:
+    """Compare the last hour with the day before."""
+    rows = CounterPeriod.objects.using(engine.database).filter(backend=engine.alias, scope=Scope.BACKEND, name="")
+    last_hour = rows.filter(length=Length.MINUTE, start__gte=now_plus(-HOUR_SECONDS))
+    day_before = rows.filter(length=Length.HOUR, start__gte=now_plus(-DAY_SECONDS - HOUR_SECONDS))
+    now, before = (part.aggregate(sum=Sum("dead"))["sum"] or 0 for part in (last_hour, day_before))
+    usual = max(0, before - now) / 24
+    if now >= FAILED_MANY and now > FAILURES_RISE * usual:
+        yield checks.Warning(
+            f"Backend {engine.alias}: {many(now, 'task')} failed in the last hour, {usual:,.0f} an hour in the day "
+            "before.",
+            hint="Look at the errors of the failed tasks. When the cause is gone, requeue them.",
+            obj=_tasks(Status.FAILED),
+        )
+
+
+def _executors(stats: BackendStats) -> Iterator[checks.CheckMessage]:
+    here, rows = f"Backend {stats.backend}", Rows("executor")
+    silent = stats.in_state(ExecutorState.NOT_RESPONDING)
+    for executor in (one for one in silent if one.busy):
+        age = duration(executor.silent_seconds)
+        yield checks.Error(
+            f"Executor {executor.row.name} has sent no heartbeat for {age}, and still has "
+            f"{many(executor.busy, 'task')}.",
+            hint="Another executor rescues them: check that one is running. If this one's process exists, restart it.",
+            obj=Rows("executor", pk=executor.row.pk),
+        )
+    if idle := [executor.row.name for executor in silent if not executor.busy]:
+        names = f"{', '.join(idle[:3])}{'…' if len(idle) > 3 else ''}"
+        yield checks.Warning(
+            f"{here}: {many(len(idle), 'executor')} died without shutting down in the last 24 h: {names}.",
+            hint="Their tasks were rescued. Look for kills: out of memory, or too short a grace period.",
+            obj=rows,
+        )
+    if stats.alive:
+        yield checks.Info(f"{here}: {many(len(stats.alive), 'executor')} alive.")
+    elif stats.in_state(ExecutorState.PAUSED):
+        text = f"{here}: all executors are paused: they claim no tasks."
+        yield checks.Warning(text, hint="manage.py jobqueue executors resume --all", obj=rows)
+    else:
+        yield checks.Warning(f"{here}: no executor is running.", hint="manage.py run_executors", obj=rows)
+
+
+def _limits(stats: BackendStats) -> Iterator[checks.CheckMessage]:
+    for queue in stats.queues:
+        blocked = queue.counts[Status.BLOCKED]
+        if blocked.number >= BLOCKED_MANY:
+            yield checks.Warning(
+                f"Queue {queue.name}: limits block {many(blocked, 'task')}.",
+                hint="If they should run sooner, raise the limits: manage.py jobqueue limits",
+                obj=_tasks(Status.BLOCKED, queue=queue.name),
+            )
+
+
+def _snapshots(engine: Engine) -> Iterator[checks.CheckMessage]:
+    """Find long transactions, such as reports: each claim skips all rows claimed since they began."""
+    if connections[engine.database].vendor != "postgresql":
+        return
+    for pid, name, state, seconds in cast("PostgresEngine", engine).db.query("oldest_snapshot"):
+        if seconds > SNAPSHOT_LONG_SECONDS:
+            who = f"pid {pid}, {name or 'no name'}, {state}"
+            yield checks.Warning(
+                f"Backend {engine.alias}: a transaction has been open for {duration(seconds)} ({who}): claims get "
+                "slower.",
+                hint=f"Claims skip all rows claimed since. Wait for its end, or SELECT pg_terminate_backend({pid});",
+            )

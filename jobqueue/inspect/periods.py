@@ -1,0 +1,182 @@
+"""The counters of minutes and hours, as points of a chart and as sums of a range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+from django.db.models import Sum
+
+from jobqueue.engine.engine import Engine
+from jobqueue.metrics import EDGES, Length, Scope
+from jobqueue.models import CounterPeriod
+
+NUMBERS = ("submitted", "attempts", "completed", "failed", "retries", "dead", "lost", "wait_seconds", "run_seconds")
+HISTOGRAMS = ("waits", "runs")
+MAX_TASK_TYPES = 1000
+
+
+class Range(StrEnum):
+    """How far back a chart looks."""
+
+    HOUR = "hour"
+    DAY = "day"
+    WEEK = "week"
+
+
+class Steps(NamedTuple):
+    """The points of a range: of which counters, how many minutes each, and how many."""
+
+    length: Length
+    minutes: int
+    number: int
+
+
+STEPS = {
+    Range.HOUR: Steps(Length.MINUTE, 1, 60),
+    Range.DAY: Steps(Length.MINUTE, 15, 96),
+    Range.WEEK: Steps(Length.HOUR, 60, 168),
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """
+    Sums of counters. completed: tasks that ended SUCCESSFUL. dead: tasks that ended FAILED.
+
+    waits, runs: attempts by the bucket of their seconds from READY to the claim, and of their body.
+    """
+
+    submitted: int = 0
+    attempts: int = 0
+    completed: int = 0
+    failed: int = 0
+    retries: int = 0
+    dead: int = 0
+    lost: int = 0
+    wait_seconds: float = 0.0
+    run_seconds: float = 0.0
+    waits: list[int] = field(default_factory=list)
+    runs: list[int] = field(default_factory=list)
+
+    def add(self, other: Any) -> None:
+        for name in NUMBERS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in HISTOGRAMS:
+            pairs = zip_longest(getattr(self, name), getattr(other, name), fillvalue=0)
+            setattr(self, name, [sum(pair) for pair in pairs])
+
+    @property
+    def ended(self) -> int:
+        return self.completed + self.dead
+
+    @property
+    def failure_rate(self) -> float | None:
+        """The part of the ended tasks that failed; None without any."""
+        return self.dead / self.ended if self.ended else None
+
+    @property
+    def mean_wait(self) -> float | None:
+        return self.wait_seconds / sum(self.waits) if sum(self.waits) else None
+
+    @property
+    def mean_run(self) -> float | None:
+        return self.run_seconds / sum(self.runs) if sum(self.runs) else None
+
+    def wait(self, share: float) -> float | None:
+        return quantile(self.waits, share)
+
+    def run(self, share: float) -> float | None:
+        return quantile(self.runs, share)
+
+
+@dataclass(slots=True, kw_only=True)
+class Point(Counts):
+    start: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The points of a range, the oldest first, and their sums. seconds: of each point."""
+
+    points: Sequence[Point]
+    seconds: float
+    total: Counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCounts:
+    """The sums of one task type. mean_run: seconds of an attempt."""
+
+    name: str
+    attempts: int
+    dead: int
+    mean_run: float
+
+
+def quantile(histogram: Sequence[int], share: float) -> float | None:
+    """
+    Return the seconds that this share of the attempts did not exceed; None without attempts.
+
+    Within a bucket, the attempts are taken as evenly spread. The last bucket has no end: its beginning is returned.
+    """
+    below, wanted = 0, share * sum(histogram)
+    for place, number in enumerate(histogram):
+        if number and below + number >= wanted:
+            first = EDGES[place - 1] if place else 0.0
+            last = EDGES[place] if place < len(EDGES) else first
+            return first + (last - first) * (wanted - below) / number
+        below += number
+    return None
+
+
+def read_timeline(engine: Engine, chosen: Range, scope: Scope, name: str = "") -> Timeline:
+    """Read the counters of a backend, a queue or a task type."""
+    steps = STEPS[chosen]
+    step = timedelta(minutes=steps.minutes)
+    first = first_start(engine.now(), chosen)
+    points = [Point(start=first + place * step) for place in range(steps.number)]
+    total = Counts()
+    for row in _rows(engine, scope, steps.length, first).filter(name=name):
+        place = (row.start - first) // step
+        if place < len(points):
+            points[place].add(row)
+        total.add(row)
+    return Timeline(points, step.total_seconds(), total)
+
+
+def first_start(now: datetime, chosen: Range) -> datetime:
+    """Return when the first point of a range starts."""
+    steps = STEPS[chosen]
+    this = now.replace(minute=now.minute - now.minute % steps.minutes, second=0, microsecond=0)
+    return this - (steps.number - 1) * timedelta(minutes=steps.minutes)
+
+
+def read_task_counts(engine: Engine, chosen: Range) -> list[TaskCounts]:
+    """Read the sums of each task type that ran."""
+    first = first_start(engine.now(), chosen)
+    length = Length.MINUTE if chosen == Range.HOUR else Length.HOUR
+    sums = {f"sum_{name}": Sum(name) for name in ("attempts", "dead", "run_seconds")}
+    rows = _rows(engine, Scope.TASK, length, first).values("name").annotate(**sums)
+    return [
+        TaskCounts(
+            name=row["name"],
+            attempts=row["sum_attempts"],
+            dead=row["sum_dead"],
+            mean_run=row["sum_run_seconds"] / row["sum_attempts"],
+        )
+        for row in rows.filter(sum_attempts__gt=0).order_by("-sum_attempts", "name")[:MAX_TASK_TYPES]
+    ]
+
+
+def slowest(counts: Iterable[TaskCounts], limit: int) -> list[TaskCounts]:
+    return sorted(counts, key=lambda one: -one.mean_run)[:limit]
+
+
+def _rows(engine: Engine, scope: Scope, length: Length, first: datetime) -> Any:
+    rows = CounterPeriod.objects.using(engine.database)
+    return rows.filter(backend=engine.alias, scope=scope, length=length, start__gte=first)
