@@ -14,7 +14,7 @@ import factory
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 
-from jobqueue.models import Executor, InboxMessage, Queue, Schedule, ScheduleTick, Task
+from jobqueue.models import CounterPeriod, Executor, InboxMessage, Queue, Schedule, ScheduleTick, Task
 from jobqueue.serialization.ids import new_id
 
 Row = TypeVar("Row")
@@ -102,6 +102,24 @@ class TaskFactory(UsingFactory[Task]):
     enqueued_at = factory.LazyFunction(lambda: ago(60))
     rank = factory.LazyAttribute(lambda row: row.enqueued_at - timedelta(seconds=60 * row.priority))
     priority = 0
+
+
+class PeriodFactory(UsingFactory[CounterPeriod]):
+    """The counters of this minute. `hour=True`: of this hour."""
+
+    class Meta:
+        model = CounterPeriod
+
+    class Params:
+        hour = factory.Trait(
+            length="hour", start=factory.LazyFunction(lambda: now().replace(minute=0, second=0, microsecond=0))
+        )
+
+    backend = "default"
+    scope = "backend"
+    name = ""
+    length = "minute"
+    start = factory.LazyFunction(lambda: now().replace(second=0, microsecond=0))
 
 
 class ExecutorFactory(UsingFactory[Executor]):

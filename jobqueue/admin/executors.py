@@ -25,23 +25,14 @@ from jobqueue.admin.filters import BackendFilter
 from jobqueue.admin.task_list import CappedPaginator
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.backends import options_of
-from jobqueue.inspect.formatting import Text, duration, served, short_type
+from jobqueue.inspect.formatting import duration, served, short_type
 from jobqueue.inspect.stats import ExecutorState
 from jobqueue.models import Executor, Task
 from jobqueue.records import Command
-from jobqueue.templatetags.jobqueue_admin import moment, shaped
+from jobqueue.templatetags.jobqueue_admin import executor_badge, moment
 
 SHOWN = 5  # running tasks per executor in the list
 READ = 2000  # running tasks read for a page
-
-# CSS class, shape, word
-BADGES: dict[ExecutorState, tuple[str, str, Text]] = {
-    ExecutorState.ALIVE: ("alive", "●", gettext_lazy("Alive")),
-    ExecutorState.PAUSED: ("draining", "◌", gettext_lazy("Paused")),
-    ExecutorState.STOPPING: ("draining", "◔", gettext_lazy("Stopping")),
-    ExecutorState.STOPPED: ("stopped", "■", gettext_lazy("Stopped")),
-    ExecutorState.NOT_RESPONDING: ("lost", "✗", gettext_lazy("Not responding")),
-}
 
 
 class ExecutorChangeList(ChangeList):
@@ -138,7 +129,7 @@ class ExecutorAdmin(ReadOnlyAdmin):
     def life(self, executor: Any) -> SafeString:
         silent_seconds = (executor.now - executor.heartbeat).total_seconds()
         state = ExecutorState.of(executor, silent_seconds, options_of(executor.backend).heartbeat_timeout)
-        badge = shaped(*BADGES[state])
+        badge = executor_badge(state)
         if not executor.command or state == ExecutorState.STOPPED:
             return badge
         text = _("command sent: %(command)s") % {"command": executor.command.lower()}

@@ -7,7 +7,9 @@ Every template engine imports this module, even on a site without the admin.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
 from django import template
 from django.utils.html import format_html, format_html_join
@@ -18,6 +20,7 @@ from django.utils.translation import gettext_lazy
 from jobqueue.inspect import formatting
 from jobqueue.inspect.formatting import Text, duration, moment_in_words, wall_time
 from jobqueue.inspect.schedules import Run
+from jobqueue.inspect.stats import ExecutorState
 from jobqueue.models import Schedule, ScheduleTick, Task
 from jobqueue.schedules.rows import aware
 
@@ -48,6 +51,15 @@ SHAPES = {
     "DELETED": "□",
 }
 WORDS = {**dict(Task.Status.choices), "SKIPPED": gettext_lazy("Skipped"), "DELETED": gettext_lazy("Task deleted")}
+
+# CSS class, shape, word
+EXECUTOR_BADGES: dict[ExecutorState, tuple[str, str, Text]] = {
+    ExecutorState.ALIVE: ("alive", "●", gettext_lazy("Alive")),
+    ExecutorState.PAUSED: ("draining", "◌", gettext_lazy("Paused")),
+    ExecutorState.STOPPING: ("draining", "◔", gettext_lazy("Stopping")),
+    ExecutorState.STOPPED: ("stopped", "■", gettext_lazy("Stopped")),
+    ExecutorState.NOT_RESPONDING: ("lost", "✗", gettext_lazy("Not responding")),
+}
 
 
 @register.filter
@@ -126,3 +138,17 @@ def moment(at: datetime | None, now: datetime | None = None, words: str = "") ->
         words %= {"time": duration(abs(ahead))}
     exact = moment_in_words(at)
     return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), exact, words or exact)
+
+
+@register.filter
+def executor_badge(state: ExecutorState) -> SafeString:
+    """The state of an executor as word, shape and colour."""
+    return shaped(*EXECUTOR_BADGES[state])
+
+
+@register.simple_tag(takes_context=True)
+def jobqueue_overview(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the index of the app shows. Django's admin gives its template no other way to read rows."""
+    from jobqueue.admin.overview import read_overview
+
+    return read_overview(context["request"])

@@ -1,0 +1,201 @@
+"""Charts as inline SVG: bars of ended attempts, and lines of waiting times. Each has a table with the same numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from django.utils.dates import WEEKDAYS_ABBR
+from django.utils.formats import time_format
+from django.utils.translation import gettext as _
+
+from jobqueue.inspect.formatting import duration, local
+from jobqueue.inspect.periods import Point, Timeline
+
+STEP, BAR, HEIGHT = 10, 8, 100  # of the drawing; the page stretches it
+LABELS = 5  # below a chart
+FASTEST_SECONDS = 0.001  # the lower edge of a chart of times
+DAY_SECONDS = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """kind: the CSS class of its colour. shape: distinguishes it without colours. path: of the SVG."""
+
+    kind: str
+    shape: str
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One point. values: by series, for the table. words: shown while the pointer is over it."""
+
+    x: int
+    label: str
+    values: Sequence[str]
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """scale: labels from top to bottom, at equal distances. is_lines: lines instead of bars."""
+
+    key: str
+    title: str
+    summary: str
+    series: Sequence[Series]
+    columns: Sequence[Column]
+    scale: Sequence[str]
+    is_lines: bool = False
+    step: int = STEP
+    height: int = HEIGHT
+    is_empty: bool = False
+    times: Sequence[str] = field(default_factory=list)
+
+    @property
+    def width(self) -> int:
+        return STEP * len(self.columns)
+
+    @property
+    def grid(self) -> str:
+        """The path of the horizontal lines."""
+        distance = HEIGHT / (len(self.scale) - 1)
+        return "".join(f"M0 {place * distance:g}H{self.width}" for place in range(len(self.scale)))
+
+
+def finished_chart(timeline: Timeline) -> Chart:
+    """Draw how many attempts ended a minute, by outcome."""
+    minutes = timeline.seconds / 60
+    outcomes: list[tuple[str, str, str, Callable[[Point], int]]] = [
+        ("successful", "✓", _("Successful"), lambda point: point.completed),
+        ("scheduled", "↻", _("Failed, with a retry"), lambda point: point.retries),
+        ("failed", "✗", _("Failed"), lambda point: point.dead),
+    ]
+    rates = [[number(point) / minutes for *_ignored, number in outcomes] for point in timeline.points]
+    top = round_up(max(sum(rate) for rate in rates))
+    series = [
+        Series(kind, shape, name, bars([(sum(rate[:place]) / top, sum(rate[: place + 1]) / top) for rate in rates]))
+        for place, (kind, shape, name, _number) in enumerate(outcomes)
+    ]
+    total = timeline.total
+    summary = _("%(completed)s successful, %(retries)s failed with a retry, %(dead)s failed.") % {
+        "completed": f"{total.completed:,}",
+        "retries": f"{total.retries:,}",
+        "dead": f"{total.dead:,}",
+    }
+    return Chart(
+        key="finished",
+        title=_("Attempts ended per minute"),
+        summary=summary,
+        series=series,
+        columns=list(columns(timeline, series, [[per_minute(number) for number in rate] for rate in rates])),
+        scale=[per_minute(top), per_minute(top / 2), "0"],
+        is_empty=not (total.completed or total.retries or total.dead),
+        times=axis(timeline),
+    )
+
+
+def wait_chart(timeline: Timeline) -> Chart:
+    """Draw how long tasks waited from READY to the claim, on a logarithmic scale."""
+    shares = [("running", "━", _("Half of them (p50)"), 0.5), ("failed", "┅", _("95 of 100 (p95)"), 0.95)]
+    waits = [[point.wait(share) for *_ignored, share in shares] for point in timeline.points]
+    longest = max((wait for row in waits for wait in row if wait is not None), default=1.0)
+    decades = max(3, math.ceil(math.log10(max(longest, FASTEST_SECONDS) / FASTEST_SECONDS)))
+
+    def height(seconds: float | None) -> float | None:
+        if seconds is None:
+            return None
+        return max(0.0, math.log10(max(seconds, FASTEST_SECONDS) / FASTEST_SECONDS)) / decades
+
+    series = [
+        Series(kind, shape, name, lines([height(row[place]) for row in waits]))
+        for place, (kind, shape, name, _share) in enumerate(shares)
+    ]
+    total = timeline.total
+    p50, p95 = (words(total.wait(share)) for share in (0.5, 0.95))
+    return Chart(
+        key="wait",
+        title=_("Wait until the start"),
+        summary=_("Half of the attempts waited at most %(p50)s, 95 of 100 at most %(p95)s.") % {"p50": p50, "p95": p95},
+        series=series,
+        columns=list(columns(timeline, series, [[words(wait) for wait in row] for row in waits])),
+        scale=[decade(FASTEST_SECONDS * 10**place) for place in range(decades, -1, -1)],
+        is_lines=True,
+        is_empty=not sum(total.waits),
+        times=axis(timeline),
+    )
+
+
+def columns(timeline: Timeline, series: Sequence[Series], values: Sequence[Sequence[str]]) -> Iterator[Column]:
+    for place, (point, row) in enumerate(zip(timeline.points, values, strict=True)):
+        label = clock(point.start, timeline)
+        shown = ", ".join(f"{one.name} {value}" for one, value in zip(series, row, strict=True))
+        yield Column(place * STEP, label, row, f"{label}: {shown}")
+
+
+def bars(spans: Sequence[tuple[float, float]]) -> str:
+    """Return the path of one bar for each point. spans: its lower and upper end, as parts of the height."""
+    return "".join(
+        f"M{place * STEP + (STEP - BAR) / 2:g} {HEIGHT * (1 - low):.2f}h{BAR}V{HEIGHT * (1 - high):.2f}h-{BAR}z"
+        for place, (low, high) in enumerate(spans)
+        if high > low
+    )
+
+
+def lines(heights: Sequence[float | None]) -> str:
+    """Return the path of a line that is level within each point, and interrupted where there is no value."""
+    path, is_drawing = [], False
+    for place, height in enumerate(heights):
+        if height is None:
+            is_drawing = False
+            continue
+        y = f"{HEIGHT * (1 - height):.2f}"
+        path.append(f"V{y}" if is_drawing else f"M{place * STEP} {y}")
+        path.append(f"H{(place + 1) * STEP}")
+        is_drawing = True
+    return "".join(path)
+
+
+def sparkline(numbers: Sequence[int]) -> str:
+    """Return the path of small bars."""
+    top = max(numbers, default=0) or 1
+    return bars([(0, number / top) for number in numbers])
+
+
+def round_up(number: float) -> float:
+    """Return 1, 2 or 5 times a power of ten that is not less than the number; 1 for 0."""
+    if number <= 0:
+        return 1.0
+    unit = 10.0 ** math.floor(math.log10(number))
+    return next(step * unit for step in (1, 2, 5, 10) if step * unit >= number * 0.999999)
+
+
+def per_minute(number: float) -> str:
+    return f"{number:,.0f}" if number >= 10 or number == round(number) else f"{number:,.2g}"
+
+
+def words(seconds: float | None) -> str:
+    return "–" if seconds is None else duration(seconds)
+
+
+def decade(seconds: float) -> str:
+    if seconds < 0.9:
+        return _("%(number)d ms") % {"number": round(seconds * 1000)}
+    return _("%(number)s s") % {"number": f"{seconds:,.0f}"}
+
+
+def clock(at: datetime, timeline: Timeline) -> str:
+    """Return when a point starts, with the day of the week if the range has several days."""
+    shown = time_format(local(at), "H:i")
+    is_long = timeline.seconds * len(timeline.points) > DAY_SECONDS
+    return f"{WEEKDAYS_ABBR[local(at).weekday()]} {shown}" if is_long else shown
+
+
+def axis(timeline: Timeline) -> list[str]:
+    """Return the labels below a chart, at equal distances."""
+    last = len(timeline.points) - 1
+    return [clock(timeline.points[round(last * place / (LABELS - 1))].start, timeline) for place in range(LABELS)]

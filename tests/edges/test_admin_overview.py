@@ -1,0 +1,192 @@
+"""The overview at the index of the app."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
+
+from jobqueue.metrics import EDGES, bucket
+from tests.edges.admin import BOTH, SCRIPT
+from tests.factories import PeriodFactory, QueueFactory, ScheduleFactory, TaskFactory, ago, make_user, now
+
+pytestmark = BOTH
+
+
+def histogram(**seconds):
+    """Return how many attempts took how long: histogram(_1=3) are three that took 1 s."""
+    counts = [0] * (len(EDGES) + 1)
+    for words, number in seconds.items():
+        counts[bucket(float(words.removeprefix("_")))] += number
+    return counts
+
+
+@pytest.fixture
+def period(backend):
+    """Store the counters of a minute, or of an hour."""
+
+    def create(**columns):
+        return PeriodFactory.create(backend=backend, using=backend, **columns)
+
+    return create
+
+
+def figures(content):
+    found = re.findall(r"jq-figure[^>]*>([^<]*)</span> <span>([^<]*)", content)
+    return {name: number for number, name in found}
+
+
+def test_overview_shows_five_numbers(make, make_executor, show):
+    executor = make_executor()
+    for traits in ({"running": True, "executor_id": executor.pk}, {}, {}, {"scheduled": True}, {"blocked": True}):
+        make(**traits)
+    make(failed=True)
+    make(failed=True, finished_at=ago(2 * 86_400))
+
+    content = show("")
+
+    assert figures(content) == {
+        "Running": "1",
+        "Ready": "2",
+        "Blocked and scheduled": "2",
+        "Failed in 24 h": "1",
+        "Executors": "1",
+    }
+    assert "No problem found" in content
+
+
+@pytest.mark.parametrize(
+    ("rows", "words", "address"),
+    [
+        (
+            lambda make, make_executor: make(queue_name="e mails"),
+            "Queue e mails: 1 READY, a latency of 60 s, and no executor serves it.",
+            "task/?status=READY&amp;queue=e+mails",
+        ),
+        (
+            lambda make, make_executor: make_executor() and make(enqueued_at=ago(1000), rank=ago(1000)),
+            "Queue default: 1 READY, a latency of 17 min, and 1 executor.",
+            "task/?status=READY&amp;queue=default",
+        ),
+        (
+            lambda make, make_executor: make_executor(lost=True),
+            "1 executor died without shutting down in the last 24 h",
+            "executor/?",
+        ),
+        (
+            lambda make, make_executor: [make_executor(), *(make(blocked=True) for _ in range(1000))],
+            "Queue default: limits block 1,000 tasks.",
+            "task/?status=BLOCKED&amp;queue=default",
+        ),
+    ],
+)
+def test_problems_are_sentences_with_a_link_to_the_rows(make, make_executor, show, rows, words, address):
+    rows(make, make_executor)
+
+    content = show("")
+
+    assert re.search(f'href="/admin/jobqueue/{re.escape(address)}[^"]*">[^<]*{re.escape(words)}', content)
+    assert "No problem found" not in content
+
+
+def test_failures_that_rise_are_a_problem(make_executor, show, period):
+    make_executor()
+    for hours in range(1, 25):
+        start = (now() - timedelta(hours=hours)).replace(minute=0, second=0, microsecond=0)
+        period(hour=True, start=start, dead=4)
+    period(dead=11)
+    period(hour=True, dead=11)
+    assert "tasks failed in the last hour" not in show("")
+
+    period(dead=30, start=(now() - timedelta(minutes=3)).replace(second=0, microsecond=0))
+
+    assert "41 tasks failed in the last hour, 3 an hour in the day before." in show("")
+
+
+@pytest.mark.parametrize(("chosen", "points"), [("hour", 60), ("day", 96), ("week", 168), ("year", 60)])
+def test_charts_show_a_range_and_the_same_as_a_table(show, period, chosen, points):
+    for length in ("minute", "hour"):
+        columns = {"hour": True} if length == "hour" else {}
+        waits = histogram(**{"_0.3": 9, "_7": 1})
+        period(**columns, attempts=10, completed=6, retries=3, dead=1, failed=4, waits=waits)
+
+    content = show("", range=chosen)
+
+    assert content.count('class="jq-hover"') == 2 * points
+    assert "6 successful, 3 failed with a retry, 1 failed." in content
+    assert "Half of the attempts waited at most 389 ms, 95 of 100 at most 8 s." in content
+    tables = re.findall(r"<tbody>(.*?)</tbody></table></details>", content, re.DOTALL)
+    assert [table.count("<tr>") for table in tables] == [points, points]
+
+
+def test_charts_without_counters_say_that_nothing_ran(show):
+    assert show("").count("Nothing ran in this time.") == 2
+
+
+def test_tasks_are_listed_by_frequency_and_by_time(show, period):
+    period(scope="task", name="shop.tasks.frequent", attempts=100, run_seconds=10.0)
+    period(scope="task", name="shop.tasks.slow", attempts=2, run_seconds=20.0, dead=1)
+
+    content = show("")
+
+    frequent, slow = content.index("Most frequent tasks"), content.index("Slowest tasks")
+    tables = content[frequent:slow], content[slow:]
+    rows = [re.findall(r"shop\.tasks\.(\w+)\">", table) for table in tables]
+    assert rows == [["frequent", "slow"], ["slow", "frequent"]]
+    assert "<td>100 ms</td>" in tables[0]
+    assert "<td>10 s</td>" in tables[1]
+
+
+@pytest.mark.parametrize(
+    ("codename", "shown"),
+    [
+        ("view_task", ["Running", "Attempts ended per minute", "no executor serves it"]),
+        ("view_executor", ["Last heartbeat"]),
+        ("view_queue", []),
+        ("view_schedule", ["due 17 min ago"]),
+    ],
+)
+def test_overview_shows_only_what_the_user_may_view(client, make, make_executor, backend, codename, shown):
+    make(queue_name="forgotten")
+    make_executor(queues=["default"])
+    ScheduleFactory.create(backend=backend, using=backend, next_at=ago(1000))
+    client.force_login(make_user(codename))
+
+    content = client.get("/admin/jobqueue/", {"backend": backend}).content.decode()
+
+    every = ["Attempts ended per minute", "no executor serves it", "Last heartbeat", "due 17 min ago"]
+    assert [words for words in every if words in content] == [words for words in every if words in shown]
+    assert all(words in content for words in shown)
+
+
+def test_overview_escapes_values(make, make_executor, show, backend, period):
+    make_executor(name=SCRIPT, queues=["other"])
+    make(queue_name=SCRIPT)
+    period(scope="task", name=SCRIPT, attempts=1)
+    QueueFactory.create(backend=backend, using=backend, name=f"{SCRIPT}2", paused_at=ago(2 * 86_400))
+
+    content = show("")
+
+    assert content.count("&lt;script&gt;") >= 4
+    assert SCRIPT not in content
+
+
+def test_number_of_queries_does_not_depend_on_the_rows(make, make_executor, show, backend, period):
+    def count():
+        default, sqlite = (CaptureQueriesContext(connections[name]) for name in ("default", "sqlite"))
+        with default, sqlite:
+            show("")
+        return len(default) + len(sqlite)
+
+    make_executor()
+    make()
+    before = count()
+    for number in range(10):
+        make_executor()
+        TaskFactory.create(backend=backend, using=backend, failed=True)
+        period(scope="task", name=f"task_{number}", attempts=1)
+
+    assert count() == before
