@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from jobqueue import api
-from jobqueue.models import Executor, Queue, Task
-from jobqueue.records import Status
+from jobqueue import Concurrency, api
+from jobqueue.api import limits
+from jobqueue.engine import engine_for
+from jobqueue.models import Executor, Limit, Queue, Task
+from jobqueue.records import LimitKind, Status
 from tests.executor import atomic_tasks, tasks
 from tests.executor.harness import Start, gates, on_both_databases, on_postgresql, wait_for_status
 from tests.waiting import DEADLINE_SECONDS, wait_until
@@ -133,3 +135,38 @@ def test_odd_limits_are_refused(limit: Any) -> None:
     with pytest.raises(ValueError, match="max_running"):
         api.limit("emails", limit)
     assert not Queue.objects.exists()
+
+
+@on_both_databases
+def test_number_that_people_set_takes_effect_at_once(start: Start, backend: str) -> None:
+    limited = tasks.wait_at.using(backend=backend, concurrency=Concurrency(1))
+    limited.enqueue_many([(("gate", number), {}) for number in range(5)])
+    # On SQLite nothing notifies.
+    start(threads=8, backend=backend, poll_interval=600.0 if backend == "default" else 0.05)
+    gates["gate"].wait_for(1)
+
+    limits.set_number("concurrency", limited.task_type, 3, backend=backend)
+    gates["gate"].wait_for(3)
+
+    assert Task.objects.using(backend).running().count() == 3
+    assert Task.objects.using(backend).blocked().count() == 2
+    gates["gate"].open()
+    wait_until(lambda: Task.objects.using(backend).successful().count() == 5)
+
+
+@on_both_databases
+def test_number_of_a_limit_that_code_has_fixed_is_removed_at_the_start(
+    start: Start, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine_for(backend).admissions.set_number(LimitKind.CONCURRENCY, "fixed:", 3)
+    fixed = {(LimitKind.CONCURRENCY, "fixed"): [Concurrency(1, shared="fixed", adjustable=False)]}
+    monkeypatch.setattr(limits, "declared_limits", lambda: fixed)
+    limited = tasks.wait_at.using(backend=backend, concurrency=Concurrency(1, shared="fixed"))
+    limited.enqueue_many([(("gate", number), {}) for number in range(3)])
+
+    start(threads=8, backend=backend)
+    gates["gate"].wait_for(1)
+
+    wait_until(lambda: not Limit.objects.using(backend).exists())
+    gates["gate"].open()
+    wait_until(lambda: Task.objects.using(backend).successful().count() == 3)
