@@ -4,8 +4,9 @@ The queue in Django's admin. Rows are read-only, and actions call the API.
 `tasks` is the task list with its bulk actions, on the fast change list of `task_list` and `filters`. `task_page` is
 one task. `schedules`, `queues`, `limits` and `executors` are the other pages, `base` has what all of them need.
 
-`overview` is the index of the app, with `charts`. `schedules` is the list of schedules, `schedule_page` is one of them. `schedule_editor` has the pages of the form, which
-is `schedule_form` with `timing_form` (when it runs) and `argument_fields` (the arguments of the task).
+`overview` is the index of the app, with `charts`. `schedules` is the list of schedules, `schedule_page` is one of them.
+`schedule_editor` has the pages of the form, which is `schedule_form` with `timing_form` (when it runs) and
+`argument_fields` (the arguments of the task).
 """
 
 from __future__ import annotations
