@@ -15,15 +15,16 @@ from django.db import connection
 from msgspec.structs import replace
 
 from jobqueue.engine.clock import now_plus
+from jobqueue.engine.portable import admissions as portable_admissions
 from jobqueue.engine.portable import queues as portable_queues
 from jobqueue.engine.portable.schedules import RESOLUTION
 from jobqueue.engine.postgres import queues as postgres_queues
 from jobqueue.engine.postgres.connection import statement
 from jobqueue.engine.postgres.messages import PostgresMessages
-from jobqueue.inspect import queries, stats
+from jobqueue.inspect import limits, queries, selection, stats
 from jobqueue.inspect.queries import TaskFilter
 from jobqueue.models import Executor, Schedule, Task
-from jobqueue.records import FINAL, Effects, NewMessage, Outcome, PoolName, Status
+from jobqueue.records import FINAL, Effects, LimitKind, NewMessage, Outcome, PoolName, Status
 from jobqueue.schedules.planning import Overlap
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
@@ -93,6 +94,22 @@ INSERT INTO jobqueue_scheduletick (schedule_id, "trigger", tick_at, last_at, cou
 SELECT n, 'schedule', at, at, 1, CASE WHEN n % 2 = 0 THEN gen_random_uuid() END,
     CASE WHEN n % 2 = 0 THEN '' ELSE 'overlap' END, at
 FROM generate_series(1, 10000) AS n, generate_series(now() - interval '10 days', now(), interval '1 day') AS at
+"""
+
+
+# Tasks of 2,000 keys that wait for a concurrency limit, and as many that wait for a rate.
+LIMITED = """
+INSERT INTO jobqueue_task (
+    id, backend, queue_name, task_type, priority, rank, args, kwargs, options, metadata, status, claim_number,
+    worker_ids, attempts, max_attempts, polls, executor_losses, errors, enqueued_at, concurrency_key,
+    concurrency_limit, rate_key, rate_limit, rate_seconds
+)
+SELECT gen_random_uuid(), 'default', 'queue-1', 'tests.noop', 0, now() - n * interval '1 ms', '[]', '{}', '{}', '{}',
+    'BLOCKED', 0, '[]', 0, 4, 0, 0, '[]', now(),
+    CASE WHEN n % 2 = 0 THEN 'slots:key-' || n / 2 % 2000 END, CASE WHEN n % 2 = 0 THEN 1 END,
+    CASE WHEN n % 2 = 1 THEN 'starts:key-' || n / 2 % 2000 END, CASE WHEN n % 2 = 1 THEN 10 END,
+    CASE WHEN n % 2 = 1 THEN 60 END
+FROM generate_series(1, 40000) AS n
 """
 
 
@@ -474,6 +491,63 @@ class TestCommandLine:
     @pytest.mark.parametrize("status", FINAL)
     def test_prune_status_reads_few_rows(self, bench: Bench, status: Status) -> None:
         read(lambda: bench.engine.prune_status(status, 0.0, 500))
+
+
+class TestLimits:
+    """
+    The pages of limits read a bounded number of rows beside 40,000 BLOCKED tasks.
+
+    Exception: with the statistics of an empty table, PostgreSQL prefers the smaller index of waiting tasks.
+    """
+
+    @pytest.fixture
+    def most_blocked(self, statistics: str) -> int:
+        return 40_000 if statistics == "empty" else MAX_ROWS
+
+    @pytest.fixture(autouse=True)
+    def blocked(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(limits, "ENTRIES_READ", 1000)
+        monkeypatch.setattr(limits, "KEYS_READ", 50)
+        monkeypatch.setattr(portable_admissions, "MAX_BLOCKED", 1000)
+        for module in (selection, stats, queries):
+            monkeypatch.setattr(module, "CAP", 1000)
+        with connection.cursor() as cursor:
+            cursor.execute(LIMITED)
+
+    def test_names_and_gauges_of_limits_read_few_rows(self, bench: Bench, most_blocked: int) -> None:
+        assert read(lambda: bench.engine.admissions.names(LimitKind.RATE)) == ["starts"]
+        found = read(bench.engine.admissions.gauges, at_least=4, most_rows=most_blocked)
+        assert [(one.name, one.blocked) for one in found] == [("slots", 1000), ("starts", 1000)]
+
+    def test_list_of_keys_reads_few_rows(self, bench: Bench) -> None:
+        found = read(lambda: limits.list_keys(bench.engine), at_least=10)
+        assert {"slots", "starts"} == set(found.partial)
+        found = read(lambda: limits.list_keys(bench.engine, text="key-77"), at_least=4)
+        assert {one.key.own for one in found.keys if one.blocked} >= {"key-77", "key-770", "key-779"}
+
+    @pytest.mark.parametrize("key", ["slots:key-7", "slots:"])
+    def test_state_of_a_concurrency_key_reads_few_rows(self, bench: Bench, key: str) -> None:
+        found = [limits.Key(LimitKind.CONCURRENCY, key)]
+        (state,) = read(lambda: limits.read_keys("default", "default", found), at_least=2)
+        assert state.blocked.number == (10 if key == "slots:key-7" else 1000)
+
+    @pytest.mark.parametrize("key", ["starts:key-7", "starts:"])
+    def test_state_of_a_rate_reads_few_rows(self, bench: Bench, key: str) -> None:
+        found = [limits.Key(LimitKind.RATE, key)]
+        (state,) = read(lambda: limits.read_keys("default", "default", found), at_least=2)
+        assert state.blocked.number == (10 if key == "starts:key-7" else 1000)
+
+    @pytest.mark.parametrize("key", ["concurrency:slots:key-7", "rate:starts:key-7"])
+    @pytest.mark.parametrize("status", [{}, {"status": "BLOCKED"}])
+    def test_tasks_of_a_key_reads_few_rows(
+        self, bench: Bench, key: str, status: dict[str, str], most_blocked: int
+    ) -> None:
+        chosen = selection.Selection("default", {"limit": key, **status})
+        assert len(read(lambda: chosen.keys, most_rows=most_blocked)) == 10
+
+    def test_figures_of_blocked_tasks_read_few_rows(self, bench: Bench, statistics: str) -> None:
+        most_scheduled = 100_000 if statistics == "empty" else MAX_ROWS
+        read(lambda: stats.read_stats(bench.engine), at_least=10, most_rows=most_scheduled)
 
 
 @pytest.mark.parametrize("name", SQL_FILES)
