@@ -25,13 +25,13 @@ SETTINGS = {
 
 
 @contextmanager
-def prepared_cluster() -> Iterator[Cluster]:
+def prepared_cluster(settings: str = "benchmarks.settings") -> Iterator[Cluster]:
     """Run a server with our tables, and set up Django to use it."""
     for name in [name for name in os.environ if name.startswith("PG")]:
         del os.environ[name]  # PGSERVICE and similar variables name another server
     with throwaway_cluster(**SETTINGS) as cluster:
         os.environ["DATABASE_URL"] = cluster.url
-        os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.settings"
+        os.environ["DJANGO_SETTINGS_MODULE"] = settings
         django.setup()
         call_command("migrate", verbosity=0)
         try:

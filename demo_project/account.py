@@ -18,7 +18,7 @@ from demo_project.photos.actors import Fibonacci
 from demo_project.photos.fibonacci import leaves
 from demo_project.photos.models import Album, ContactSheet, Photo
 from demo_project.tables import seconds, table
-from jobqueue.inspect.schedules import describe, recent_runs
+from jobqueue.inspect.schedules import RecordedTick, describe, recent_ticks
 from jobqueue.models import Schedule, Task
 from jobqueue.records import FINAL
 
@@ -86,7 +86,7 @@ def report_lines(run: Run) -> Iterator[str]:
     yield f"Albums:      {albums_in_words(run)}"
     yield from (f"Fibonacci:   {line}" for line in trees_in_words(tasks))
     yield ""
-    yield from table(("schedule", "when", "next run", "last run"), schedules())
+    yield from table(("schedule", "when", "next tick", "last tick"), schedules())
     failed = [task for task in tasks if task.status == Status.FAILED]
     if failed:
         names = {str(photo.pk): photo.name for photo in run.photos}
@@ -97,17 +97,20 @@ def report_lines(run: Run) -> Iterator[str]:
 
 def schedules() -> list[tuple[str, ...]]:
     rows = list(Schedule.objects.active().order_by("name"))
-    runs = recent_runs(rows, 1)
+    recent = recent_ticks(rows, 1)
     return [
         (
             row.name,
             describe(row),
             f"{row.next_at:%Y-%m-%d %H:%M:%S}" if row.next_at else "-",
-            ", ".join(Status(run.status).label.lower() if run.task else run.status.lower() for run in runs[row.pk])
-            or "-",
+            ", ".join(status_in_words(one) for one in recent[row.pk]) or "-",
         )
         for row in rows
     ]
+
+
+def status_in_words(record: RecordedTick) -> str:
+    return str(Status(record.status).label if record.has_task else record.status).lower()
 
 
 def albums_in_words(run: Run) -> str:

@@ -18,7 +18,7 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
     """Filter schedules."""
 
     def active(self) -> ScheduleQuerySet:
-        """Return the schedules that were not removed from code."""
+        """Return the schedules that are not retired."""
         return self.filter(retired_at__isnull=True)
 
 
@@ -56,7 +56,7 @@ class Schedule(models.Model):
 
     # Where code declares it: "shop/tasks.py:42". Empty for a schedule that people created.
     declared_at = models.CharField(_("declared at"), max_length=500, default="", blank=True)
-    retired_at = models.DateTimeField(_("removed at"), null=True, blank=True)
+    retired_at = models.DateTimeField(_("retired at"), null=True, blank=True)
     paused_at = models.DateTimeField(_("paused at"), null=True, blank=True)
     paused_by = models.CharField(_("paused by"), max_length=150, default="", blank=True)
     pause_reason = models.CharField(_("reason"), max_length=255, default="", blank=True)

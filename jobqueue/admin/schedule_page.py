@@ -125,7 +125,7 @@ class SchedulePage(ReadOnlyAdmin):
             original=schedule,
             words=describe(schedule),
             ticks=next_ticks(schedule, UPCOMING),
-            runs=with_tasks(list(page.object_list)),
+            records=with_tasks(list(page.object_list)),
             history=page,
             new_task=new_task,
             arguments=show_arguments(schedule.task_type, args, kwargs, patterns) if may["view_payload"] else None,

@@ -14,7 +14,7 @@ from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
-from django.utils.html import format_html, format_html_join
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
@@ -24,9 +24,9 @@ from jobqueue.admin.filters import BackendFilter, Choices, ColumnFilter
 from jobqueue.admin.schedule_editor import ScheduleEditor
 from jobqueue.admin.schedule_page import pause_with, resume, run
 from jobqueue.inspect.formatting import describe_schedule_pause, short_type
-from jobqueue.inspect.schedules import describe, recent_runs
+from jobqueue.inspect.schedules import describe, recent_ticks
 from jobqueue.models import Schedule
-from jobqueue.templatetags.jobqueue_admin import badge, breakable, moment, run_mark, schedule_badge, took
+from jobqueue.templatetags.jobqueue_admin import badge, breakable, moment, schedule_badge, tick_marks, took
 
 MAX_SELECTED = 500  # schedules of one bulk action; Django accepts 1,000 fields
 
@@ -34,7 +34,7 @@ IS_PAUSED = Q(paused_at__isnull=False) & (Q(resume_at__isnull=True) | Q(resume_a
 
 
 class StateFilter(ColumnFilter):
-    """Without a choice, the list leaves out the schedules that were removed from code."""
+    """Without a choice, the list leaves out retired schedules."""
 
     title = gettext_lazy("state")
     parameter_name = "state"
@@ -42,19 +42,19 @@ class StateFilter(ColumnFilter):
         "": Q(retired_at__isnull=True),
         "active": Q(retired_at__isnull=True) & ~IS_PAUSED,
         "paused": Q(retired_at__isnull=True) & IS_PAUSED,
-        "removed": Q(retired_at__isnull=False),
+        "retired": Q(retired_at__isnull=False),
     }
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
         return [
             ("active", gettext_lazy("Active")),
             ("paused", gettext_lazy("Paused")),
-            ("removed", gettext_lazy("Removed from code")),
+            ("retired", gettext_lazy("Retired")),
         ]
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         first, *others = super().choices(changelist)
-        yield from [{**first, "display": gettext_lazy("All but removed")}, *others]
+        yield from [{**first, "display": gettext_lazy("All but retired")}, *others]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset.filter(self.conditions.get(self.value() or "", Q(pk__in=[])))
@@ -74,15 +74,15 @@ class OriginFilter(ColumnFilter):
 
 
 class ScheduleChangeList(ChangeList):
-    """One page of schedules, each with its last runs."""
+    """One page of schedules, each with its last ticks."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         self.full_result_count = self.result_count  # or the search box shows it again
         self.result_list = list(self.result_list)
-        runs = recent_runs(self.result_list)
+        recent = recent_ticks(self.result_list)
         for row in self.result_list:
-            row.runs = runs[row.pk]
+            row.recent = recent[row.pk]
 
     def url_for_result(self, result: Any) -> str:
         """Return the address with the backend: databases number their schedules alike."""
@@ -90,16 +90,16 @@ class ScheduleChangeList(ChangeList):
 
 
 class ScheduleAdmin(ScheduleEditor):
-    """`now` and `runs` are attributes that the queries of the list add to a schedule."""
+    """`now` and `recent` are attributes that the queries of the list add to a schedule."""
 
-    list_display = ("title", "words", "next_run", "last_run", "last_runs")
+    list_display = ("title", "words", "next_tick", "last_task", "last_ticks")
     list_display_links = ("title",)
     list_filter = (StateFilter, OriginFilter, BackendFilter)
     list_per_page = 50
     search_fields = ("name", "task_type")
     search_help_text = gettext_lazy("Name or task")
     ordering = ("name", "pk")
-    sortable_by: ClassVar[tuple[str, ...]] = ("title", "next_run")
+    sortable_by: ClassVar[tuple[str, ...]] = ("title", "next_tick")
     actions = ("run_schedules", "pause_schedules", "resume_schedules")
     change_list_template = "admin/jobqueue/schedule/change_list.html"
     has_pause_permission, has_run_permission = permission("pause_schedule"), permission("run_schedule")
@@ -117,8 +117,8 @@ class ScheduleAdmin(ScheduleEditor):
     def words(self, schedule: Schedule) -> str:
         return describe(schedule)
 
-    @admin.display(description=gettext_lazy("next run"), ordering="due_at")
-    def next_run(self, schedule: Any) -> SafeString:
+    @admin.display(description=gettext_lazy("next tick"), ordering="due_at")
+    def next_tick(self, schedule: Any) -> SafeString:
         if schedule.retired_at is None and schedule.is_paused_at(schedule.now):
             why = describe_schedule_pause(schedule)
             return format_html('{} <span class="jq-quiet">{}</span>', schedule_badge(schedule), why)
@@ -126,21 +126,20 @@ class ScheduleAdmin(ScheduleEditor):
             return schedule_badge(schedule)
         return moment(schedule.due_at, schedule.now)
 
-    @admin.display(description=gettext_lazy("last run"), empty_value="")
-    def last_run(self, schedule: Any) -> SafeString | None:
-        if not schedule.runs:
+    @admin.display(description=gettext_lazy("last task"), empty_value="")
+    def last_task(self, schedule: Any) -> SafeString | None:
+        last = next((record for record in schedule.recent if record.has_task), None)
+        if last is None:
             return None
-        run = next((run for run in schedule.runs if run.task is not None), schedule.runs[0])
-        at = moment(run.tick.last_at, schedule.now)
-        return format_html('{} {} <span class="jq-quiet">{}</span>', badge(run.status), at, took(run))
+        at = moment(last.tick.tick_at, schedule.now)
+        return format_html('{} {} <span class="jq-quiet">{}</span>', badge(last.status), at, took(last))
 
-    @admin.display(description=gettext_lazy("last 20 runs"), empty_value="")
-    def last_runs(self, schedule: Any) -> SafeString | None:
+    @admin.display(description=gettext_lazy("last 20 ticks"), empty_value="")
+    def last_ticks(self, schedule: Any) -> SafeString | None:
         # reverse() for each of a thousand marks would take 30 ms.
         tasks = reverse(f"{self.admin_site.name}:jobqueue_task_changelist")
-        runs = reversed(schedule.runs)
-        marks = [(run_mark(run, schedule.timezone, f"{tasks}{run.tick.task_id}/change/"),) for run in runs]
-        return format_html('<span class="jq-strip">{}</span>', format_html_join("", "{}", marks)) if marks else None
+        marks = tick_marks(reversed(schedule.recent), schedule.timezone, tasks)
+        return format_html('<span class="jq-strip">{}</span>', marks) if marks else None
 
     # --- actions
 
@@ -176,7 +175,7 @@ class ScheduleAdmin(ScheduleEditor):
         if len(rows) > MAX_SELECTED:
             text = _("Select at most %(count)d schedules at a time.") % {"count": MAX_SELECTED}
         elif not rows:
-            text = _("The selected schedules were removed from code.")
+            text = _("The selected schedules are retired: code no longer declares them.")
         else:
             return rows
         self.message_user(request, text, messages.WARNING)

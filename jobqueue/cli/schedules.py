@@ -20,7 +20,16 @@ from jobqueue.engine.engine import Engine
 from jobqueue.inspect.formatting import duration, local
 from jobqueue.inspect.payload_display import read, show_arguments
 from jobqueue.inspect.queries import many
-from jobqueue.inspect.schedules import RECENT, Run, UpcomingTick, describe, history, next_ticks, recent_runs, with_tasks
+from jobqueue.inspect.schedules import (
+    RECENT,
+    RecordedTick,
+    UpcomingTick,
+    describe,
+    history,
+    next_ticks,
+    recent_ticks,
+    with_tasks,
+)
 from jobqueue.models import Schedule
 from jobqueue.schedule_models import STOPPED_BY
 from jobqueue.schedules.rows import aware
@@ -29,7 +38,7 @@ PAGE = 100  # schedules whose last ticks are read together
 SHOWN_TICKS = 5  # next ones, by `show`
 SCHEDULES = (
     Column("SCHEDULE", is_flexible=True),
-    Column("RUNS", is_flexible=True),
+    Column("EXPRESSION", is_flexible=True),
     Column("NEXT TICK"),
     Column("LAST TICK"),
     Column("STATUS"),
@@ -55,25 +64,25 @@ class Found:
     """A schedule with its last ticks, newest first. now: of the database."""
 
     row: Schedule
-    runs: Sequence[Run]
+    records: Sequence[RecordedTick]
     now: datetime
 
     @property
     def state(self) -> str:
         row = self.row
         if row.retired_at is not None:
-            return "removed"
+            return "retired"
         if row.paused_at is not None and (row.resume_at is None or row.resume_at > self.now):
             return "stopped" if row.paused_by == STOPPED_BY else "paused"
         return "ended" if row.next_at is None else "active"
 
     @property
     def sentence(self) -> str:
-        """Why it does not run; empty if it does."""
+        """Why it does not fire; empty if it does."""
         row = self.row
         match self.state:
-            case "removed":
-                return f"{row.name} was removed from {row.declared_at}."
+            case "retired":
+                return f"{row.name} is retired: code declared it at {row.declared_at}, and no longer does."
             case "stopped":
                 return f"An error has stopped {row.name}: {row.pause_reason}"
             case "paused":
@@ -90,8 +99,8 @@ class Found:
 
 
 def list_schedules(console: Console, flags: Any) -> None:
-    """List the schedules of every backend. Those that code no longer declares are shown with --all."""
-    found = [one for engine in engines(flags.backend) for one in _all(engine, with_removed=flags.all)]
+    """List the schedules of every backend. Retired ones are shown with --all."""
+    found = [one for engine in engines(flags.backend) for one in _all(engine, with_retired=flags.all)]
     if console.is_json:
         console.write_json([_as_json(one) for one in found])
     elif found:
@@ -106,11 +115,12 @@ def list_schedules(console: Console, flags: Any) -> None:
 def show(console: Console, flags: Any) -> None:
     """Show a schedule, its next ticks, and its last ones with their tasks."""
     engine = engine_of(flags.backend)
-    row = _find(engine, flags.name, with_removed=True)
+    row = _find(engine, flags.name, with_retired=True)
     found = Found(row, with_tasks(list(history(row)[:RECENT])), engine.now())
     upcoming = _next_ticks(row, SHOWN_TICKS)
     if console.is_json:
-        ticks = {"next": [_next_as_json(tick) for tick in upcoming], "last": [_run_as_json(run) for run in found.runs]}
+        last = [_recorded_as_json(record) for record in found.records]
+        ticks = {"next": [_next_as_json(tick) for tick in upcoming], "last": last}
         console.write_json({**_as_json(found), **ticks})
         return
     for line in _lines(engine, found):
@@ -118,9 +128,9 @@ def show(console: Console, flags: Any) -> None:
     if upcoming:
         console.write()
         console.table((Column("NEXT TICKS"), *UPCOMING[1:]), [_next_line(tick) for tick in upcoming])
-    if found.runs:
+    if found.records:
         console.write()
-        console.table(RECORDED, [_run_line(run) for run in found.runs])
+        console.table(RECORDED, [_recorded_line(one) for one in found.records])
 
 
 def next_(console: Console, flags: Any) -> None:
@@ -223,18 +233,18 @@ def _report(console: Console, engine: Engine, names: Sequence[str]) -> None:
 # --- find
 
 
-def _all(engine: Engine, *, with_removed: bool) -> Iterator[Found]:
-    rows = engine.db.schedules if with_removed else engine.db.schedules.active()
+def _all(engine: Engine, *, with_retired: bool) -> Iterator[Found]:
+    rows = engine.db.schedules if with_retired else engine.db.schedules.active()
     now, ordered = engine.now(), list(rows.order_by("name"))
     for start in range(0, len(ordered), PAGE):
         page = ordered[start : start + PAGE]
-        runs = recent_runs(page, 1)
-        yield from (Found(row, runs[row.pk], now) for row in page)
+        recent = recent_ticks(page, 1)
+        yield from (Found(row, recent[row.pk], now) for row in page)
 
 
-def _find(engine: Engine, name: str, *, with_removed: bool = False) -> Schedule:
+def _find(engine: Engine, name: str, *, with_retired: bool = False) -> Schedule:
     """Return a schedule. Raises CommandError that names similar ones."""
-    rows = engine.db.schedules if with_removed else engine.db.schedules.active()
+    rows = engine.db.schedules if with_retired else engine.db.schedules.active()
     if row := rows.filter(name=name).first():
         return row
     near = difflib.get_close_matches(name, rows.values_list("name", flat=True), n=3)
@@ -261,7 +271,7 @@ def _next_ticks(row: Schedule, count: int) -> list[UpcomingTick]:
 def _line(found: Found) -> tuple[object, ...]:
     row = found.row
     upcoming = _text(row.next_at) if found.state == "active" else found.state
-    last = found.runs[0] if found.runs else None
+    last = found.records[0] if found.records else None
     return row.name, describe(row), upcoming, _text(last.tick.last_at) if last else "–", last.status if last else "–"
 
 
@@ -289,12 +299,12 @@ def _next_line(tick: UpcomingTick) -> tuple[object, ...]:
     return f"{tick.local:%Y-%m-%d %H:%M:%S %Z}", f"{tick.tick_at:%Y-%m-%d %H:%M:%S}", tick.note
 
 
-def _run_line(run: Run) -> tuple[object, ...]:
-    tick = run.tick
+def _recorded_line(record: RecordedTick) -> tuple[object, ...]:
+    tick = record.tick
     count = f"{many(tick.count, 'tick')}, the first {_text(tick.tick_at)}" if tick.count > 1 else ""
     reason = f"{tick.get_reason_display()}. {count}".rstrip(" ")
-    length = "–" if run.duration is None else duration(run.duration)
-    return _text(tick.last_at), run.status, length, tick.task_id or reason
+    length = "–" if record.duration is None else duration(record.duration)
+    return _text(tick.last_at), record.status, length, tick.task_id or reason
 
 
 def _as_json(found: Found) -> dict[str, Any]:
@@ -303,7 +313,7 @@ def _as_json(found: Found) -> dict[str, Any]:
         "name", "backend", "task_type", "expression", "timezone", "next_at", "waiting_at", "paused_at", "paused_by",
         "pause_reason", "resume_at", "declared_at",
     )  # fmt: skip
-    last = _run_as_json(found.runs[0]) if found.runs else None
+    last = _recorded_as_json(found.records[0]) if found.records else None
     return {
         **{column: getattr(row, column) for column in columns},
         "words": describe(row),
@@ -316,8 +326,9 @@ def _next_as_json(tick: UpcomingTick) -> dict[str, Any]:
     return {"tick_at": tick.tick_at, "local": tick.local, "note": tick.note}
 
 
-def _run_as_json(run: Run) -> dict[str, Any]:
-    tick = run.tick
+def _recorded_as_json(record: RecordedTick) -> dict[str, Any]:
+    tick = record.tick
     columns = ("tick_at", "last_at", "count", "trigger", "reason", "task_id", "recorded_at")
-    seconds = None if run.duration is None else run.duration.total_seconds()
-    return {**{column: getattr(tick, column) for column in columns}, "status": run.status, "duration_seconds": seconds}
+    seconds = None if record.duration is None else record.duration.total_seconds()
+    values = {column: getattr(tick, column) for column in columns}
+    return {**values, "status": record.status, "duration_seconds": seconds}

@@ -8,9 +8,10 @@ from datetime import UTC, datetime, timedelta
 from functools import reduce
 from itertools import takewhile
 from operator import or_
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from django.db.models import OuterRef, Q, QuerySet, Subquery
+from django.db.models import DurationField, ExpressionWrapper, F, OuterRef, Q, QuerySet, Subquery
 from django.utils.timezone import get_default_timezone
 from django.utils.translation import gettext as _
 
@@ -19,6 +20,7 @@ from jobqueue.schedules.expressions import ClockChange, Cron, Expression, upcomi
 from jobqueue.schedules.rows import aware, expression_of
 
 RECENT = 20
+SKIPPED, DELETED = "SKIPPED", "DELETED"  # beside the statuses of tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,29 +33,25 @@ class UpcomingTick:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A tick, or a range of skipped ticks. task: None if it was skipped, or if its task was deleted."""
+class RecordedTick:
+    """
+    A tick and what became of it, or a range of skipped ticks.
+
+    status: that of its task, "SKIPPED", or "DELETED" if the task was deleted. duration: from the first start of its
+    task to the end; None if it has not ended.
+    """
 
     tick: ScheduleTick
-    task: Task | None
+    status: str
+    duration: timedelta | None = None
 
     @property
-    def status(self) -> str:
-        """The status of its task, "SKIPPED", or "DELETED"."""
-        if self.tick.task_id is None:
-            return "SKIPPED"
-        return self.task.status if self.task else "DELETED"
-
-    @property
-    def duration(self) -> timedelta | None:
-        """How long its task took from its first start to its end. None if it has not ended."""
-        if self.task is None or self.task.started_at is None or self.task.finished_at is None:
-            return None
-        return self.task.finished_at - self.task.started_at
+    def has_task(self) -> bool:
+        return self.status not in (SKIPPED, DELETED)
 
 
 def describe(row: Schedule) -> str:
-    """Return when a schedule runs, in words: "At 08:00, Monday through Friday, Europe/Berlin"."""
+    """Return when a schedule is due, in words: "At 08:00, Monday through Friday, Europe/Berlin"."""
     if row.starts_at is not None and row.starts_at == row.ends_at:
         return f"Once, at {aware(row.starts_at).astimezone(get_default_timezone()):%Y-%m-%d %H:%M:%S %Z}"
     try:
@@ -90,7 +88,7 @@ def upcoming_tick(expression: Expression, tick: datetime) -> UpcomingTick:
     return UpcomingTick(tick, local, note)
 
 
-def recent_runs(rows: Collection[Schedule], count: int = RECENT) -> dict[int, list[Run]]:
+def recent_ticks(rows: Collection[Schedule], count: int = RECENT) -> dict[int, list[RecordedTick]]:
     """Return the last ticks of each schedule, newest first, by the schedule's id. Three queries."""
     if not rows:
         return {}
@@ -102,10 +100,10 @@ def recent_runs(rows: Collection[Schedule], count: int = RECENT) -> dict[int, li
     oldest = schedules.annotate(oldest=Subquery(of_schedule[count - 1 : count])).values_list("pk", "oldest")
     wanted = (Q(schedule_id=pk) if at is None else Q(schedule_id=pk, tick_at__gte=at) for pk, at in oldest)
     found = ticks.filter(reduce(or_, wanted, Q(pk__in=[]))).order_by("schedule_id", "-tick_at", "-pk")
-    runs: dict[int, list[Run]] = {row.pk: [] for row in rows}
-    for run in with_tasks(list(found)):
-        runs[run.tick.schedule_id].append(run)
-    return {pk: newest[:count] for pk, newest in runs.items()}
+    recent: dict[int, list[RecordedTick]] = {row.pk: [] for row in rows}
+    for record in with_tasks(list(found)):
+        recent[record.tick.schedule_id].append(record)
+    return {pk: newest[:count] for pk, newest in recent.items()}
 
 
 def history(row: Schedule) -> QuerySet[ScheduleTick]:
@@ -113,11 +111,13 @@ def history(row: Schedule) -> QuerySet[ScheduleTick]:
     return ScheduleTick.objects.using(row._state.db).filter(schedule=row).order_by("-tick_at", "-pk")
 
 
-def with_tasks(ticks: Sequence[ScheduleTick]) -> list[Run]:
-    """Return ticks with their tasks, read in one query."""
+def with_tasks(ticks: Sequence[ScheduleTick]) -> list[RecordedTick]:
+    """Return ticks with what became of their tasks, read in one query."""
     ids = [tick.task_id for tick in ticks if tick.task_id is not None]
-    if not ids:
-        return [Run(tick, None) for tick in ticks]
-    columns = ("status", "task_type", "started_at", "finished_at", "attempts", "max_attempts")
-    tasks = Task.objects.using(ticks[0]._state.db).only(*columns).in_bulk(ids)
-    return [Run(tick, None if tick.task_id is None else tasks.get(tick.task_id)) for tick in ticks]
+    tasks: dict[UUID | None, tuple[str, timedelta | None]] = {}
+    if ids:
+        # A list has a thousand: rows of three values take a third of the time of models.
+        length = ExpressionWrapper(F("finished_at") - F("started_at"), DurationField())
+        rows = Task.objects.using(ticks[0]._state.db).filter(pk__in=ids).values_list("pk", "status", length)
+        tasks = {pk: (status, duration) for pk, status, duration in rows}
+    return [RecordedTick(tick, *tasks.get(tick.task_id, (DELETED if tick.task_id else SKIPPED,))) for tick in ticks]

@@ -134,7 +134,7 @@ class Migration(migrations.Migration):
                     models.FloatField(blank=True, null=True, verbose_name="catch up within seconds"),
                 ),
                 ("declared_at", models.CharField(blank=True, default="", max_length=500, verbose_name="declared at")),
-                ("retired_at", models.DateTimeField(blank=True, null=True, verbose_name="removed at")),
+                ("retired_at", models.DateTimeField(blank=True, null=True, verbose_name="retired at")),
                 ("paused_at", models.DateTimeField(blank=True, null=True, verbose_name="paused at")),
                 ("paused_by", models.CharField(blank=True, default="", max_length=150, verbose_name="paused by")),
                 ("pause_reason", models.CharField(blank=True, default="", max_length=255, verbose_name="reason")),

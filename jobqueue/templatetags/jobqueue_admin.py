@@ -7,19 +7,20 @@ Every template engine imports this module, even on a site without the admin.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from django import template
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
+from django.utils.translation import get_language, gettext_lazy
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from jobqueue.inspect import formatting
 from jobqueue.inspect.formatting import Text, duration, moment_in_words, wall_time
-from jobqueue.inspect.schedules import Run
+from jobqueue.inspect.schedules import RecordedTick
 from jobqueue.inspect.stats import ExecutorState
 from jobqueue.models import Schedule, ScheduleTick, Task
 from jobqueue.schedules.rows import aware
@@ -81,7 +82,7 @@ def schedule_badge(schedule: Schedule) -> SafeString:
     """The state of a schedule as word, shape and colour. `now` is an attribute of the row."""
     now: datetime = schedule.now  # type: ignore[attr-defined]
     if schedule.retired_at is not None:
-        return shaped("cancelled", "⊘", _("Removed from code"))
+        return shaped("cancelled", "⊘", _("Retired"))
     if schedule.is_paused_at(now):
         return shaped("suspended", SHAPES["SUSPENDED"], _("Paused"))
     if schedule.next_at is None:
@@ -99,25 +100,35 @@ def tick_words(tick: ScheduleTick, zone: str) -> str:
 
 
 @register.filter
-def took(run: Run) -> str:
-    """How long the task of a run took, in words; nothing if it has not ended."""
-    return "" if run.duration is None else _("took %(length)s") % {"length": duration(run.duration)}
+def took(record: RecordedTick) -> str:
+    """How long the task of a tick took, in words; nothing if it has not ended."""
+    return "" if record.duration is None else _("took %(length)s") % {"length": duration(record.duration)}
 
 
-def run_mark(run: Run, zone: str, address: str) -> SafeString:
-    """A run as shape and colour, with a text alternative and a link to its task."""
-    kind, shape = run.status.lower(), SHAPES.get(run.status, "?")
-    reason = run.tick.get_reason_display() if run.tick.reason else ""
-    facts = (WORDS.get(run.status), reason, took(run), tick_words(run.tick, zone))
-    words = ", ".join(str(fact) for fact in facts if fact)
-    if run.task is None:
+def tick_marks(records: Iterable[RecordedTick], zone: str, tasks: str) -> SafeString:
+    """Ticks as shapes and colours, each with words and a link to its task. tasks: the address of the list of tasks."""
+    return format_html_join("", "{}", ((tick_mark(record, zone, tasks),) for record in records))
+
+
+def tick_mark(record: RecordedTick, zone: str, tasks: str) -> SafeString:
+    kind, shape = record.status.lower(), SHAPES.get(record.status, "?")
+    parts = (outcome(record.status, record.tick.reason, get_language()), took(record), tick_words(record.tick, zone))
+    words = ", ".join(part for part in parts if part)
+    if not record.has_task:
         return format_html(
             '<span class="jq-mark jq-{0}" role="img" aria-label="{1}" title="{1}">{2}</span>', kind, words, shape
         )
     return format_html(
-        '<a class="jq-mark jq-{}" href="{}" title="{}"><span aria-hidden="true">{}</span></a>',
-        kind, address, words, shape,
+        '<a class="jq-mark jq-{}" href="{}{}/change/" title="{}"><span aria-hidden="true">{}</span></a>',
+        kind, tasks, record.tick.task_id, words, shape,
     )  # fmt: skip
+
+
+@lru_cache  # a list shows a thousand, and each translation takes 3 us
+def outcome(status: str, reason: str, language: str | None) -> str:
+    """A status and the reason of a skipped tick, in words of the active language."""
+    words = (WORDS.get(status), dict(ScheduleTick.Reason.choices).get(reason, reason))
+    return ", ".join(str(word) for word in words if word)
 
 
 @register.filter

@@ -173,7 +173,7 @@ def test_page_and_list_show_rows_that_cannot_be_used(add, tick, read, client, ba
     tick(row)
 
     assert row.name in read(row)
-    assert row.name in client.get(LIST, {"backend": backend, "state": "removed" if row.retired_at else ""}).text
+    assert row.name in client.get(LIST, {"backend": backend, "state": "retired" if row.retired_at else ""}).text
 
 
 def test_pages_escape_values(add, tick, client, backend):
@@ -317,7 +317,7 @@ def test_schedule_that_code_declares_is_not_deleted(add, client, post):
 
 
 @pytest.mark.parametrize("page", ["run", "resume", "backfill", "pause"])
-def test_action_on_a_schedule_that_was_removed_changes_nothing(add, post, page):
+def test_action_on_a_schedule_that_was_retired_changes_nothing(add, post, page):
     row = add(retired=True)
 
     post(row, page, start="2026-03-01T00:00", end="2026-03-03T12:00", confirmed=1)

@@ -40,11 +40,11 @@ def names(client, staff, backend):
         ({}, ["active", "declared", "over", "paused"]),
         ({"state": "active"}, ["active", "declared", "over"]),
         ({"state": "paused"}, ["paused"]),
-        ({"state": "removed"}, ["removed"]),
+        ({"state": "retired"}, ["retired"]),
         ({"state": "nonsense"}, []),
         ({"origin": "code"}, ["declared"]),
         ({"origin": "people"}, ["active", "over", "paused"]),
-        ({"origin": "code", "state": "removed"}, ["removed"]),
+        ({"origin": "code", "state": "retired"}, ["retired"]),
         ({"q": "ACTIV"}, ["active"]),
         ({"q": "tests.tasks.fail"}, ["declared"]),
         ({"q": "100%_"}, []),
@@ -55,7 +55,7 @@ def test_filters_and_search_select_schedules(add, names, query, expected):
     add(name="declared", declared=True, task_type="tests.tasks.fail")
     add(name="paused", paused=True)
     add(name="over", paused=True, resume_at=ago(5))  # the pause has ended
-    add(name="removed", retired=True)
+    add(name="retired", retired=True)
 
     assert names(**query) == expected
 
@@ -90,7 +90,7 @@ def test_list_escapes_values(add, show):
     assert SCRIPT not in content
 
 
-def test_row_shows_words_next_run_last_run_and_the_last_runs(add, show, backend):
+def test_row_shows_words_next_tick_last_task_and_the_last_ticks(add, show, backend):
     row = add()
     traits = [{"running": True}, {"failed": True}, None, {"successful": True}]
     for number, trait in enumerate(traits):
@@ -108,7 +108,7 @@ def test_row_shows_words_next_run_last_run_and_the_last_runs(add, show, backend)
     assert 'title="Successful, took 3 s, ' in content
     assert 'role="img" aria-label="Skipped, The previous task had not ended, ' in content
     assert content.count('<span aria-hidden="true">✗</span></a>') == 1
-    assert re.search(r'class="field-last_run"><span class="jq-badge jq-running">', content)
+    assert re.search(r'class="field-last_task"><span class="jq-badge jq-running">', content)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_row_says_why_it_does_not_run(add, show, columns, words):
     assert words in show("schedule/")
 
 
-def test_list_is_sorted_by_name_or_next_run(add, names):
+def test_list_is_sorted_by_name_or_next_tick(add, names):
     for name, hours in (("b", 1), ("a", 2)):
         add(name=name, due_at=ago(-3600 * hours))
 
@@ -201,13 +201,13 @@ class TestActions:
         assert message.startswith("lost: ")
         assert "dropped" in message
 
-    def test_schedules_that_were_removed_are_not_changed(self, client, add, post, tasks, backend):
+    def test_retired_schedules_are_not_changed(self, client, add, post, tasks, backend):
         retired = add(retired=True)
         data = {"action": "run_schedules", ACTION_CHECKBOX_NAME: retired.pk, "confirmed": 1}
 
-        answer = client.post(f"{LIST}?backend={backend}&state=removed", data)
+        answer = client.post(f"{LIST}?backend={backend}&state=retired", data)
 
-        assert messages_of(answer) == ["The selected schedules were removed from code."]
+        assert messages_of(answer) == ["The selected schedules are retired: code no longer declares them."]
         assert not tasks.exists()
 
     def test_number_of_selected_schedules_is_limited(self, add, post, tasks, monkeypatch):

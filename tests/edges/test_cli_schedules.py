@@ -111,11 +111,11 @@ class TestList:
         last = found["last_tick"]
         assert (last["status"], last["reason"], last["count"], last["task_id"]) == ("SKIPPED", "paused", 3, None)
 
-    def test_removed_schedules_are_listed_on_request(self, add: Add, run: Run) -> None:
+    def test_retired_schedules_are_listed_on_request(self, add: Add, run: Run) -> None:
         add(retired=True)
         assert (run().out, run().err) == ("", "There are no schedules. Declare one with jobqueue.schedule().\n")
-        assert "report was removed from shop/tasks.py:42." in run("--all").out
-        assert run("show", "report").out.startswith("report  removed\n")
+        assert "report is retired: code declared it at shop/tasks.py:42, and no longer does." in run("--all").out
+        assert run("show", "report").out.startswith("report  retired\n")
         for action in ("pause", "resume", "run", "next"):
             assert run(action, "report").code == 1
 

@@ -76,7 +76,7 @@ def test_schedule_that_code_declares_cannot_be_changed(action: Callable[[], obje
         action()
 
 
-def test_people_may_use_the_name_of_a_removed_schedule() -> None:
+def test_people_may_use_the_name_of_a_retired_schedule() -> None:
     row = declared_in_code()
     engine_for("default").schedules.retire([row.pk])
     assert api.create(declaration()).pk == row.pk
@@ -216,7 +216,7 @@ def test_next_ticks_end_with_the_schedule() -> None:
     assert len(inspect.next_ticks(row, 10)) == 3
 
 
-def test_recent_runs_have_tasks_and_skipped_ticks_newest_first() -> None:
+def test_recent_ticks_have_tasks_and_skipped_ticks_newest_first() -> None:
     rows = [api.create(declaration(name)) for name in ("a", "b", "c")]
     api.backfill("a", day(1), day(30))
     api.run("b")
@@ -224,7 +224,7 @@ def test_recent_runs_have_tasks_and_skipped_ticks_newest_first() -> None:
     ScheduleTick.objects.create(
         schedule=rows[0], tick_at=day(31), last_at=day(31), reason="paused", recorded_at=engine_for("default").now()
     )
-    runs = inspect.recent_runs(rows, 4)
-    assert [run.status for run in runs[rows[0].pk]] == ["SKIPPED", "READY", "READY", "READY"]
-    assert [run.status for run in runs[rows[1].pk]] == ["DELETED"]
-    assert runs[rows[2].pk] == []
+    recent = inspect.recent_ticks(rows, 4)
+    assert [one.status for one in recent[rows[0].pk]] == ["SKIPPED", "READY", "READY", "READY"]
+    assert [one.status for one in recent[rows[1].pk]] == ["DELETED"]
+    assert recent[rows[2].pk] == []

@@ -129,7 +129,7 @@ def rows() -> dict[str, str]:
     return dict(Schedule.objects.active().order_by("name").values_list("name", "expression"))
 
 
-OLD_ROWS = {"changed": "@every 3600", "removed": "@every 3600"}
+OLD_ROWS = {"changed": "@every 3600", "retired": "@every 3600"}
 NEW_ROWS = {"added": "@every 3600", "changed": "@every 7200"}
 
 
@@ -137,7 +137,7 @@ NEW_ROWS = {"added": "@every 3600", "changed": "@every 7200"}
 class TestDeploy:
     @pytest.fixture
     def old(self, own_schedules: list[Declaration]) -> Code:
-        return Code(own_schedules, changed=1, removed=1)
+        return Code(own_schedules, changed=1, retired=1)
 
     @pytest.fixture
     def new(self, own_schedules: list[Declaration]) -> Code:
@@ -183,9 +183,9 @@ class TestDeploy:
         new.continue_running()
         assert rows() == NEW_ROWS
 
-    def test_history_of_a_removed_schedule_stays(self, old: Code, new: Code) -> None:
+    def test_history_of_a_retired_schedule_stays(self, old: Code, new: Code) -> None:
         old.migrate()
-        row = Schedule.objects.get(name="removed")
+        row = Schedule.objects.get(name="retired")
         new.migrate()
         row.refresh_from_db()
         assert (row.next_at, row.due_at) == (None, None)

@@ -337,7 +337,7 @@ class Schedules(Part):
             self.db.schedules.filter(pk__in=ids).update(**NO_PAUSE, updated_at=self.now())
 
     def retire(self, ids: Collection[int]) -> int:
-        """Stop schedules that code no longer declares. Their history stays. Return how many."""
+        """Retire schedules: code no longer declares them. Their history stays. Return how many."""
         with self.db.transaction():
             rows: list[Schedule] = []
             for pk in sorted(ids):

@@ -177,7 +177,7 @@ def add_import_verbs(add: Add) -> None:
 def add_schedule_verbs(add: Add) -> None:
     text = "List schedules. With an action: show one, pause, resume, run or backfill it."
     verb = add("schedules", schedules.list_schedules, text)
-    verb.add_argument("--all", action="store_true", help="also those that code no longer declares")
+    verb.add_argument("--all", action="store_true", help="also retired ones, which code no longer declares")
     add_schedule_action = _actions(verb)
 
     def add_action(name: str, run: Callable[[Console, Any], None], text: str, *, many: bool = False) -> CommandParser:
