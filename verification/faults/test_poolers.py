@@ -6,12 +6,20 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 from django.db import connection
+from django.db.models import QuerySet
 
 from demo_project.postgres import throwaway_cluster
+from jobqueue.api.schedules import create
+from jobqueue.declared_schedules import Declaration
+from jobqueue.models import ScheduleTick, Task
+from jobqueue.schedules.expressions import Every
 from tests.acceptance.harness import CHECKOUT, Fleet
+from tests.acceptance.tasks import tiny
+from tests.waiting import wait_until
 from verification.faults.burst import SERVED, run_burst
 from verification.faults.conformance import create_database, run_conformance
 from verification.faults.pgbouncer import PROGRAM, Pooler, run_pooler
@@ -63,6 +71,29 @@ def test_executor_logs_missing_notifications_and_polls(fleet: Fleet, url: str) -
 
     assert "WARNING" in found.string
     run_burst(fleet, url)
+
+
+def test_schedules_fire_through_a_pooler(fleet: Fleet, url: str) -> None:
+    """Each transaction may get another session: locks of schedules and the wait for a key are transaction-local."""
+    for number, (overlap, options) in enumerate([("allow", {}), ("allow", {"key": "k"}), ("cancel_running", {})]):
+        create(Declaration(f"each-second-{number}", tiny, Every(seconds=1), "", overlap=overlap, task_options=options))
+    executors = [fleet.start(environment={"DATABASE_URL": url}, poll_interval=0.2) for _ in range(2)]
+    wait_until(lambda: min(ticks_of(number).count() for number in range(3)) >= 5, "five ticks of each schedule")
+    assert [executor.stop() for executor in executors] == [0, 0]
+
+    for number in range(3):
+        recorded = list(ticks_of(number).order_by("tick_at"))
+        seconds = [tick.tick_at + timedelta(seconds=each) for tick in recorded for each in range(tick.count)]
+        assert seconds == [seconds[0] + timedelta(seconds=each) for each in range(len(seconds))]
+        assert {*Task.objects.filter(schedule__name=f"each-second-{number}").values_list("pk", flat=True)} == {
+            tick.task_id for tick in recorded if tick.task_id
+        }
+    lines = [line for executor in executors for line in executor.output.lines]
+    assert not [line for line in lines if "schedule.stopped" in line or "database.unreachable" in line]
+
+
+def ticks_of(number: int) -> QuerySet[ScheduleTick]:
+    return ScheduleTick.objects.filter(schedule__name=f"each-second-{number}")
 
 
 def test_doctor_reports_missing_notifications(process_environment: dict[str, str], url: str) -> None:
