@@ -8,17 +8,15 @@ from shlex import quote
 from django.core import checks
 from django.db.models import Exists
 
-from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.portable.admissions import INDEXED, IS_WAITING, of_limit
-from jobqueue.inspect.formatting import duration
+from jobqueue.inspect.findings import unanswered_requests
 from jobqueue.inspect.limits import IS_ACTIVE, Key, list_keys
 from jobqueue.inspect.queries import many
 from jobqueue.inspect.stats import BackendStats
 from jobqueue.models import AdmissionRequest
 from jobqueue.records import LimitKind, Status
 
-OVERDUE_SECONDS = 10.0  # executors look at a key within a second
 KEYS_CHECKED = 200  # those with the most BLOCKED tasks
 ACTIVE_READ = 1000  # tasks of a key
 MAX_LISTED = 10  # findings of one check
@@ -30,8 +28,8 @@ def limit_findings(engine: Engine, stats: BackendStats) -> Iterator[checks.Check
         return
     here = f"Backend {stats.backend}"
     waiting = [one.key for one in list_keys(engine).keys if one.blocked]
-    found = [*_overdue(engine, stats)]
-    is_admitting = not found
+    found: list[checks.CheckMessage] = []
+    is_admitting = not list(unanswered_requests(engine, stats))
     for key in waiting[:KEYS_CHECKED]:
         found += _forgotten(engine, key) if is_admitting else ()
         found += _held(engine, stats, key)
@@ -39,21 +37,8 @@ def limit_findings(engine: Engine, stats: BackendStats) -> Iterator[checks.Check
     if len(found) > MAX_LISTED:
         more = many(len(found) - MAX_LISTED, "more key")
         yield checks.Warning(f"{here}: a problem with {more}.", hint="manage.py jobqueue limits --blocked")
-    if waiting and not found:
+    if waiting and not found and is_admitting:
         yield checks.Info(f"{here}: no problem in {many(len(waiting), 'key')} with BLOCKED tasks.")
-
-
-def _overdue(engine: Engine, stats: BackendStats) -> Iterator[checks.CheckMessage]:
-    """Find requests that executors do not answer."""
-    requests = AdmissionRequest.objects.using(engine.database).filter(backend=engine.alias)
-    late = requests.filter(due_at__lt=now_plus(-OVERDUE_SECONDS)).order_by("due_at")
-    if (first := late.first()) is not None:
-        is_task = first.kind == LimitKind.PREDECESSOR
-        what = f"BLOCKED task {first.key}" if is_task else f"{first.kind} limit {first.key}, which has BLOCKED tasks,"
-        late_by = duration(stats.now - first.due_at)
-        text = f"Backend {stats.backend}: executors have not looked at the {what} for {late_by}."
-        advice = "Look for errors in the log of executors, and for a session that keeps rows of these tasks locked."
-        yield checks.Error(text, hint=advice)
 
 
 def _forgotten(engine: Engine, key: Key) -> Iterator[checks.CheckMessage]:

@@ -23,8 +23,8 @@ from jobqueue.inspect.queries import many, of_status
 from jobqueue.inspect.schedule_findings import schedule_findings
 from jobqueue.inspect.stats import BackendStats, ExecutorState, QueueStats
 from jobqueue.metrics import Length, Scope
-from jobqueue.models import CounterPeriod
-from jobqueue.records import FINAL, WAITING, Status
+from jobqueue.models import AdmissionRequest, CounterPeriod
+from jobqueue.records import FINAL, WAITING, LimitKind, Status
 
 if TYPE_CHECKING:
     from jobqueue.engine.postgres.engine import PostgresEngine
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 OVERDUE_SECONDS = 3600.0  # executors prune twice a minute
 PAUSED_LONG = timedelta(days=1)
 LATENCY_LONG_SECONDS = 300.0
+UNANSWERED_SECONDS = 10.0  # executors look at the key of a limit within a second
 BLOCKED_MANY = 1000  # tasks of a queue
 FAILED_MANY = 10  # tasks in an hour
 FAILURES_RISE = 3  # times as many as in an hour of the day before
@@ -47,6 +48,7 @@ def findings(engine: Engine, stats: BackendStats) -> Iterator[checks.CheckMessag
     yield from _executors(stats)
     yield from schedule_findings(engine, stats)
     yield from _limits(stats)
+    yield from unanswered_requests(engine, stats)
     yield from _snapshots(engine)
     yield from _retention(engine)
 
@@ -168,6 +170,21 @@ def _limits(stats: BackendStats) -> Iterator[checks.CheckMessage]:
                 hint="If they should run sooner, raise the limits: manage.py jobqueue limits",
                 obj=_tasks(Status.BLOCKED, queue=queue.name),
             )
+
+
+def unanswered_requests(engine: Engine, stats: BackendStats) -> Iterator[checks.CheckMessage]:
+    """Find requests to look at a limit that executors do not answer. Without executors, another check says so."""
+    if not stats.alive:
+        return
+    requests = AdmissionRequest.objects.using(engine.database).filter(backend=engine.alias)
+    late = requests.filter(due_at__lt=now_plus(-UNANSWERED_SECONDS)).order_by("due_at")
+    if (first := late.first()) is not None:
+        is_task = first.kind == LimitKind.PREDECESSOR
+        what = f"BLOCKED task {first.key}" if is_task else f"{first.kind} limit {first.key}, which has BLOCKED tasks,"
+        late_by = duration(stats.now - first.due_at)
+        text = f"Backend {stats.backend}: executors have not looked at the {what} for {late_by}."
+        advice = "Look for errors in the log of executors, and for a session that keeps rows of these tasks locked."
+        yield checks.Error(text, hint=advice, obj=Rows("limit"))
 
 
 def _snapshots(engine: Engine) -> Iterator[checks.CheckMessage]:
