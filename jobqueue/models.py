@@ -292,7 +292,7 @@ class Executor(models.Model):
     pid = models.IntegerField(_("process"))
     versions = models.JSONField(_("versions"), default=dict)
     queues = models.JSONField(_("queues"), default=list)
-    queue_limits = models.JSONField(_("concurrency limits"), default=dict)
+    queue_limits = models.JSONField(_("limits of queues"), default=dict)
     task_types = models.JSONField(_("tasks"), default=list)
     slots = models.IntegerField(_("slots"), default=0)
     started_at = models.DateTimeField(_("started at"))
@@ -331,7 +331,7 @@ class FallbackHeartbeat(models.Model):
 
 
 class Queue(models.Model):
-    """Pause and concurrency limit of a queue. A queue without a row has neither."""
+    """Pause and limit of a queue. A queue without a row has neither."""
 
     id = models.BigAutoField(primary_key=True)
     backend = models.CharField(_("backend"), max_length=64, default="default")
@@ -340,7 +340,7 @@ class Queue(models.Model):
     paused_by = models.CharField(_("paused by"), max_length=150, default="", blank=True)
     pause_reason = models.CharField(_("reason"), max_length=255, default="", blank=True)
     resume_at = models.DateTimeField(_("resumes at"), null=True, blank=True)
-    max_running = models.PositiveIntegerField(_("concurrency limit"), null=True, blank=True)
+    max_running = models.PositiveIntegerField(_("limit of the queue"), null=True, blank=True)
 
     class Meta:
         db_table = "jobqueue_queue"

@@ -81,7 +81,7 @@ def within(low: int, high: int) -> Callable[[str], int]:
 
 
 def limit(text: str) -> int | None:
-    """Read a concurrency limit, or `none`."""
+    """Read the limit of a queue, or `none`."""
     try:
         return None if text.lower() == "none" else within(1, MAX_RUNNING_LIMIT)(text)
     except ArgumentTypeError as error:

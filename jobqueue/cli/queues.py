@@ -47,7 +47,7 @@ def resume(console: Console, flags: Any) -> None:
 
 
 def limit(console: Console, flags: Any) -> None:
-    """Set the concurrency limit of a queue, or remove it."""
+    """Set the limit of a queue, or remove it."""
     engine = engine_of(flags.backend)
     check_queue_names(engine, [flags.queue])
     try:

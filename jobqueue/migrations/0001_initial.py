@@ -420,7 +420,7 @@ class Migration(migrations.Migration):
                 ("pid", models.IntegerField(verbose_name="process")),
                 ("versions", models.JSONField(default=dict, verbose_name="versions")),
                 ("queues", models.JSONField(default=list, verbose_name="queues")),
-                ("queue_limits", models.JSONField(default=dict, verbose_name="concurrency limits")),
+                ("queue_limits", models.JSONField(default=dict, verbose_name="limits of queues")),
                 ("task_types", models.JSONField(default=list, verbose_name="tasks")),
                 ("slots", models.IntegerField(default=0, verbose_name="slots")),
                 ("started_at", models.DateTimeField(verbose_name="started at")),
@@ -454,7 +454,7 @@ class Migration(migrations.Migration):
                 ("paused_by", models.CharField(blank=True, default="", max_length=150, verbose_name="paused by")),
                 ("pause_reason", models.CharField(blank=True, default="", max_length=255, verbose_name="reason")),
                 ("resume_at", models.DateTimeField(blank=True, null=True, verbose_name="resumes at")),
-                ("max_running", models.PositiveIntegerField(blank=True, null=True, verbose_name="concurrency limit")),
+                ("max_running", models.PositiveIntegerField(blank=True, null=True, verbose_name="limit of the queue")),
             ],
             options={
                 "constraints": QUEUE_CONSTRAINTS,

@@ -431,7 +431,7 @@ class IgnoresIdempotencyKeys(PostgresEngine):
 
 
 class IgnoresRunningTasks(PostgresEngine):
-    """Gives each claim the full concurrency limit of a queue."""
+    """Gives each claim the full limit of a queue."""
 
     class queues_class(PostgresQueues):
         def count_running(self, limits: Mapping[str, int]) -> dict[str, int]:

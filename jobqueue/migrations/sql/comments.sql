@@ -89,7 +89,7 @@ COMMENT ON TABLE jobqueue_executor IS
     'A process that runs tasks (manage.py run_executors), or ran them recently. It writes its heartbeat 3 times per '
     'HEARTBEAT_TIMEOUT (30 s). When the heartbeat is older than the timeout, others take its tasks.';
 COMMENT ON COLUMN jobqueue_executor.queues IS 'Queues that it serves: JSON array. An empty one is every queue.';
-COMMENT ON COLUMN jobqueue_executor.queue_limits IS 'Concurrency limits of queues in this process: JSON object.';
+COMMENT ON COLUMN jobqueue_executor.queue_limits IS 'Limits of queues in this process: JSON object.';
 COMMENT ON COLUMN jobqueue_executor.task_types IS 'Names of the tasks that its code declares: JSON array.';
 COMMENT ON COLUMN jobqueue_executor.slots IS 'Number of threads for tasks.';
 COMMENT ON COLUMN jobqueue_executor.state IS 'RUNNING; PAUSED: claims nothing; DRAINING: stops when its tasks end; STOPPED.';
@@ -99,7 +99,7 @@ COMMENT ON TABLE jobqueue_fallbackheartbeat IS
     'the two heartbeats counts. Rows are deleted after a day. executor_id is no foreign key: that would need the lock.';
 COMMENT ON TABLE jobqueue_queue IS 'Pauses and limits of queues. A queue without a row has neither.';
 COMMENT ON COLUMN jobqueue_queue.resume_at IS 'When the pause ends by itself. NULL: never.';
-COMMENT ON COLUMN jobqueue_queue.max_running IS 'Concurrency limit over all executors. NULL: no limit.';
+COMMENT ON COLUMN jobqueue_queue.max_running IS 'How many of its tasks may run at once, in all executors. NULL: no limit.';
 COMMENT ON TABLE jobqueue_counter IS
 $$Counters by backend, queue and task type, of all time.
 
