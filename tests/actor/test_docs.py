@@ -110,7 +110,7 @@ def test_how_to_imports_run_one_at_a_time_for_each_customer() -> None:
 
 @pytest.mark.django_db
 def test_how_to_customer_with_many_tasks_lets_others_in() -> None:
-    found = run_example("Keep one customer from crowding out the others", 1)
+    found = run_example("Share the executors fairly between customers", 1)
     found["resize"].enqueue_many(((1, number), {}) for number in range(100))
     found["export"].enqueue(1)
     single = found["resize"].enqueue(2, 1)
@@ -121,7 +121,7 @@ def test_how_to_customer_with_many_tasks_lets_others_in() -> None:
 
 @pytest.mark.django_db
 def test_how_to_ten_calls_with_one_key_become_one_task() -> None:
-    found = run_example("Send one mail where ten were asked for", 1)
+    found = run_example("Send one mail for ten changes", 1)
     for _ in range(10):
         found["document_changed"](7)
         testing.advance(timedelta(seconds=1))
