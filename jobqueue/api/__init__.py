@@ -2,6 +2,7 @@
 Functions that change the queue, for views, tasks, the admin and commands.
 
 `tasks` cancels, requeues and wakes. `messages` sends. `queues` pauses and limits queues, and commands executors.
+`limits` sets the numbers of limits.
 `notifications` does what follows a commit. `backends` finds the backend of an id.
 
 Each function takes the backend's alias where it matters. Ids are UUIDs or their text. Changes are made in the

@@ -232,6 +232,18 @@ def test_cancel_across_ends_waiting_and_asks_running_tasks(ask, confirm, make):
     assert LogEntry.objects.count() == logged
 
 
+def test_cancel_across_of_a_key_leaves_other_keys_alone(ask, confirm, make):
+    rows = [make(blocked=True) for _ in range(3)]
+    other, free = make(blocked=True, concurrency_key="imports:bob"), make()
+    query = "&limit=concurrency:imports:anna"
+
+    response = confirm(ask("cancel", query=query), query=query)
+
+    assert messages_of(response) == ["Cancelled 3 tasks."]
+    assert {status_of(row) for row in rows} == {"CANCELLED"}
+    assert (status_of(other), status_of(free)) == ("BLOCKED", "READY")
+
+
 def test_confirmation_is_small_and_says_what_will_happen(ask, make):
     for _ in range(150):
         make(failed=True)
