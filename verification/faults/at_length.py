@@ -86,12 +86,17 @@ def sum_of(found: Mapping[Case, list[Explored]]) -> int:
 
 
 def simulation(seed: int, seeds: int) -> Chapter:
-    """Plays of one seed after the other, in a few processes; each has a database of its own."""
+    """
+    Plays of one seed after the other, in a few processes; each has a database of its own. Every second play has limits.
+    """
     began, count = time.monotonic(), PLAYS * seeds
     with ExitStack() as stack:
         pools = [stack.enter_context(pool(1)) for _ in range(PROCESSES)]
         parts = [range(seed + number, seed + count, PROCESSES) for number in range(PROCESSES)]
-        started = [one.submit(runner.run, part, PostgresEngine) for one, part in zip(pools, parts, strict=True)]
+        started = [
+            one.submit(runner.run, part, PostgresEngine, has_limits=number % 2 == 1)
+            for number, (one, part) in enumerate(zip(pools, parts, strict=True))
+        ]
         played = [future.result() for future in started]
     failed = [one for one in played if one.problems]
     for one in failed:
@@ -147,7 +152,7 @@ def mutants(seed: int, seeds: int) -> Chapter:
     play_seeds = range(seed, seed + mutant_cases.MAX_SEEDS)
     with pool() as steppers, pool(1) as players:
         orders = [cases.begin(steppers, (case.by, case.kind), Plan(seed=seed)) for case in by_races]
-        plays = [players.submit(runner.run, play_seeds, case.kind) for case in by_plays]
+        plays = [players.submit(runner.run, play_seeds, case.kind, has_limits=case.has_limits) for case in by_plays]
         explored = [future.result() for future in orders]
         found = [(one.count, one.failure.problems if one.failure is not None else []) for one in explored]
         found += [(one.count, one.problems) for one in (future.result() for future in plays)]

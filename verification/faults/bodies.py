@@ -14,7 +14,7 @@ from typing import Any
 
 from django.db import connection
 
-from jobqueue import Actor, Backoff, Done, PollContext, Suspend, task
+from jobqueue import Actor, Backoff, Concurrency, Done, PollContext, Suspend, task
 from jobqueue.models import Task
 from jobqueue.results import Context
 from verification.faults.diary import note
@@ -56,6 +56,12 @@ def wait_for(path: str) -> None:
     """Run until this file exists."""
     while not Path(path).exists():
         time.sleep(0.02)
+
+
+@task(concurrency=Concurrency(1, key="{turn}"), max_attempts=MANY, backoff=SOON)
+def take_turns(turn: int, number: int) -> int:
+    """Run alone among the tasks of this turn."""
+    return number
 
 
 @task(max_attempts=MANY, backoff=SOON)

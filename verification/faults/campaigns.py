@@ -9,6 +9,7 @@ from typing import Any
 from verification.faults import points
 from verification.faults.environment import FaultEnvironment
 from verification.faults.fault_runner import FaultRunner, Figures, Plan
+from verification.faults.limits import LimitPlan, run_limits
 from verification.faults.pgbouncer import PROGRAM, Mode
 from verification.faults.ticks import TickPlan, run_schedules
 
@@ -26,13 +27,13 @@ class Campaign:
     A series of faults on a running queue.
 
     title: its row in the table. faults: a plan, or the name of a fault that runs at each failpoint. A TickPlan has
-    schedules. is_timed: compare its restarts with the promise. leaves_a_rescuer: an executor that may rescue is always
-    alive; otherwise the times of restarts mean nothing. every: 5 means each fifth seed, from the first one.
-    pooler_mode: run PgBouncer in front of the server in this mode.
+    schedules, a LimitPlan has tasks with limits. is_timed: compare its restarts with the promise. leaves_a_rescuer: an
+    executor that may rescue is always alive; otherwise the times of restarts mean nothing. every: 5 means each fifth
+    seed, from the first one. pooler_mode: run PgBouncer in front of the server in this mode.
     """
 
     title: str
-    faults: Plan | TickPlan | str
+    faults: Plan | TickPlan | LimitPlan | str
     options: Mapping[str, Any] = field(default_factory=dict)
     is_timed: bool = False
     leaves_a_rescuer: bool = True
@@ -45,6 +46,8 @@ class Campaign:
                 return FaultRunner(env, seed, self.faults).run()
             case TickPlan():
                 return run_schedules(env, seed, self.faults)
+            case LimitPlan():
+                return run_limits(env, seed, self.faults)
             case str():
                 return points.run_at_points(env, seed, self.faults)
 
@@ -102,6 +105,9 @@ QUICK = {
     "ticks": Campaign(
         "50 schedules fire each second, executor SIGKILL each second", TickPlan(schedules=50, seconds=20)
     ),
+    "limits": Campaign(
+        "30 keys with limits of 1 to 3 and a rate, executor SIGKILL each second", LimitPlan(keys=30, seconds=15)
+    ),
     "poison": Campaign(
         "tasks that kill their process", Plan({"poison": 3}, pause_seconds=1.0), AS_IT_COMES, is_timed=True
     ),
@@ -125,6 +131,9 @@ FULL = {
     ),
     "ticks": Campaign(
         "200 schedules fire each second for two minutes, executor SIGKILL each second", TickPlan(), every=5
+    ),
+    "limits": Campaign(
+        "200 keys with limits of 1 to 3 and a rate for two minutes, executor SIGKILL each second", LimitPlan(), every=5
     ),
     "senders": Campaign("sender SIGKILL", Plan({"kill_sender": 10}, pause_seconds=0.0)),
     "zombies": Campaign(

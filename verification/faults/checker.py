@@ -20,14 +20,15 @@ from verification.faults.history import Change, History
 
 FINAL = ("SUCCESSFUL", "FAILED", "CANCELLED")
 LEGAL: dict[str | None, tuple[str | None, ...]] = {
-    None: ("READY", "SCHEDULED"),
-    "READY": ("RUNNING", "CANCELLED"),
-    "SCHEDULED": ("READY", "CANCELLED"),
-    "SUSPENDED": ("READY", "CANCELLED"),
-    "RUNNING": ("READY", "SCHEDULED", "SUSPENDED", *FINAL),
+    None: ("READY", "BLOCKED", "SCHEDULED"),
+    "READY": ("RUNNING", "BLOCKED", "CANCELLED"),
+    "BLOCKED": ("READY", "CANCELLED"),
+    "SCHEDULED": ("READY", "BLOCKED", "CANCELLED"),
+    "SUSPENDED": ("READY", "BLOCKED", "CANCELLED"),
+    "RUNNING": ("READY", "BLOCKED", "SCHEDULED", "SUSPENDED", *FINAL),
     "SUCCESSFUL": (None,),
-    "FAILED": ("READY", None),
-    "CANCELLED": ("READY", None),
+    "FAILED": ("READY", "BLOCKED", None),
+    "CANCELLED": ("READY", "BLOCKED", None),
 }
 PAID = '"paid"'  # the result of an atomic body
 # A heartbeat reads the clock before other sessions see its commit.
@@ -96,7 +97,7 @@ def doubled(history: History) -> Iterator[str]:
     yield from (f"message {n} was read {count} times" for n, count in numbers_seen(history).items() if count > 1)
     for task_id, story in history.stories().items():
         ends = sum(change.after in FINAL and change.before not in FINAL for change in story)
-        back = sum(change.before in FINAL and change.after == "READY" for change in story)
+        back = sum(change.before in FINAL and change.after in ("READY", "BLOCKED") for change in story)
         if ends > 1 + back:
             yield f"task {task_id} ended {ends} times"
 
@@ -252,9 +253,44 @@ def unexplained(history: History) -> Iterator[str]:
             yield f"{line['who']} {line['level']} {words} {line.get('traceback', '')}".rstrip()
 
 
+def exceeded(history: History) -> Iterator[str]:
+    """At no moment are more tasks of a key READY or RUNNING than its limit. No window has more starts than its rate."""
+    keys = {note["task"]: note["limit"] for note in history.noted("enqueued") if "limit" in note}
+    counted: defaultdict[str, set[str]] = defaultdict(set)
+    for change in history.changes:
+        if limit := keys.get(change.task_id):
+            active = counted[limit["key"]]
+            (active.add if change.after in ("READY", "RUNNING") else active.discard)(change.task_id)
+            if len(active) > limit["number"]:
+                yield f"{len(active)} tasks of {limit['key']} at {change.at}, limit {limit['number']}"
+    rates = {note["task"]: note["rate"] for note in history.noted("enqueued") if "rate" in note}
+    starts: defaultdict[tuple[str, int, float], list[datetime]] = defaultdict(list)
+    for change in history.changes:
+        if change.is_claim and change.last_attempted_at and (rate := rates.get(change.task_id)):
+            starts[rate["key"], rate["number"], rate["seconds"]].append(change.last_attempted_at)
+    for (key, number, seconds), times in starts.items():
+        times.sort()
+        for first, last in zip(times, times[number:], strict=False):
+            if last - first < timedelta(seconds=seconds):
+                yield f"{number + 1} starts of {key} from {first} to {last}, rate {number} in {seconds:g} s"
+
+
 RULES: dict[str, Rule] = {
     rule.__name__: rule
-    for rule in (lost, doubled, torn, fenced, stolen, miscounted, failed, lingering, stuck, contradicted, unexplained)
+    for rule in (
+        lost,
+        doubled,
+        torn,
+        fenced,
+        stolen,
+        miscounted,
+        failed,
+        lingering,
+        stuck,
+        contradicted,
+        unexplained,
+        exceeded,
+    )
 }
 
 

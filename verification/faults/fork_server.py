@@ -106,7 +106,7 @@ def set_up(order: Mapping[str, Any]) -> None:
 def run_role(order: Mapping[str, Any]) -> None:
     from verification.faults import senders
 
-    if order["role"] != "sender":
+    if order["role"] not in ("sender", "limiter"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     match order["role"]:
         case "executor":
@@ -118,6 +118,8 @@ def run_role(order: Mapping[str, Any]) -> None:
             execute_from_command_line(command)
         case "sender":
             senders.Sender(order["seed"], order["max_ready"], order["pause_seconds"]).run()
+        case "limiter":
+            senders.LimitSender(order["seed"], order["max_ready"], order["pause_seconds"], order["keys"]).run()
         case "holder":
             senders.hold(order["seconds"])
         case "poisoner":

@@ -69,7 +69,8 @@ class Row:
         if self.is_measured and self.recovery_seconds:
             recovery = " / ".join(f"{self.percentile(share):.1f}" for share in (0.5, 0.99, 1.0))
         counts = (self.faults, self.tasks, self.messages, self.rescued, lost, doubled, self.broken["stolen"])
-        other = self.broken["miscounted"] + self.broken["unexplained"] + self.broken["deadlock"] + self.stalled
+        others = ("miscounted", "unexplained", "exceeded", "deadlock")
+        other = sum(self.broken[rule] for rule in others) + self.stalled
         return [self.title, *(f"{count:,}" for count in counts), str(other), recovery]
 
 

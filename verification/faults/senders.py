@@ -12,7 +12,7 @@ from typing import Any
 import django.db
 from django.db import connection, transaction
 
-from jobqueue import Every, send
+from jobqueue import Concurrency, Every, Rate, send
 from jobqueue.api.schedules import create
 from jobqueue.declared_schedules import Declaration
 from tests.actor.programs import FlakyFibonacci
@@ -22,8 +22,11 @@ from verification.faults.diary import note
 FIBONACCI = {5: 5, 6: 8, 7: 13}
 COLLECTORS = 3
 BATCH = 4  # tasks of a kind in one transaction
+TURNS = 10  # keys of tasks that run one after the other
 OVERLAPS = {0: "skip", 1: "queue_one"}  # of each 20 schedules; a cancelled task would count as failed
 PLAIN = (bodies.work, bodies.work_later, bodies.look, bodies.look_later)
+LIMITED = (bodies.work, bodies.work_later, bodies.look_later, bodies.stumble)
+RATE = Rate(10, per=2.0, shared="rate")
 
 
 class Sender:
@@ -82,6 +85,7 @@ class Sender:
         with transaction.atomic():
             results: list[tuple[Any, Any]] = [(bodies.stumble.enqueue(number), number)]
             results += [(result, "paid") for result in bodies.pay.enqueue_many([((seconds,), {})] * BATCH)]
+            turns = bodies.take_turns.enqueue_many([((number % TURNS, number), {})] * BATCH)
             for body in PLAIN:
                 results += [(result, number) for result in body.enqueue_many([((number, seconds), {})] * (BATCH // 2))]
             if chance.random() < 0.05:
@@ -89,11 +93,48 @@ class Sender:
                 results.append((FlakyFibonacci.enqueue(n, seed=number), FIBONACCI[n]))
         for result, expected in results:
             note("enqueued", task=result.id, expected=expected)
+        for result in turns:
+            note("enqueued", task=result.id, expected=number, limit={"key": f"turn-{number % TURNS}", "number": 1})
 
     def _send(self) -> None:
         number = self._next()
         send(collector_key(self._chance.randrange(COLLECTORS)), number)
         note("sent", number=number)
+
+
+class LimitSender(Sender):
+    """Enqueues tasks of many keys, each with a limit of 1 to 3, and tasks with one rate."""
+
+    def __init__(self, seed: int, max_ready: int, pause_seconds: float, keys: int) -> None:
+        super().__init__(seed, max_ready, pause_seconds)
+        self._keys = keys
+
+    def _waiting(self) -> int:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM jobqueue_task WHERE status IN ('READY', 'BLOCKED')")
+            return int(cursor.fetchone()[0])
+
+    def _start_collectors(self) -> None:
+        pass
+
+    def _send(self) -> None:
+        pass
+
+    def _enqueue(self) -> None:
+        chance, number = self._chance, self._next()
+        made: list[tuple[Any, int, dict[str, Any]]] = []
+        with transaction.atomic():
+            for key in chance.sample(range(self._keys), 20):
+                limit = 1 + key % 3
+                body = chance.choice(LIMITED).using(
+                    concurrency=Concurrency(limit, shared=f"key-{key}", hold_while_retrying=key % 2 == 0),
+                    priority=chance.randrange(3),
+                )
+                made.append((body.enqueue(number), number, {"limit": {"key": f"key-{key}", "number": limit}}))
+            rate = {"key": "rate", "number": RATE.limit, "seconds": RATE.seconds}
+            made.append((bodies.work_later.using(rate=RATE).enqueue(number, 0.05), number, {"rate": rate}))
+        for result, expected, limits in made:
+            note("enqueued", task=result.id, expected=expected, **limits)
 
 
 def hold(seconds: float) -> None:

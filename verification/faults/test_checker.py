@@ -174,6 +174,12 @@ def test_message_that_was_read_and_entered_passes() -> None:
     assert violations(book(Effect(id=1, kind="entered", key="collector-0:1", task_id="t", xact="3", at=at(5)))) == []
 
 
+def test_tasks_within_their_limits_pass() -> None:
+    limits = {"limit": {"key": "k", "number": 2}, "rate": {"key": "k", "number": 1, "seconds": 2.5}}
+    rules = {violation.rule for violation in violations(two_tasks(seconds=3.0, **limits))}
+    assert "exceeded" not in rules
+
+
 def test_restart_counts_from_the_first_beat_of_a_late_rescuer() -> None:
     late = [replace(beat, at=at(1.4)) if beat.id == 2 else beat for beat in GOOD.beats]
     assert restarts(replace(GOOD, beats=late)) == [pytest.approx(2.6)]
@@ -277,6 +283,10 @@ FORGED: list[tuple[str, str, Callable[[], History]]] = [
         begins=6.5, fault_is_over=4.7, word="released")),
     ("stuck", "a task of a dead executor", lambda: with_changes(*GOOD.changes[:2])),
     ("stuck", "an actor that was not woken", lambda: changed(4, after="SUSPENDED")),
+    ("exceeded", "two tasks of a key with a limit of 1", lambda: two_tasks(
+        seconds=3.0, limit={"key": "k", "number": 1})),
+    ("exceeded", "two starts in a window of a rate", lambda: two_tasks(
+        seconds=5.4, rate={"key": "k", "number": 1, "seconds": 5.0})),
 ]  # fmt: skip
 
 
@@ -307,6 +317,15 @@ def look_fails_beside_a_fault(
         {"kind": "fault", "fault": "outage", "at": at(next_fault).timestamp()},
     ]
     return replace(GOOD, logs=logs, notes=notes)
+
+
+def two_tasks(*, seconds: float, **limits: Any) -> History:
+    """Return a history with a second task, which starts at this time. Both have these limits."""
+    others = [born("u"), replace(claimed(seconds), last_attempted_at=at(seconds)), ended(seconds + 0.1)]
+    steps = [*GOOD.changes, *(replace(step, task_id="u") for step in others)]
+    steps = [replace(one, last_attempted_at=at(0.5)) if one.is_claim and one.at == at(0.5) else one for one in steps]
+    notes = [{**GOOD.notes[0], **limits}, {**GOOD.notes[0], "task": "u", **limits}, *GOOD.notes[1:]]
+    return replace(GOOD, changes=story(*sorted(steps, key=lambda step: step.at)), notes=notes)
 
 
 def with_effect_of_a_dead_claim() -> History:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.db.models import Q
 
-from jobqueue.engine.portable.admissions import Key
+from jobqueue.engine.portable.admissions import Admissions, Key
 from jobqueue.engine.postgres.admissions import PostgresAdmissions
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.engine.postgres.engine import PostgresEngine
@@ -109,12 +109,17 @@ class PrunesStarts(PostgresEngine):
             pass
 
 
+class NoRequests(PostgresAdmissions):
+    def request(self, ids: Collection[UUID]) -> None:
+        pass
+
+
 class LeaksSlotOfEndedTask(PostgresEngine):
     """Does not request to look at the limits of tasks that have ended."""
 
     class admissions_class(PostgresAdmissions):
         def settle(self, ids: Collection[UUID]) -> None:
-            pass
+            Admissions.settle(NoRequests(self.db), ids)
 
 
 class RunsAgainAtOnce(PostgresEngine):
@@ -132,11 +137,6 @@ class LeaksSlotOfLostExecutor(PostgresEngine):
         def rescue(self, *arguments: Any) -> Any:
             self.admissions = NoRequests(self.db)
             return super().rescue(*arguments)
-
-
-class NoRequests(PostgresAdmissions):
-    def request(self, ids: Collection[UUID]) -> None:
-        pass
 
 
 class RequeueSkipsLimit(PostgresEngine):

@@ -36,14 +36,17 @@ from verification.simulation.simulated_backend import (
     CLAIMED_RIGHT,
     COUNTED,
     EARLY,
+    REST,
     STOLEN,
     TAKEN_FOR_LOST,
     WAITED,
     WOKEN,
 )
+from verification.simulation.simulated_backend import RATE as STARTS
 
 DEADLOCK = "deadlock"
 RAISED = "B raised IntegrityError"
+EXCEEDED = "exceeded"
 SIMULATION = "simulation"
 
 
@@ -53,7 +56,8 @@ class MutantCase:
     A broken engine and its detection. operation: the broken one. by: the race, or the simulation. problem: how the
     report of it starts.
 
-    seed: where the simulation starts in tests. Rare detections start close to a seed that works.
+    seed: where the simulation starts in tests. Rare detections start close to a seed that works. has_limits: many tasks
+    of the simulation have limits.
     """
 
     operation: str
@@ -61,6 +65,7 @@ class MutantCase:
     by: str
     problem: str
     seed: int = 1
+    has_limits: bool = False
 
     @property
     def name(self) -> str:
@@ -171,5 +176,11 @@ CAUGHT_BY_SIMULATION = [
     MutantCase("limits", mutants.IgnoresRunningTasks, SIMULATION, CLAIMED_RIGHT),
     MutantCase("sweep", mutants.NeverSweeps, SIMULATION, WOKEN),
     MutantCase("sweep", mutants.SweepsAllSuspended, SIMULATION, WOKEN),
+    MutantCase("admit", limit_mutants.SavesUpBudget, SIMULATION, STARTS, has_limits=True),
+    MutantCase("admit", limit_mutants.ForgetsEarlierStarts, SIMULATION, STARTS, has_limits=True),
+    MutantCase("commit", limit_mutants.LeaksSlotOfEndedTask, SIMULATION, REST, has_limits=True),
+    MutantCase("requeue", limit_mutants.RequeueSkipsLimit, SIMULATION, ANSWER, has_limits=True),
+    MutantCase("wake due", limit_mutants.WakeDueSkipsLimit, SIMULATION, EXCEEDED, has_limits=True),
+    MutantCase("wake", limit_mutants.WakeSkipsLimit, SIMULATION, STARTS, has_limits=True),
 ]
 MAX_SEEDS = 200  # of the simulation, until an engine is caught

@@ -21,6 +21,8 @@ DELAYS_SECONDS = (
     25.0,
     65.0,
 )  # no multiple of the clock's step, so that it is certain which tasks are due
+LIMITS = {"limit:one": 1, "limit:two": 2}  # by key
+RATE_LIMIT, RATE_SECONDS = 2, 60.0  # of one key
 ERROR = json.dumps({"exception_class_path": "ValueError"})
 
 KINDS = {
@@ -101,6 +103,7 @@ def failing(claimed: ClaimedTask, rest: float) -> Outcome:
         wake_after_seconds=None if is_last else rest,
         attempts=attempts,
         error=ERROR,
+        may_unblock=claimed.may_unblock,
     )
 
 
@@ -118,6 +121,17 @@ def leaving(random: Random, claimed: ClaimedTask, messages: Sequence[StoredMessa
 
 def newborn(random: Random) -> NewTask:
     return NewTask(id=new_id(), task_type="tests.noop", queue_name=random.choice(QUEUES), max_attempts=MAX_ATTEMPTS)
+
+
+def with_limits(random: Random, new: NewTask) -> NewTask:
+    """Return a task with a limit of concurrency, a rate, both or none."""
+    (kind,) = random.choices(["none", "concurrency", "rate", "both"], [3, 4, 2, 1])
+    if kind in ("concurrency", "both"):
+        key, hold = random.choice(list(LIMITS)), random.random() < 0.5
+        new = replace(new, concurrency_key=key, concurrency_limit=LIMITS[key], hold_while_retrying=hold)
+    if kind in ("rate", "both"):
+        new = replace(new, rate_key="rate:", rate_limit=RATE_LIMIT, rate_seconds=RATE_SECONDS)
+    return new
 
 
 def new_message(receiver: UUID, body: str, sender: UUID | None = None, dedupe_key: str | None = None) -> NewMessage:

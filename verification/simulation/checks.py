@@ -17,7 +17,7 @@ from verification.interleavings import invariants
 from verification.interleavings.invariants import Snapshot
 from verification.simulation.simulated_backend import COUNTED, SimulatedBackend
 
-ALONG_THE_WAY = ("doubled", "fenced", "miscounted")
+ALONG_THE_WAY = ("doubled", "fenced", "miscounted", "exceeded")
 AT_THE_END = (*ALONG_THE_WAY, "lost", "stuck")
 COUNTERS = ("submitted", "completed", "failed", "retries", "dead", "lost")
 
@@ -36,7 +36,8 @@ def problems(backend: SimulatedBackend, *, is_over: bool = False) -> Iterator[st
 def record(backend: SimulatedBackend) -> History:
     """Return the server's record of changes, for the rules of `make verify`."""
     raw = connections["default"].connection
-    enqueued = [{"kind": "enqueued", "task": str(pk)} for pk in backend.names]
+    limits = {pk: {"limit": limit} for pk, limit in backend.limits_of.items()}
+    enqueued = [{"kind": "enqueued", "task": str(pk), **limits.get(pk, {})} for pk in backend.names]
     return History(
         timeout_seconds=backend.engine.options.heartbeat_timeout,
         notes=enqueued,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from uuid import UUID
+
+from msgspec import structs
 
 from jobqueue.engine.clock import now_plus
 from jobqueue.records import FINAL, ClaimedTask, ClaimRequest, Outcome, Status, release_outcome
@@ -15,6 +18,7 @@ from verification.simulation.simulated_backend import (
     COUNTED,
     EARLY,
     OPTIONS,
+    RATE,
     STOLEN,
     TAKEN_FOR_LOST,
     TICK_SECONDS,
@@ -59,6 +63,8 @@ class ExecutorMoves(SimulatedBackend):
         for one in claims:
             claim = (one.id, one.claim_number)
             self.records.claims.append(claim)
+            if one.rate_key is not None:
+                self.check_rate()
             self.holders[claim], self.claim_details[claim] = executor, one
             is_allowed = one.queue_name in request.queues and one.queue_name not in self.paused
             if (
@@ -82,6 +88,13 @@ class ExecutorMoves(SimulatedBackend):
         executor.claimed = [one for one in executor.claimed if one.id not in ids] + list(claims)
         self.check_limits()
 
+    def check_rate(self) -> None:
+        """Note a start at the rate. The start before so many others must have left the window."""
+        self.starts.append(self.now)
+        earlier = self.starts[: -bodies.RATE_LIMIT]
+        if earlier and self.now - earlier[-1] < bodies.RATE_SECONDS:
+            raise InvariantViolated(f"{RATE}: starts at {earlier[-1]:g} and then until {self.now:g}")
+
     def expected_counts(self, claimed: ClaimedTask) -> tuple[int, int, int]:
         pk = claimed.id
         number = sum(one == pk for one, _ in self.records.claims)
@@ -103,6 +116,9 @@ class ExecutorMoves(SimulatedBackend):
         messages = self.read(claimed.id)
         others = [pk for pk in self.names if pk != claimed.id]
         result = bodies.decide(self.random, claimed, messages, others, self.may_grow, executor.id)
+        if spawned := result.effects.spawn:
+            effects = dataclasses.replace(result.effects, spawn=[self.limited(child) for child in spawned])
+            result = structs.replace(result, effects=effects)
         self.note(
             f"{executor.name} polls {self.name(claimed.id)}/{claimed.claim_number}: {self.describe_outcome(result)}"
         )
@@ -138,7 +154,7 @@ class ExecutorMoves(SimulatedBackend):
         request = self.request(executor)
         self.note(f"{executor.name} commits {len(results)} and claims")
         with self.not_waiting():
-            answer, claims = self.engine.commit_and_claim(results, request)
+            answer, claims = self.engine.commit_and_claim(results, request, admits=self.has_limits)
         executor.uncommitted += self.record_result(executor, results, answer)
         self.record_claims(executor, request, claims)
         self.wake_or_die(executor, answer.wake)
@@ -205,6 +221,11 @@ class ExecutorMoves(SimulatedBackend):
 
     # --- maintenance
 
+    def admit_some(self, executor: SimulatedExecutor) -> None:
+        with self.not_waiting():
+            admitted = self.engine.admit()
+        self.note(f"{executor.name} looks at {admitted.looked_at} limits and admits {sum(admitted.queues.values())}")
+
     def rescue_some(self, executor: SimulatedExecutor) -> None:
         before = dict(self.records.claims)
         parents = self.parents()
@@ -216,8 +237,10 @@ class ExecutorMoves(SimulatedBackend):
             holder = self.holders[claim]
             if (holder in self.awake and holder.is_steady) or self.now - holder.last_heartbeat < TIMEOUT_SECONDS:
                 raise InvariantViolated(f"{STOLEN}: {self.describe_claims([claim])} from {holder.name}")
-            expected = Status.CANCELLED if one.id in self.cancel_requested else Status.READY
-            if one.executor_losses >= OPTIONS.max_executor_losses and expected is Status.READY:
+            expected = Status.READY if self.claim_details[claim].rate_key is None else Status.BLOCKED
+            if one.id in self.cancel_requested:
+                expected = Status.CANCELLED
+            elif one.executor_losses >= OPTIONS.max_executor_losses:
                 expected = Status.FAILED
             if one.status is not expected:
                 raise InvariantViolated(f"{ANSWER}: {self.name(one.id)} was rescued as {one}, not {expected}")

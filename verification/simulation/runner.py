@@ -13,7 +13,7 @@ from django.db import connections
 
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.postgres import messages
-from jobqueue.models import Counter, CounterDelta, Queue
+from jobqueue.models import AdmissionRequest, Counter, CounterDelta, Queue, RateStart
 from verification.faults import history
 from verification.simulation.simulation import Simulation
 
@@ -40,14 +40,14 @@ class SimulationResult:
         return "\n".join([f"seed {self.seed}", *self.diary, "", *self.problems, "Again:", f"  {again}"])
 
 
-def run(seeds: Sequence[int], kind: type[Engine]) -> SimulationResult:
-    """Run one simulation for each seed, until one fails."""
+def run(seeds: Sequence[int], kind: type[Engine], *, has_limits: bool = False) -> SimulationResult:
+    """Run one simulation for each seed, until one fails. has_limits: many of its tasks have limits."""
     result = SimulationResult()
     for name in DATABASES[1:]:
         connections.databases.setdefault(name, connections.databases["default"].copy())
     with patch.object(messages, "WAKE_LOCK_TIMEOUT", "20ms"), recording():
         for seed in seeds:
-            simulation = Simulation(kind, seed, DATABASES)
+            simulation = Simulation(kind, seed, DATABASES, has_limits=has_limits)
             found = perform(simulation)
             result.count += 1
             result.moves += len(simulation.diary)
@@ -73,7 +73,7 @@ def perform(simulation: Simulation) -> list[str]:
 
 def clear(simulation: Simulation) -> None:
     simulation.clear()
-    for model in (Queue, Counter, CounterDelta):
+    for model in (Queue, Counter, CounterDelta, AdmissionRequest, RateStart):
         model.objects.filter(backend=simulation.engine.alias).delete()
     with connections["default"].cursor() as cursor:
         cursor.execute("; ".join(f"DELETE FROM {table}" for table in TABLES))
@@ -92,7 +92,15 @@ def recording() -> Iterator[None]:
 
 def vacuum() -> None:
     tables = ", ".join(
-        ["jobqueue_inboxmessage", "jobqueue_task", "jobqueue_executor", "jobqueue_counterdelta", *TABLES]
+        [
+            "jobqueue_inboxmessage",
+            "jobqueue_task",
+            "jobqueue_executor",
+            "jobqueue_counterdelta",
+            "jobqueue_admissionrequest",
+            "jobqueue_ratestart",
+            *TABLES,
+        ]
     )
     with connections["default"].cursor() as cursor:
         cursor.execute(f"VACUUM (TRUNCATE FALSE) {tables}")

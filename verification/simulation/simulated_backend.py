@@ -40,7 +40,10 @@ ADVANCE = """
     WHERE backend = %(backend)s;
     UPDATE jobqueue_inboxmessage SET sent_at = sent_at - %(by)s
     WHERE task_id IN (SELECT id FROM jobqueue_task WHERE backend = %(backend)s);
-    UPDATE jobqueue_executor SET heartbeat = heartbeat - %(by)s WHERE backend = %(backend)s
+    UPDATE jobqueue_executor SET heartbeat = heartbeat - %(by)s WHERE backend = %(backend)s;
+    UPDATE jobqueue_admissionrequest SET due_at = due_at - %(by)s WHERE backend = %(backend)s;
+    UPDATE jobqueue_ratestart SET started_at = started_at - %(by)s, expires_at = expires_at - %(by)s
+    WHERE backend = %(backend)s
 """
 ENDED = "SELECT task_id, after, count(*) FROM trust_change WHERE after = ANY(%s) AND before <> ALL(%s) GROUP BY 1, 2"
 
@@ -54,6 +57,8 @@ WOKEN = "the sweep wakes exactly the tasks with messages"
 EARLY = "no task is woken before its time"
 COUNTED = "counters match the events"
 ANSWER = "an operation returns what it did"
+REST = "every task ends"
+RATE = "no window has more starts than the rate"
 
 
 class InvariantViolated(Exception):
@@ -63,9 +68,12 @@ class InvariantViolated(Exception):
 class SimulatedBackend(IsolatedBackend):
     """A backend with a clock, open transactions, and a diary of all moves."""
 
-    def __init__(self, kind: type[Engine], seed: int, databases: Sequence[str]) -> None:
+    def __init__(self, kind: type[Engine], seed: int, databases: Sequence[str], *, has_limits: bool = False) -> None:
         super().__init__(kind)
         self.random = Random(seed)
+        self.has_limits = has_limits
+        self.limits_of: dict[UUID, dict[str, object]] = {}  # as in the notes of a campaign
+        self.starts: list[float] = []  # of tasks with the rate
         engines = [kind(self.engine.alias, replace(OPTIONS, database=name)) for name in databases]
         self.session, *self.other_connections = [SimulatedConnection(engine) for engine in engines]
         self.engine = engines[0]
@@ -222,7 +230,13 @@ class SimulatedBackend(IsolatedBackend):
     def _record_finished(self, task_id: UUID, status: Status) -> None:
         """Do nothing: the server's record has all finished tasks, also those cancelled with their parent."""
 
+    def limited(self, new: NewTask) -> NewTask:
+        """Return a new task, sometimes with limits."""
+        return bodies.with_limits(self.random, new) if self.has_limits else new
+
     def record_created(self, new: NewTask) -> None:
+        if new.concurrency_key is not None:
+            self.limits_of[new.id] = {"key": new.concurrency_key, "number": new.concurrency_limit}
         self.names[new.id] = f"t{len(self.queue_of) + 1}"
         self.queue_of[new.id] = new.queue_name
         self.count(new.id, submitted=1)

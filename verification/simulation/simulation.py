@@ -12,7 +12,7 @@ from verification.simulation import bodies
 from verification.simulation.checks import problems
 from verification.simulation.executor_moves import SLOTS, ExecutorMoves
 from verification.simulation.participants import SimulatedConnection, SimulatedExecutor
-from verification.simulation.simulated_backend import TICK_SECONDS, InvariantViolated
+from verification.simulation.simulated_backend import REST, TICK_SECONDS, InvariantViolated
 from verification.simulation.user_moves import UserMoves
 
 Move = Callable[[], None]
@@ -21,7 +21,6 @@ EXECUTORS = 3
 MAX_EXECUTORS = 9  # of one simulation, in total
 CHECK_EVERY = 20  # moves
 MAX_ROUNDS = 30
-REST = "every task ends"
 
 
 class Simulation(ExecutorMoves, UserMoves):
@@ -57,6 +56,8 @@ class Simulation(ExecutorMoves, UserMoves):
     def _moves(self) -> list[tuple[Move, float]]:
         """Return the possible next moves with their weights."""
         moves: list[tuple[Move, float]] = [] if self.rows_are_locked else [(self._tick, 4)]
+        if self.has_limits and not self.rows_are_locked:
+            moves.append((self._step_clock, 0.3))
         moves += [(partial(self._end, connection), 4) for connection in self.open_transactions]
         moves += [
             (partial(self._begin_long_transaction, connection), 3)
@@ -95,6 +96,7 @@ class Simulation(ExecutorMoves, UserMoves):
             (self.prune_some, 0.3),
             (self.aggregate_some, 0.2),
             (self.heartbeat, 0.4),
+            *([(self.admit_some, 3.0)] if self.has_limits else []),
             (self._die, 0.8 if executor.claimed or executor.uncommitted else 0.2),
             (self._freeze, 1.2 if executor.claimed or executor.uncommitted else 0.2),
         ]
@@ -115,6 +117,10 @@ class Simulation(ExecutorMoves, UserMoves):
 
     def _tick(self) -> None:
         self.advance(TICK_SECONDS)
+
+    def _step_clock(self) -> None:
+        """Let the clock of the server jump."""
+        self.advance(37 * TICK_SECONDS)
 
     def _start(self) -> None:
         self.note(f"{self.start_executor().name} starts")
@@ -203,6 +209,8 @@ class Simulation(ExecutorMoves, UserMoves):
         self.rescue_some(executor)
         self.sweep_all(executor)
         self.wake_due(executor)
+        if self.has_limits:
+            self.admit_some(executor)
         request = ClaimRequest(executor_id=executor.id, queues=bodies.QUEUES, limit=100)
         self.record_claims(executor, request, self.engine.claim(request))
         while claims := self.engine.claim_isolated(request):

@@ -22,7 +22,8 @@ def pool(process_environment: dict[str, str]) -> Iterator[ProcessPoolExecutor]:
 def test_simulation_detects_broken_engine(
     pool: ProcessPoolExecutor, record_property: Callable[[str, object], None], case: MutantCase
 ) -> None:
-    result = pool.submit(runner.run, range(case.seed, case.seed + MAX_SEEDS), case.kind).result()
+    seeds = range(case.seed, case.seed + MAX_SEEDS)
+    result = pool.submit(runner.run, seeds, case.kind, has_limits=case.has_limits).result()
     assert result.problems, f"{case.kind.__name__} was not caught"
     assert any(problem.startswith(case.problem) for problem in result.problems), result.story
     record_property("caught", case.cells(result.count, case.seed))  # shown at the end of the test run

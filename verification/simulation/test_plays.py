@@ -16,11 +16,13 @@ from verification.simulation import runner
 SEED, SEEDS = int(os.environ.get("JOBQUEUE_SEED") or 1), int(os.environ.get("JOBQUEUE_SEEDS") or 200)
 
 
+@pytest.mark.parametrize("has_limits", [False, True], ids=["", "limits"])
 @pytest.mark.django_db  # another process uses the database
 def test_simulation_ends_all_tasks_and_keeps_the_invariants(
-    process_environment: dict[str, str], record_property: Callable[[str, object], None]
+    process_environment: dict[str, str], record_property: Callable[[str, object], None], has_limits: bool
 ) -> None:
     with pool_of(process_environment, 1) as pool:
-        result = pool.submit(runner.run, range(SEED, SEED + SEEDS), PostgresEngine).result()
+        seeds = range(SEED, SEED + SEEDS)
+        result = pool.submit(runner.run, seeds, PostgresEngine, has_limits=has_limits).result()
     record_property("plays", [result.count, result.moves])
     assert not result.problems, result.story

@@ -50,6 +50,7 @@ class UserMoves(SimulatedBackend):
             wake_after_seconds=self.random.choice([None] * 6 + [*bodies.DELAYS_SECONDS]),
             key=key,
         )
+        new = self.limited(new)
         (answer,) = engine.enqueue([new])
         self.note(f"a sender enqueues{f' with the key {key}' if key else ''}: {'new' if answer.created else 'known'}")
         if not engine.tasks.live().filter(pk=answer.id, key=key).exists():
@@ -133,7 +134,9 @@ class UserMoves(SimulatedBackend):
         if report.requeued and status not in UNSUCCESSFUL:
             raise InvariantViolated(f"{ANSWER}: {report} of one that is {status}")
         life = engine.tasks.filter(pk=pk).values_list(*NEW_LIFE)
-        if report.requeued and life.get() != tuple(NEW_LIFE.values()):
+        is_limited = engine.tasks.filter(pk=pk).exclude(concurrency_key=None, rate_key=None).exists()
+        expected = NEW_LIFE | ({"status": Status.BLOCKED} if is_limited else {})
+        if report.requeued and life.get() != tuple(expected.values()):
             raise InvariantViolated(
                 f"{ANSWER}: {self.name(pk)} was requeued with {life.get()} as {', '.join(NEW_LIFE)}"
             )
