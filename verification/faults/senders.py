@@ -26,7 +26,7 @@ TURNS = 10  # keys of tasks that run one after the other
 OVERLAPS = {0: "skip", 1: "queue_one"}  # of each 20 schedules; a cancelled task would count as failed
 PLAIN = (bodies.work, bodies.work_later, bodies.look, bodies.look_later)
 LIMITED = (bodies.work, bodies.work_later, bodies.look_later, bodies.stumble)
-RATE = Rate(10, per=2.0, shared="rate")
+RATE = Rate(5, per=2.0, shared="rate")
 
 
 class Sender:

@@ -77,7 +77,7 @@ def admitting_beside_a_crash(backend: LimitBackend, *, after: bool) -> Sequence[
 # --- enqueue x admit
 
 
-@race("enqueue-x-admit", on_portable=True)
+@race("enqueue-x-admit")
 @race("enqueue-x-admit-x-admit", clients=3)
 def enqueueing(backend: LimitBackend) -> Sequence[Script]:
     backend.limited()
@@ -98,7 +98,7 @@ def requesting(backend: LimitBackend) -> Sequence[Script]:
     return [request_and_admit, backend.admit, backend.admit]
 
 
-@race("enqueue-x-end", on_portable=True)
+@race("enqueue-x-end")
 def enqueueing_beside_an_end(backend: LimitBackend) -> Sequence[Script]:
     """The new task may come before or after the look at the free slot."""
     claimed = backend.running("running", **of_anna(backend))
@@ -126,7 +126,7 @@ def rolling_back(backend: LimitBackend) -> Sequence[Script]:
 # --- ends of attempts
 
 
-@race("end-x-admit", succeed, on_portable=True)
+@race("end-x-admit", succeed)
 @race("fail-x-admit", give_up)
 @race("retry-x-admit", retry)
 @race("suspend-x-admit", suspend)
@@ -195,9 +195,9 @@ def sending_to_a_limited_actor(backend: LimitBackend, *, is_running: bool = Fals
 # --- crashes
 
 
-@race("rescue-x-admit", on_portable=True)
+@race("rescue-x-admit")
 @race("rescue-x-admit-after-the-last-loss", losses=2)
-@race("rescue-x-late-end", is_late=True, on_portable=True)
+@race("rescue-x-late-end", is_late=True)
 def rescuing(backend: LimitBackend, *, losses: int = 0, is_late: bool = False) -> Sequence[Script]:
     """The slot of a lost executor's task stays with the task, or is free after its last loss."""
     claimed = backend.lost("lost", **of_anna(backend))
@@ -226,7 +226,7 @@ def crashing_at_the_end(backend: LimitBackend) -> Sequence[Script]:
 # --- people
 
 
-@race("cancel-x-admit", is_admitted=False, on_portable=True)
+@race("cancel-x-admit", is_admitted=False)
 @race("cancel-of-an-admitted-task-x-admit", is_admitted=True)
 def cancelling(backend: LimitBackend, *, is_admitted: bool) -> Sequence[Script]:
     task = backend.limited()
@@ -246,7 +246,7 @@ def rolling_back_a_cancel(backend: LimitBackend, *, limit: int = 1) -> Sequence[
     return [lambda: backend.cancel_and_roll_back(task), backend.admit]
 
 
-@race("requeue-x-admit", on_portable=True)
+@race("requeue-x-admit")
 @race("requeue-x-enqueue-x-admit", clients=3)
 def requeueing(backend: LimitBackend) -> Sequence[Script]:
     claimed = backend.running("failed", **of_anna(backend))
@@ -255,7 +255,7 @@ def requeueing(backend: LimitBackend) -> Sequence[Script]:
     return [lambda: backend.requeue(claimed.id), backend.admit_and_claim, backend.limited]
 
 
-@race("raise-limit-x-end", on_portable=True)
+@race("raise-limit-x-end")
 @race("raise-limit-x-enqueue-and-admit", is_new=True)
 @race("raise-all-limits-x-enqueue-and-admit", is_new=True, key="imports:", on_portable=True)
 @race("raise-limit-x-end-x-admit", clients=3)
@@ -309,7 +309,7 @@ def declaring_the_limit(backend: LimitBackend, *, is_cancelled: bool = True) -> 
 # --- rates
 
 
-@race("admit-x-admit-of-a-rate", limit=2, on_portable=True)
+@race("admit-x-admit-of-a-rate", limit=2)
 @race("admit-x-admit-x-admit-of-a-rate", clients=3)
 def admitting_a_rate(backend: LimitBackend, *, limit: int = 1) -> Sequence[Script]:
     for _ in range(limit + 2):
@@ -370,7 +370,7 @@ def rescuing_at_a_rate(backend: LimitBackend) -> Sequence[Script]:
     return [rescue_and_claim, backend.admit_and_claim]
 
 
-@race("prune-x-admit-of-a-rate", on_portable=True)
+@race("prune-x-admit-of-a-rate")
 def pruning_at_a_rate(backend: LimitBackend) -> Sequence[Script]:
     """The start of a deleted task still counts."""
     claimed = backend.running("failed", **of_api(backend))
@@ -450,7 +450,7 @@ def replacing_a_running_task(backend: LimitBackend, decide: Decide) -> Sequence[
     return [lambda: backend.call(2, on_conflict="replace"), end_and_admit]
 
 
-@unique_race("replace-x-replace", on_portable=True)
+@unique_race("replace-x-replace")
 @unique_race("replace-x-replace-of-a-running-task", is_running=True)
 @unique_race("replace-x-replace-x-end", is_running=True, clients=3)
 def replacing_twice(backend: LimitBackend, *, is_running: bool = False) -> Sequence[Script]:
@@ -563,9 +563,9 @@ def replacing_two_beside_a_cancel(backend: LimitBackend) -> Sequence[Script]:
     ]
 
 
-@unique_race("raise-x-raise", on_conflict="raise", on_portable=True)
+@unique_race("raise-x-raise", on_conflict="raise")
 @unique_race("raise-x-raise-of-a-rate", on_conflict="raise", rate_key="api:", rate_limit=1)
-@unique_race("keep-x-keep", on_portable=True)
+@unique_race("keep-x-keep")
 @unique_race("replace-x-replace-of-a-free-key", on_conflict="replace")
 @unique_race("unique-for-x-unique-for", unique_for_seconds=3600.0, on_portable=True)
 @unique_race("unique-for-x-unique-for-x-unique-for", unique_for_seconds=3600.0, clients=3)
@@ -597,7 +597,7 @@ def calling_beside_an_end(backend: LimitBackend, *, is_reserved: bool) -> Sequen
     return [call_twice, lambda: backend.end(claimed)]
 
 
-@unique_race("debounce-x-debounce", on_portable=True)
+@unique_race("debounce-x-debounce")
 @unique_race("debounce-x-wake-due-and-claim", is_due=True)
 def debouncing(backend: LimitBackend, *, is_due: bool = False) -> Sequence[Script]:
     backend.last_call_runs = True
