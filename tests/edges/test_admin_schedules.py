@@ -225,3 +225,11 @@ class TestActions:
         content = client.get(LIST).content.decode()
         assert "pause_schedules" in content
         assert "run_schedules" not in content
+
+
+@pytest.mark.parametrize("address", ["schedule/", "task/"])
+def test_search_box_has_a_visible_label(show, address):
+    content = show(address)
+
+    assert re.search(r'<label for="searchbar">(Name or task|Task id .*)</label>', content)
+    assert '<input type="text" size="40" name="q" value="" id="searchbar">' in content
