@@ -152,6 +152,7 @@ class Task(models.Model):
     cancel_requested_at = models.DateTimeField(_("cancel requested at"), null=True)
 
     errors = models.JSONField(_("errors"), default=list)
+    cause = models.CharField(_("cause"), max_length=16, null=True)
     return_value = models.JSONField(_("result"), null=True)
 
     enqueued_at = models.DateTimeField(_("enqueued at"))
@@ -191,6 +192,7 @@ class Task(models.Model):
             # The sweep looks here for tasks with unread messages.
             index("task_suspended", "backend", "id", status="SUSPENDED"),
             index("task_failed", "task_type", "finished_at", status="FAILED"),
+            index("task_cause", "backend", "cause", "finished_at", status="FAILED"),
             index("task_finished", "backend", "status", "finished_at", finished_at__isnull=False),
             # A repeated message to a key is recognized after the task has ended.
             index("task_ended_key", "backend", "key", finished_at__isnull=False, key__isnull=False),

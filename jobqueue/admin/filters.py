@@ -17,6 +17,7 @@ from jobqueue.admin.base import database_for
 from jobqueue.api import aliases, declared_queues
 from jobqueue.engine import engine_for
 from jobqueue.inspect.backends import backends_on
+from jobqueue.inspect.failures import read_failure
 from jobqueue.inspect.formatting import short_id, short_type
 from jobqueue.inspect.limits import Key
 from jobqueue.inspect.selection import to_id
@@ -91,6 +92,22 @@ class ParentFilter(ColumnFilter):
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
         chosen = self.value()
         return [(chosen, short_id(chosen))] if chosen else []
+
+
+class CauseFilter(ColumnFilter):
+    """Set by a link on a page with failures; shown only while it is set."""
+
+    title = _("cause")
+    parameter_name = "cause"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
+        chosen = self.value()
+        if not chosen:
+            return []
+        backend = request.GET.get("backend", "")
+        names = [backend] if backend in aliases() else backends_on(database_for(request))
+        found = (read_failure(engine_for(name), chosen) for name in names)
+        return [(chosen, next((failure.title for failure in found if failure), chosen))]
 
 
 class ScheduleFilter(ColumnFilter):

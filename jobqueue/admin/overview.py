@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
 
 from django.core.checks import CheckMessage
 from django.http import HttpRequest
-from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobqueue import api
 from jobqueue.admin.charts import Chart, finished_chart, wait_chart
+from jobqueue.admin.failures import read_causes
+from jobqueue.admin.links import Pages
 from jobqueue.engine import engine_for
 from jobqueue.engine.clock import now_plus
 from jobqueue.inspect.findings import problems
@@ -26,6 +26,7 @@ from jobqueue.metrics import Scope
 from jobqueue.records import Status
 
 TASKS_SHOWN = 5
+CAUSES_SHOWN = 5
 EXECUTORS_SHOWN = 10
 DAY_SECONDS = 86_400.0
 RANGES: dict[Range, Text] = {
@@ -55,25 +56,6 @@ class Figure:
     kind: str = ""
 
 
-class Pages:
-    """What a request may see, and the addresses of it."""
-
-    def __init__(self, request: HttpRequest, backend: str) -> None:
-        self.request, self.backend = request, backend
-
-    def may_view(self, model: str) -> bool:
-        return self.request.user.has_perm(f"jobqueue.view_{model}")
-
-    def address(self, rows: Rows) -> str:
-        """Return the address of rows; empty for a user who may not view them."""
-        if not self.may_view(rows.model):
-            return ""
-        name = f"admin:jobqueue_{rows.model}_{'changelist' if rows.pk is None else 'change'}"
-        args = [] if rows.pk is None else [rows.pk]
-        path = reverse(name, args=args, current_app=getattr(self.request, "current_app", None))
-        return f"{path}?{urlencode({**rows.query, 'backend': self.backend})}"
-
-
 def read_overview(request: HttpRequest) -> dict[str, Any]:
     """Return the context of the overview: of each part, what the user may see."""
     aliases = api.aliases()
@@ -101,6 +83,8 @@ def read_overview(request: HttpRequest) -> dict[str, Any]:
             "ranges": ranges(request, range_),
             "charts": charts(timeline),
             "frequent": [named(one, pages) for one in counts[:TASKS_SHOWN]],
+            "all_causes": pages.page("task", "failures"),
+            **read_causes(engine, pages, CAUSES_SHOWN),
             "slowest": [named(one, pages) for one in slowest(counts, TASKS_SHOWN)],
         }
     if may_view["may_view_executor"]:

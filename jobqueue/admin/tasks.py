@@ -19,8 +19,10 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from jobqueue import bulk_actor
 from jobqueue.admin.base import database_for, permission
+from jobqueue.admin.failures import FailuresPage
 from jobqueue.admin.filters import (
     BackendFilter,
+    CauseFilter,
     LimitFilter,
     ParentFilter,
     QueueFilter,
@@ -63,10 +65,12 @@ class RateForm(forms.Form):
     )
 
 
-class TaskAdmin(TaskPage):
+class TaskAdmin(FailuresPage, TaskPage):
     list_display = ("state", "name", "queue_name", "priority", "tries", "time", "error")
     list_display_links = ("name",)
-    list_filter = (StatusFilter, QueueFilter, TaskFilter, BackendFilter, ParentFilter, ScheduleFilter, LimitFilter)
+    list_filter = (
+        StatusFilter, QueueFilter, TaskFilter, BackendFilter, CauseFilter, ParentFilter, ScheduleFilter, LimitFilter,
+    )  # fmt: skip
     list_per_page = 100
     search_fields = ("pk",)
     search_help_text = gettext_lazy("Task id (or its first characters), or key:<key>")

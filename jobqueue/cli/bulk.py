@@ -15,12 +15,14 @@ from jobqueue.cli.backends import check_queue_names, engine_of
 from jobqueue.cli.console import EXIT_INTERRUPTED, Console, list_ids, log
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.bulk import CANCEL_TREE, Bounds, BulkRun
+from jobqueue.inspect.bulk import CANCEL_TREE, REQUEUE, Bounds, BulkRun
+from jobqueue.inspect.failures import read_failures
 from jobqueue.inspect.formatting import duration
 from jobqueue.inspect.queries import CAP, ORDER, Count, TaskFilter, many, of_status, walk
 from jobqueue.inspect.stats import count_ended
 from jobqueue.records import FINAL, Status
 
+CAUSES_NAMED = 5  # if none matches
 MAX_READ = 100_000  # rows read for a preview
 DEFAULT_STATUSES = {
     "requeue": (Status.FAILED,),
@@ -31,8 +33,12 @@ DEFAULT_STATUSES = {
 
 def perform(console: Console, flags: Any) -> None:
     """Perform flags.action on tasks. Raises CommandError if ids were given and no task was changed."""
-    if bool(flags.ids) == bool(flags.status or flags.task or flags.queue):
-        flags.parser.error("Pass either task ids or filters (--status, --task, --queue).")
+    error, since = getattr(flags, "error", None), getattr(flags, "since", None)
+    if bool(flags.ids) == bool(flags.status or flags.task or flags.queue or error or since):
+        names = "--status, --task, --queue" + (", --error, --since" if flags.action is REQUEUE else "")
+        flags.parser.error(f"Pass either task ids or filters ({names}).")
+    if error and {*flags.status} - {Status.FAILED}:
+        flags.parser.error("--error needs the status FAILED: only failed tasks are grouped by their errors.")
     if flags.ids and (flags.dry_run or flags.limit is not None):
         flags.parser.error("--dry-run and --limit need filters instead of task ids.")
     engine = engine_of(flags.backend)
@@ -50,7 +56,15 @@ def perform(console: Console, flags: Any) -> None:
 
 def _perform_matching(console: Console, flags: Any, run: BulkRun, engine: Engine) -> None:
     name = run.action.name
-    task_filter = TaskFilter(tuple(dict.fromkeys(flags.status)) or DEFAULT_STATUSES[name], flags.queue, flags.task)
+    since, error = getattr(flags, "since", None), getattr(flags, "error", None) or ""
+    task_filter = TaskFilter(
+        tuple(dict.fromkeys(flags.status)) or DEFAULT_STATUSES[name],
+        flags.queue,
+        flags.task,
+        error=error,
+        causes=_causes(engine, error) if error else (),
+        since=None if since is None else engine.now() - since,
+    )
     # Tasks that enter later are not changed. So a task that fails again is not requeued twice.
     bounds = Bounds.now(engine.database)
     matching = _count(engine, task_filter, bounds, flags.limit)
@@ -89,7 +103,20 @@ def _count(engine: Engine, task_filter: TaskFilter, bounds: Bounds, limit: int |
 def _walk(engine: Engine, task_filter: TaskFilter, bounds: Bounds) -> Iterator[tuple[int, list[UUID]]]:
     for status in task_filter.statuses:
         rows = of_status(engine, status).filter(bounds.condition_of(status))
-        yield from walk(rows, ORDER[status], task_filter)
+        if task_filter.since is not None:
+            rows = rows.filter(finished_at__gte=task_filter.since)
+        parts = [rows.filter(cause=cause) for cause in task_filter.causes] or [rows]
+        for part in parts:
+            yield from walk(part, ORDER[status], task_filter)
+
+
+def _causes(engine: Engine, text: str) -> list[str]:
+    """Return the causes of failures that a text names. Raises CommandError without any."""
+    failures = read_failures(engine).shown
+    if found := [failure.cause for failure in failures if failure.matches(text)]:
+        return found
+    known = "; ".join(failure.title for failure in failures[:CAUSES_NAMED]) or "none"
+    raise CommandError(f"No failed task has the error {text!r}. The most frequent errors: {known}.")
 
 
 def prune(console: Console, flags: Any) -> None:

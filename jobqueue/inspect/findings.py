@@ -129,8 +129,8 @@ def _failures(engine: Engine) -> Iterator[checks.CheckMessage]:
         yield checks.Warning(
             f"Backend {engine.alias}: {many(now, 'task')} failed in the last hour, {usual:,.0f} an hour in the day "
             "before.",
-            hint="Look at the errors of the failed tasks. When the cause is gone, requeue them.",
-            obj=_tasks(Status.FAILED),
+            hint="Look at the causes. When one is gone, requeue its tasks.",
+            obj=Rows("task", page="failures"),
         )
 
 

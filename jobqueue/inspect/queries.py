@@ -18,6 +18,7 @@ from django.db.models import Q, QuerySet
 from django.utils.translation import gettext as _
 
 from jobqueue.engine.engine import Engine
+from jobqueue.inspect.formatting import moment_in_words
 from jobqueue.models import TaskQuerySet
 from jobqueue.records import FINAL, Status
 
@@ -60,11 +61,18 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
-    """The tasks that a command works on. Empty: all. tasks: full names, or their last components."""
+    """
+    The tasks that a command works on. Empty: all.
+
+    tasks: full names, or their last components. error: the words that chose the causes. since: of the end.
+    """
 
     statuses: tuple[Status, ...] = ()
     queues: Collection[str] = ()
     tasks: Collection[str] = ()
+    error: str = ""
+    causes: Collection[str] = ()
+    since: datetime | None = None
 
     def matches(self, queue_name: str, task_type: str) -> bool:
         is_task = not self.tasks or task_type in self.tasks or task_type.rpartition(".")[2] in self.tasks
@@ -72,7 +80,10 @@ class TaskFilter:
 
     def __str__(self) -> str:
         names = {"status": self.statuses, "task": self.tasks, "queue": self.queues}
-        return ", ".join(f"{name} {' or '.join(values)}" for name, values in names.items() if values)
+        parts = [f"{name} {' or '.join(values)}" for name, values in names.items() if values]
+        parts += [f"error {self.error!r}"] if self.error else []
+        parts += [f"since {moment_in_words(self.since)}"] if self.since else []
+        return ", ".join(parts)
 
 
 def many(count: int | Count, noun: str) -> str:

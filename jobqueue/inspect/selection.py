@@ -44,7 +44,7 @@ GROUPS = ("parent", "schedule", "limit")
 WITH_STATUS = {"limit": ("status",)}  # by group: the other filters that its index contains
 # By status: the other filters that its index contains, with their columns.
 ALSO_INDEXED: dict[str, dict[str, str]] = {
-    Status.FAILED: {"task": "task_type"},
+    Status.FAILED: {"task": "task_type", "cause": "cause"},
     Status.SUSPENDED: {"backend": "backend"},
 }
 ORDER: dict[str, str] = {**dict.fromkeys(FINAL, "-finished_at"), Status.SCHEDULED: "wake_at"}
@@ -85,6 +85,7 @@ FILTERS: Mapping[str, Callable[[str, str], Q]] = {
     "queue": lambda text, _: Q(queue_name=text),
     "task": lambda text, _: Q(task_type=text),
     "backend": lambda text, _: Q(backend=text),
+    "cause": lambda text, _: Q(cause=text),
     "parent": of_parent,
     "schedule": of_schedule,
     "limit": of_limit_key,
@@ -266,8 +267,8 @@ class Selection:
             return Count(len(self.keys))
         if self.edge is not None:
             return Count(self.rows.order_by().count())
-        is_of_status = self.status in {*Status} and not (self.search_text or self.has_unindexed_filter or self.is_group)
-        if is_of_status and "task" not in self.filters:
+        is_of_status = self.status in {*Status} and self.filters.keys() <= {"status", "backend"}
+        if is_of_status and not (self.search_text or self.has_unindexed_filter):
             return count_of_status(self.tasks.filter(self._backend), Status(self.status))
         return count_or_estimate(self.rows)
 

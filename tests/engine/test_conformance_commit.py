@@ -358,3 +358,16 @@ def test_commit_keeps_special_characters(bench: Bench) -> None:
     assert row.args == [value]
     assert (row.metadata, row.return_value, row.inner_state, row.errors) == (value, value, value, [value])
     assert row.worker_ids == ["a'%s\"b"]
+
+
+def test_commit_stores_the_cause_of_a_failure_until_an_attempt_succeeds(bench: Bench) -> None:
+    claimed = bench.running()
+    cause = "0123456789abcdef"
+    bench.commit(outcome(claimed, Status.SCHEDULED, attempts=1, wake_after_seconds=0, error=ERROR, cause=cause))
+    assert bench.row(claimed.id).cause == cause
+
+    bench.engine.wake_due(100)
+    (again,) = bench.claim(queues=[bench.row(claimed.id).queue_name])
+    bench.commit(outcome(again))
+
+    assert bench.row(claimed.id).cause is None

@@ -5,6 +5,7 @@ from uuid import uuid4
 import pytest
 from django.db import connections
 
+from jobqueue.causes import cause_of
 from jobqueue.models import Executor
 from jobqueue.records import ClaimedTask, Rescued, Status
 from tests.engine.bench import Bench, new
@@ -163,6 +164,8 @@ class TestRescue:
         row = bench.row(claimed.id)
         assert (rescued.status, rescued.executor_losses) == (Status.FAILED, 3)
         assert (row.status, row.executor_losses, row.executor_id) == ("FAILED", 3, None)
+        error = row.errors[-1]
+        assert row.cause == cause_of(row.task_type, error["exception_class_path"], error["message"])
         assert row.finished_at is not None
         assert row.errors[-1]["exception_class_path"] == "jobqueue.exceptions.ExecutorLost"
         assert "loss 3" in row.errors[-1]["message"]

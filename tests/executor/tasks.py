@@ -504,6 +504,11 @@ async def fail_later(kind: str = "plain") -> None:
     raise_one(kind)
 
 
+@task(max_attempts=1)
+def fail_with_values(number: int, token: str) -> None:
+    raise ValueError(f"order {number}: {token} is refused")
+
+
 @task(max_attempts=2, backoff=AT_ONCE)
 async def fail_in_a_child(kind: str = "plain") -> None:
     async def child() -> None:

@@ -390,3 +390,16 @@ def test_exception_that_cannot_be_judged_is_the_end(burst: Burst, body: Any, pat
     row = row_of(result)
     assert (row.status, row.attempts, len(gates["runs"].arrived)) == (Status.FAILED, 1, 1)
     assert row.errors[-1]["exception_class_path"] == path
+
+
+@on_both_databases
+def test_failures_have_one_cause_if_only_numbers_and_secrets_differ(burst: Burst, backend: str) -> None:
+    values = [(1, "hunter2hunter2"), (20, "correct-horse-battery")]
+    results = [tasks.fail_with_values.using(backend=backend).enqueue(*pair) for pair in values]
+    other = tasks.fail.using(backend=backend).enqueue()
+
+    burst(backend=backend)
+
+    first, second, third = (row_of(result).cause for result in (*results, other))
+    assert first is not None
+    assert first == second != third

@@ -16,6 +16,7 @@ VALUES = [
     "jobqueue",
     "actions",
     "backoff",
+    "causes",
     "compat",
     "conf",
     "exceptions",

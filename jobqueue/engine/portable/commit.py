@@ -214,6 +214,7 @@ class Commits(Part):
                 "claimed_at": None,
                 "executor_id": None,
                 "wake_at": None,
+                "cause": outcome.cause,
             }
             if outcome.has_succeeded:
                 columns["timed_out"] = False

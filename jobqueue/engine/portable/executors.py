@@ -11,6 +11,7 @@ from uuid import UUID
 
 from django.db.models import Exists, Min, OuterRef, Q
 
+from jobqueue.causes import cause_of
 from jobqueue.engine.clock import Clock, iso_utc, now_plus
 from jobqueue.engine.portable.admissions import Admissions
 from jobqueue.engine.portable.counters import Counters
@@ -172,6 +173,7 @@ class Executors(Part):
             keeps_slot=status is Status.BLOCKED and row.concurrency_key is not None,
             finished_at=Clock() if status in FINAL else None,
             errors=[*read_list(row.errors_text), error][-ERRORS_KEPT:],
+            cause=cause_of(row.task_type, error["exception_class_path"], error["message"]),
             worker_ids=[*read_list(row.worker_ids_text), str(row.executor_id)][-WORKERS_KEPT:],
         )
         silent_seconds = silent[row.executor_id]

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from jobqueue import registry
 from jobqueue.actor import ActorTask
+from jobqueue.causes import cause_of
 from jobqueue.engine.clock import iso_utc
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import (
@@ -46,7 +47,7 @@ from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.running.actor_runner import context_of, is_commit_function, outcome_of_poll, poll_again
 from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, Raised, Returned, RunningTask
 from jobqueue.executor.telemetry.errors import TRACEBACK_CHARACTERS, full_traceback, message_of, path_of
-from jobqueue.executor.telemetry.logger import get_logger
+from jobqueue.executor.telemetry.logger import get_logger, mask_for
 from jobqueue.function import changed
 from jobqueue.limits import limit_columns
 from jobqueue.records import FINAL, ClaimedTask, CommitResult, Outcome, Status, release_outcome
@@ -270,7 +271,8 @@ def retry_stale(running: RunningTask) -> Outcome | None:
 def failure_outcome(running: RunningTask, error: BaseException, status: Status = Status.FAILED) -> Outcome:
     """Return the outcome of an attempt that did not succeed, with its entry of the `errors` column."""
     claimed = running.claimed
-    entry = {
+    mask = mask_for(claimed, running.identity.options)  # a fingerprint of a secret could be compared with guesses
+    entry: dict[str, Any] = {
         "attempt": claimed.attempts + 1,
         "at": iso_utc(running.now()),
         "executor": running.identity.name,
@@ -286,6 +288,7 @@ def failure_outcome(running: RunningTask, error: BaseException, status: Status =
         attempts=claimed.attempts + 1,
         worker_id=running.identity.worker_id,
         error=json.dumps(entry),
+        cause=cause_of(claimed.task_type, entry["exception_class_path"], message_of(error, mask)),
         may_unblock=claimed.may_unblock,
     )
 

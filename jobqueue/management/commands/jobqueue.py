@@ -114,6 +114,11 @@ def add_changing_verbs(add: Add) -> None:
     _add_bulk(verb, REQUEUE.statuses)
     failed = "the same as --status FAILED"
     verb.add_argument("--failed", action="append_const", dest="status", const=Status.FAILED, help=failed)
+    error = "failed tasks whose error class and message contain this text, or with this cause"
+    verb.add_argument("--error", metavar="TEXT", help=error)
+    verb.add_argument(
+        "--since", type=arguments.duration, metavar="TIME", help="tasks that ended in this time, such as 2h"
+    )
     verb = add("cancel", bulk.perform, "Cancel unfinished tasks; running ones are asked to stop.", action=CANCEL)
     _add_bulk(verb, CANCEL.statuses)
     verb.add_argument("--descendants", action="store_true", help="also cancel children, and their children")

@@ -10,7 +10,7 @@ WITH given AS (
     SELECT * FROM json_to_recordset(%(outcomes)s::json) AS given (
         task_id uuid, claim_number bigint, status text, attempts int, wake_after_seconds float8, wake_at timestamptz,
         recheck_seconds float8, unread_polls int, stale_polls int, has_succeeded bool, keeps_rank bool, worker_id text,
-        run_seconds float8, return_value text, error text, inner_state text, metadata text, decided text
+        run_seconds float8, return_value text, error text, cause text, inner_state text, metadata text, decided text
     )
 ),
 locked AS (
@@ -38,7 +38,7 @@ held AS (
 written AS (
     UPDATE jobqueue_task AS task
     SET status = held.entering, attempts = held.attempts, polls = task.polls + (held.has_succeeded IS TRUE)::int,
-        claimed_at = NULL, executor_id = NULL,
+        claimed_at = NULL, executor_id = NULL, cause = held.cause,
         unread_polls = COALESCE(held.unread_polls, 0), stale_polls = COALESCE(held.stale_polls, 0),
         timed_out = task.timed_out AND held.has_succeeded IS NOT TRUE,
         wake_at = CASE
@@ -60,10 +60,9 @@ written AS (
             THEN clock_timestamp()
         END),
         worker_ids = CASE
-            WHEN held.worker_id IS NULL THEN task.worker_ids
-            WHEN jsonb_array_length(task.worker_ids) < 100 THEN task.worker_ids || to_jsonb(held.worker_id)
-            ELSE (task.worker_ids - 0) || to_jsonb(held.worker_id)
-        END,
+            WHEN held.worker_id IS NULL OR jsonb_array_length(task.worker_ids) < 100 THEN task.worker_ids
+            ELSE task.worker_ids - 0
+        END || COALESCE(to_jsonb(held.worker_id), '[]'),
         errors = CASE
             WHEN held.error IS NULL THEN task.errors
             WHEN jsonb_array_length(task.errors) < 20 THEN task.errors || held.error::jsonb

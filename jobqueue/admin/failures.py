@@ -1,0 +1,86 @@
+"""Failures by cause: how many, since when, one traceback, and buttons for all tasks of a cause."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern, path
+from django.utils.translation import gettext as _
+
+from jobqueue import api
+from jobqueue.admin.base import ReadOnlyAdmin
+from jobqueue.admin.charts import HEIGHT, STEP, sparkline
+from jobqueue.admin.links import Pages
+from jobqueue.engine import engine_for
+from jobqueue.engine.engine import Engine
+from jobqueue.inspect.failures import HOURS, Failure, Failures, read_failures
+from jobqueue.inspect.links import Rows
+from jobqueue.records import Status
+
+CAUSES_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A cause with its addresses, and the path of its small chart."""
+
+    failure: Failure
+    tasks: str
+    example: str
+    spark: str
+    spark_width: int = HOURS * STEP
+    spark_height: int = HEIGHT
+
+    @property
+    def spark_words(self) -> str:
+        return _("%(number)s failed in the last 24 hours.") % {"number": f"{sum(self.failure.hours):,}"}
+
+
+def causes_of(found: Failures, pages: Pages) -> list[Cause]:
+    return [
+        Cause(
+            failure,
+            pages.address(Rows("task", {"status": Status.FAILED, "cause": failure.cause})),
+            pages.address(Rows("task", pk=failure.example)),
+            sparkline(failure.hours),
+        )
+        for failure in found.shown
+    ]
+
+
+def read_causes(engine: Engine, pages: Pages, limit: int, task_type: str = "") -> dict[str, Any]:
+    """Return what a list of causes needs."""
+    found = read_failures(engine, limit, task_type)
+    return {"causes": causes_of(found, pages), "has_more_causes": found.is_more}
+
+
+class FailuresPage(ReadOnlyAdmin):
+    """The page of all causes."""
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.failures_view)
+        return [path("failures/", view, name="jobqueue_task_failures"), *super().get_urls()]
+
+    def failures_view(self, request: HttpRequest) -> HttpResponse:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        aliases = api.aliases()
+        chosen = request.GET.get("backend", "")
+        backend = chosen if chosen in aliases else next(iter(aliases), "")
+        context: dict[str, Any] = {}
+        if backend:
+            engine = engine_for(backend)
+            request.current_app = self.admin_site.name
+            context = {"now": engine.now(), **read_causes(engine, Pages(request, backend), CAUSES_SHOWN)}
+        return self.page(
+            request,
+            "task/failures",
+            title=_("Failures by cause"),
+            backend=backend,
+            backends=aliases if len(aliases) > 1 else [],
+            may_requeue=request.user.has_perm("jobqueue.requeue_task"),
+            **context,
+        )

@@ -1,0 +1,32 @@
+"""Addresses of the admin's pages, for a user who may view them."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+from django.http import HttpRequest
+from django.urls import reverse
+
+from jobqueue.inspect.links import Rows
+
+
+class Pages:
+    """What a request may see, and the addresses of it."""
+
+    def __init__(self, request: HttpRequest, backend: str) -> None:
+        self.request, self.backend = request, backend
+
+    def may_view(self, model: str) -> bool:
+        return self.request.user.has_perm(f"jobqueue.view_{model}")
+
+    def address(self, rows: Rows) -> str:
+        """Return the address of rows; empty for a user who may not view them."""
+        args = [] if rows.pk is None else [rows.pk]
+        return self.page(rows.model, rows.page or ("changelist" if rows.pk is None else "change"), *args, **rows.query)
+
+    def page(self, model: str, name: str, *args: object, **query: object) -> str:
+        if not self.may_view(model):
+            return ""
+        site = getattr(self.request, "current_app", None)
+        path = reverse(f"admin:jobqueue_{model}_{name}", args=args, current_app=site)
+        return f"{path}?{urlencode({**query, 'backend': self.backend})}"

@@ -1,0 +1,144 @@
+"""
+Failed tasks by their cause: task, exception class, and message without numbers and ids.
+
+One index has the causes of the FAILED tasks, each with the times of their ends. So no statement reads more than CAP
+entries of it, and the number of statements depends on the number of causes only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Count as CountOf
+from django.db.models.functions import TruncHour
+
+from jobqueue.causes import pattern_of
+from jobqueue.engine.engine import Engine
+from jobqueue.inspect.formatting import class_name
+from jobqueue.inspect.payload_display import raw, read, secrets_of
+from jobqueue.inspect.queries import CAP, Count, count_or_estimate
+from jobqueue.inspect.task_detail import masked_errors
+from jobqueue.models import TaskQuerySet
+from jobqueue.records import Status
+
+MAX_CAUSES = 100  # read; those that failed last are shown
+HOURS = 24  # of the small chart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """
+    The failed tasks with one cause.
+
+    message: of the newest one, with # in place of numbers and … in place of ids. example: its id. hours: how many
+    failed in each of the last hours, the oldest first, among the newest CAP.
+    """
+
+    cause: str
+    task_type: str
+    error_class: str
+    message: str
+    number: Count
+    first_at: datetime
+    last_at: datetime
+    hours: Sequence[int]
+    example: UUID
+    traceback: str
+
+    @property
+    def title(self) -> str:
+        return ": ".join(filter(None, (self.error_class, self.message)))
+
+    def matches(self, text: str) -> bool:
+        """Whether a text is the fingerprint, or a part of class and message."""
+        return text == self.cause or text.casefold() in self.title.casefold()
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """The causes, the most frequent ones first. is_more: others failed longer ago."""
+
+    shown: Sequence[Failure]
+    is_more: bool = False
+
+
+def of_cause(engine: Engine, cause: str) -> TaskQuerySet:
+    """Return the failed tasks with a cause, in no order."""
+    return engine.tasks.filter(status=Status.FAILED, cause=cause, finished_at__isnull=False)
+
+
+def read_failures(engine: Engine, limit: int = MAX_CAUSES, task_type: str = "") -> Failures:
+    """Read the causes that failed last, at most `limit`, also of one task type only."""
+    newest = sorted(_newest(engine), key=lambda found: found[1], reverse=True)
+    found: list[Failure] = []
+    for cause, _at in newest:
+        if len(found) == limit:
+            return Failures(_by_number(found), is_more=True)
+        if (failure := read_failure(engine, cause)) and task_type in ("", failure.task_type):
+            found.append(failure)
+    return Failures(_by_number(found), is_more=len(newest) > MAX_CAUSES)
+
+
+def read_failure(engine: Engine, cause: str) -> Failure | None:
+    """Read one cause; None if no failed task has it any more."""
+    rows = of_cause(engine, cause)
+    texts = {f"{column}_text": raw(column) for column in ("errors", "args", "kwargs")}
+    columns = ("task_type", "finished_at")
+    example: Any = rows.order_by("-finished_at").only(*columns).annotate(**texts).first()
+    if example is None:
+        return None
+    error = _last_error(engine, example)
+    times = rows.order_by("-finished_at").values_list("finished_at", flat=True)
+    edge = times[CAP : CAP + 1].first()
+    first_at = rows.order_by("finished_at").values_list("finished_at", flat=True).first()
+    return Failure(
+        cause=cause,
+        task_type=example.task_type,
+        error_class=class_name(error),
+        message=pattern_of(str(error.get("message") or "")),
+        number=Count(rows.count()) if edge is None else count_or_estimate(rows),
+        first_at=first_at or example.finished_at,
+        last_at=example.finished_at,
+        hours=_by_hour(engine, rows, edge),
+        example=example.pk,
+        traceback=str(error.get("traceback") or ""),
+    )
+
+
+def _by_hour(engine: Engine, rows: TaskQuerySet, edge: datetime | None) -> list[int]:
+    now = engine.now().replace(minute=0, second=0, microsecond=0)
+    since = now - timedelta(hours=HOURS - 1)
+    recent = rows.filter(finished_at__gte=since if edge is None else max(since, edge))
+    hours = recent.annotate(hour=TruncHour("finished_at")).values("hour").annotate(number=CountOf("pk")).order_by()
+    by_age = {(now - hour["hour"]) // timedelta(hours=1): hour["number"] for hour in hours}
+    return [by_age.get(age, 0) for age in reversed(range(HOURS))]
+
+
+def _last_error(engine: Engine, task: Any) -> Mapping[str, Any]:
+    """Return the last error of a task, masked."""
+    patterns = engine.options.redact
+    secrets = secrets_of(task.task_type, read(task.args_text), read(task.kwargs_text), patterns)
+    errors = masked_errors(read(task.errors_text), patterns, secrets)
+    return errors[-1] if errors else {}
+
+
+def _newest(engine: Engine) -> Iterator[tuple[str, datetime]]:
+    """Yield each cause with the time of its last failure: two index entries for each cause."""
+    rows = engine.tasks.filter(status=Status.FAILED, cause__isnull=False, finished_at__isnull=False)
+    last = ""
+    for _place in range(MAX_CAUSES + 1):
+        cause = rows.filter(cause__gt=last).order_by("cause").values_list("cause", flat=True).first()
+        if cause is None:
+            return
+        at = of_cause(engine, cause).order_by("-finished_at").values_list("finished_at", flat=True).first()
+        if at is not None:
+            yield cause, at
+        last = cause
+
+
+def _by_number(found: Sequence[Failure]) -> list[Failure]:
+    return sorted(found, key=lambda failure: -failure.number.number)

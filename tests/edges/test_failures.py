@@ -1,0 +1,184 @@
+"""Failures by cause: the page, the filter of the list, and the options of `jobqueue requeue`."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
+
+from jobqueue.causes import cause_of
+from tests.edges.admin import BOTH, LIST_URL, SCRIPT, messages_of, reload, status_of
+from tests.edges.cli import jobqueue
+from tests.factories import ago, error, make_user
+
+pytestmark = BOTH
+PAGE = f"{LIST_URL}failures/"
+
+
+@pytest.fixture
+def fail(make):
+    """Create a failed task with an error and its cause."""
+
+    def create(message="order 1 has no address", class_path="shop.errors.BadOrder", **columns):
+        task_type = columns.setdefault("task_type", "shop.tasks.send_receipt")
+        entry = error(message, exception_class_path=class_path)
+        return make(failed=True, errors=[entry], cause=cause_of(task_type, class_path, message), **columns)
+
+    return create
+
+
+def rows_of(content):
+    """Return number and title of each cause of a page."""
+    return re.findall(r'jq-cause-number"[^>]*>([^<]*)</a>\s*<div[^>]*><span class="jq-error">([^<]*)<', content)
+
+
+def test_page_groups_failures_by_task_class_and_message(fail, show):
+    for number in range(3):
+        fail(f"order {number} has no address")
+    fail("order 5 has no address", task_type="shop.tasks.ship")
+    fail("order 5 has no address", "builtins.KeyError")
+
+    content = show("task/failures/")
+
+    title = "BadOrder: order # has no address"
+    assert sorted(rows_of(content)) == [("1", title), ("1", "KeyError: order # has no address"), ("3", title)]
+    assert rows_of(content)[0] == ("3", title)
+    assert rows_of(show("")) == rows_of(content)
+
+
+def test_page_shows_times_traceback_and_hours(fail, show):
+    fail("order 1", finished_at=ago(3 * 86_400))
+    newest = fail("order 2", finished_at=ago(60))
+
+    content = show("task/failures/")
+
+    assert re.search(r"last <time[^>]*>60 s ago", content)
+    assert re.search(r"first <time[^>]*>3 d ago", content)
+    assert "BadOrder" in content
+    assert "SMTPServerBusy: order 2" in content
+    assert f"/admin/jobqueue/task/{newest.pk}/change/" in content
+    assert "1 failed in the last 24 hours." in content
+
+
+def test_page_without_failures_says_so(show, make):
+    make()
+    assert "No failed task." in show("task/failures/")
+
+
+def test_number_opens_the_list_of_these_tasks(fail, show, client):
+    other, chosen = fail("other"), fail("order 1")
+    hrefs = re.findall(r'jq-cause-number" href="([^"]*)', show("task/failures/"))
+    address = next(href for href in hrefs if chosen.cause in href).replace("&amp;", "&")
+
+    content = client.get(address).content.decode()
+
+    assert str(chosen.pk) in content
+    assert str(other.pk) not in content
+    assert "BadOrder: order #" in content
+
+
+def test_button_asks_and_then_requeues_exactly_these_tasks(fail, client, staff, backend):
+    chosen, other = [fail(f"order {number}") for number in range(3)], fail("other")
+    fields = {"action": "requeue_selected", "select_across": "1", "_selected_action": "all"}
+    address = f"{LIST_URL}?status=FAILED&cause={chosen[0].cause}&backend={backend}"
+
+    asked = client.post(address, fields)
+
+    content = asked.content.decode()
+    assert "3 failed or cancelled tasks will be requeued" in content
+    assert "Requeue 3 tasks" in content
+    hidden = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', content)
+    confirmed = {name: value.replace("&quot;", '"') for name, value in hidden if name != "csrfmiddlewaretoken"}
+    done = client.post(address, confirmed)
+    assert "Requeued 3 tasks." in messages_of(done)
+    assert [status_of(row) for row in (*chosen, other)] == ["READY"] * 3 + ["FAILED"]
+
+
+def test_button_needs_the_permission_to_requeue(fail, client):
+    fail()
+    client.force_login(make_user("view_task"))
+    assert b"Requeue these" not in client.get(PAGE).content
+    client.force_login(make_user("view_queue"))
+    assert client.get(PAGE).status_code == 403
+
+
+def test_page_masks_secrets_of_arguments(fail, show):
+    fail("token hunter2hunter2 is wrong", kwargs={"token": "hunter2hunter2"})
+
+    for page in ("task/failures/", ""):
+        content = show(page)
+        assert "hunter2" not in content
+        assert "is wrong" in content
+
+
+def test_page_escapes_values(fail, show):
+    fail(SCRIPT, SCRIPT, task_type=SCRIPT)
+
+    for page in ("task/failures/", ""):
+        content = show(page)
+        assert "&lt;script&gt;" in content
+        assert SCRIPT not in content
+
+
+def test_number_of_queries_does_not_depend_on_the_tasks(fail, show):
+    def count():
+        default, sqlite = (CaptureQueriesContext(connections[name]) for name in ("default", "sqlite"))
+        with default, sqlite:
+            show("task/failures/")
+        return len(default) + len(sqlite)
+
+    fail()
+    before = count()
+    for number in range(10):
+        fail(f"order {number} has no address")
+
+    assert count() == before
+
+
+class TestRequeue:
+    @pytest.mark.parametrize("text", ["BadOrder", "no ADDRESS", "cause"])
+    def test_error_chooses_by_class_message_or_cause(self, fail, backend, text):
+        chosen = [fail(f"order {number} has no address") for number in range(3)]
+        other = fail("card declined", "shop.errors.Declined")
+        text = chosen[0].cause if text == "cause" else text
+
+        result = jobqueue("requeue", "--backend", backend, "--error", text, "--yes")
+
+        assert result.code == 0
+        assert "Requeued 3 tasks." in result.out
+        assert [status_of(row) for row in (*chosen, other)] == ["READY"] * 3 + ["FAILED"]
+
+    def test_since_chooses_by_the_end(self, fail, backend):
+        recent, old = fail(finished_at=ago(60)), fail(finished_at=ago(7200))
+
+        jobqueue("requeue", "--backend", backend, "--error", "address", "--since", "1h", "--yes")
+
+        assert [status_of(recent), status_of(old)] == ["READY", "FAILED"]
+        jobqueue("requeue", "--backend", backend, "--since", "3h", "--yes")
+        assert status_of(old) == "READY"
+
+    def test_unknown_error_names_the_frequent_ones(self, fail, backend):
+        row = fail()
+
+        result = jobqueue("requeue", "--backend", backend, "--error", "timeout", "--yes")
+
+        assert result.code == 1
+        assert "No failed task has the error 'timeout'." in result.err
+        assert "BadOrder: order # has no address" in result.err
+        assert status_of(row) == "FAILED"
+
+    def test_error_needs_failed_tasks(self, backend):
+        result = jobqueue("requeue", "--backend", backend, "--status", "CANCELLED", "--error", "x")
+
+        assert result.code == 2
+        assert "--error needs the status FAILED" in result.err
+
+
+def test_requeued_task_leaves_its_cause(fail, show, backend):
+    row = fail()
+    jobqueue("requeue", "--backend", backend, str(row.pk))
+
+    assert reload(row).status == "READY"
+    assert "No failed task." in show("task/failures/")
