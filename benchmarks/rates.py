@@ -40,10 +40,13 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Starts:
-    """share: starts after the first full period, of those that the rate allows. most: starts in any period."""
+    """
+    share: starts after the first full period, of those that the rate allows. max_in_period: the largest number of
+    starts in any period.
+    """
 
     share: float
-    most: int
+    max_in_period: int
 
 
 def ours(rate: Rate) -> Contestant:
@@ -85,5 +88,5 @@ def measure(arena: Arena, contestant: Contestant, rate: Rate, seconds: float) ->
         found = connection.execute(query, {"seconds": rate.per - MICROSECOND}).fetchone()
     if found is None or not found[1]:
         raise NotMeasured("no two tasks started")
-    count, length, most = found
-    return Starts((count - rate.limit) / (length * rate.limit / rate.per), most)
+    count, length, max_in_period = found
+    return Starts((count - rate.limit) / (length * rate.limit / rate.per), max_in_period)

@@ -343,7 +343,7 @@ def rates_of(arena: Arena, plan: Plan, missing: dict[str, str]) -> str:
             except RuntimeError as error:
                 missing[each.name] = str(error)
             else:
-                lines.append(f"| {each.name} | {found.share:.2f} | {found.most:,} |")
+                lines.append(f"| {each.name} | {found.share:.2f} | {found.max_in_period:,} |")
     return "\n".join(lines)
 
 
