@@ -348,6 +348,21 @@ class TestRate:
 
         assert bench.status(pk) == Status.BLOCKED
 
+    @pytest.mark.parametrize("how", ["release", "rescue"])
+    def test_task_that_starts_again_comes_before_those_behind_it(self, bench: Bench, how: str) -> None:
+        bench.beat()
+        first, second = rated(bench, seconds=300.0), rated(bench, seconds=300.0)
+        claims = claim_admitted(bench)
+        if how == "release":
+            bench.engine.release(claims)
+        bench.time_passes(400)
+        if how == "rescue":
+            assert len(bench.engine.rescue()) == 1
+        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.now())
+        bench.engine.admit()
+
+        assert statuses(bench, first, second) == ["READY", "BLOCKED"]
+
     def test_deleted_task_still_counts(self, bench: Bench) -> None:
         first, second = rated(bench, seconds=86_400.0), rated(bench, seconds=86_400.0)
         (claimed,) = claim_admitted(bench)

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Case, Count, Min, Q, Value, When
+from django.db.models import Case, Count, F, Min, Q, Value, When
 
 from jobqueue.engine.clock import Clock, rank_from
 from jobqueue.engine.portable.database import Part
@@ -90,12 +90,17 @@ class Admissions(Part):
         Apply the limits of tasks whose outcomes this transaction has written, and request to look at them.
 
         Each start counts for a rate, so a task that runs again is BLOCKED. It keeps its slot, as does one that waits
-        for a retry with hold_while_retrying.
+        for a retry with hold_while_retrying. A task that was released after its claim ranks by its enqueue again, not
+        by its admission: before the tasks that were BLOCKED behind it.
         """
+        aging = self.db.options.aging
+        is_released = When(rank__lt=rank_from(F("last_attempted_at"), aging), then=rank_from(F("enqueued_at"), aging))
         rows = self.db.by_ids(ids)
         again = rows.filter(status=Status.READY, rate_key__isnull=False)
         again.update(
-            status=Status.BLOCKED, keeps_slot=Case(When(concurrency_key__isnull=False, then=True), default=False)
+            status=Status.BLOCKED,
+            keeps_slot=Case(When(concurrency_key__isnull=False, then=True), default=False),
+            rank=Case(is_released, default=F("rank")),
         )
         rows.filter(status=Status.SCHEDULED, hold_while_retrying=True, attempts__gt=0).update(keeps_slot=True)
         self.request(ids)

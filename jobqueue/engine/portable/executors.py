@@ -9,10 +9,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Exists, Min, OuterRef, Q
+from django.db.models import Exists, F, Min, OuterRef, Q
 
 from jobqueue.causes import cause_of
-from jobqueue.engine.clock import Clock, iso_utc, now_plus
+from jobqueue.engine.clock import Clock, iso_utc, now_plus, rank_from
 from jobqueue.engine.portable.admissions import Admissions
 from jobqueue.engine.portable.counters import Counters
 from jobqueue.engine.portable.database import ERRORS_KEPT, WORKERS_KEPT, Part, read_list, with_texts
@@ -171,6 +171,8 @@ class Executors(Part):
             executor_id=None,
             claimed_at=None,
             keeps_slot=status is Status.BLOCKED and row.concurrency_key is not None,
+            # Not by its admission: before the tasks that were BLOCKED behind it.
+            rank=rank_from(F("enqueued_at"), self.db.options.aging) if status is Status.BLOCKED else F("rank"),
             finished_at=Clock() if status in FINAL else None,
             errors=[*read_list(row.errors_text), error][-ERRORS_KEPT:],
             cause=cause_of(row.task_type, error["exception_class_path"], error["message"]),

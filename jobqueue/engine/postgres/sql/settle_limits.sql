@@ -1,11 +1,17 @@
 -- Apply the limits of tasks whose outcomes this transaction has written, and request to look at them. A rate counts each
 -- start, so a task that runs again is BLOCKED. It keeps its slot, as does one that waits for a retry with
--- hold_while_retrying.
--- Parameters: ids. Index: the primary key. Locks: the rows, which are locked already.
+-- hold_while_retrying. A task that was released after its claim ranks by its enqueue again, not by its admission: before
+-- the tasks that were BLOCKED behind it.
+-- Parameters: ids; aging: seconds per point of priority. Index: the primary key. Locks: the rows, which are locked already.
 WITH settled AS (
     UPDATE jobqueue_task AS task
     SET status = CASE WHEN task.status = 'READY' THEN 'BLOCKED' ELSE task.status END,
-        keeps_slot = task.concurrency_key IS NOT NULL
+        keeps_slot = task.concurrency_key IS NOT NULL,
+        rank = CASE
+            WHEN task.status = 'READY'
+                AND task.rank < task.last_attempted_at - make_interval(secs => task.priority * %(aging)s::float8)
+            THEN task.enqueued_at - make_interval(secs => task.priority * %(aging)s::float8) ELSE task.rank
+        END
     WHERE task.id = ANY(ARRAY(SELECT unnest(%(ids)s::uuid[]))) AND (
         (task.status = 'READY' AND task.rate_key IS NOT NULL)
         OR (task.status = 'SCHEDULED' AND task.hold_while_retrying AND task.attempts > 0)
