@@ -119,11 +119,12 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
     function can move. retry_on: exceptions that are retried; None for all. give_up_on: exceptions that are not retried,
     even if retry_on has them. atomic: the function and its outcome are one transaction. allow_http: whether programs
     may submit the task over HTTP. schedule: when executors enqueue it without arguments; the schedule has the name
-    that rows contain. key: a name that at most one live task of the backend has. concurrency: how many tasks run at
-    once. rate: how many start in a time. on_conflict: what enqueue() does if a live task has the key: "keep" returns
-    that task's result, "replace" gives the waiting task the new arguments, time and priority, and "raise" raises
-    DuplicateKey. unique_for: seconds or a timedelta in which no second task gets the key, even after the first has
-    ended. debounce: the start waits until no call with the key has come for some time.
+    that rows contain. key: a name that at most one live task of the backend has. concurrency: how many tasks with the
+    same key run at once. rate: how many start in a period. on_conflict: what enqueue() does if a live task has the
+    unique key: "keep" returns that task's result, "replace" gives the waiting task the new arguments, options and
+    start, and "raise" raises DuplicateKey. unique_for: seconds or a timedelta from the first call. A second call with
+    unique_for inserts nothing during this time, even after the end of the task. debounce: each call moves the start of
+    the waiting task.
     """
 
     # Django 6.0's own fields have no defaults.

@@ -1,4 +1,4 @@
-"""Limits of tasks: how many run at once, how many start in a time, and how calls with one key become one task."""
+"""Limits by key: how many tasks run at once, and how many start in a period. Options for calls with one unique key."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ MAX_NAME_CHARACTERS = 300  # of `shared`, or of the task's name
 MAX_LIMIT = 1_000_000_000  # what the column can store
 MIN_SECONDS, MAX_SECONDS = 0.001, 366 * 86_400.0
 SEPARATOR = ":"  # between the name of a limit and a key
-AFTER_SEPARATOR = ";"  # all keys of a limit sort before its name with this
+AFTER_SEPARATOR = ";"  # the next character. All keys of a limit sort before its name with this character
 
 
 @dataclass(frozen=True, slots=True)
 class Concurrency:
     """
-    At most `limit` tasks with the same key run at once, over all executors.
+    At most `limit` tasks with the same key run at once, in all executors together.
 
-    key: a template over the names of the arguments ("account-{account_id}"), or a function that takes the arguments and
-    returns a text. Without a key, the limit counts all tasks of this type. shared: a name; tasks with the same name
-    and key count together. hold_while_retrying: a task that waits for a retry keeps its place, so that the tasks of a
-    key run strictly in order. adjustable: people may change the number while the site runs.
+    key: a template with names of arguments, such as "account-{account_id}", or a function that takes the arguments and
+    returns a text. Without a key, all tasks of the type count together. shared: a name. Tasks with the same name and
+    key count together, also those of other types. hold_while_retrying: a task also counts while it waits for a retry.
+    adjustable: whether people can change the number while the site runs.
     """
 
     limit: int
@@ -66,9 +66,10 @@ class Rate:
 @dataclass(frozen=True, slots=True)
 class Debounce:
     """
-    Each call with the key while its task waits replaces the arguments and starts it `wait` seconds later.
+    While the task with a unique key waits, each call with the key replaces the task and moves its start.
 
-    wait, max_wait: seconds or a timedelta. max_wait: the longest wait, counted from the first call; None for no end.
+    wait: the time from a call to the start, in seconds or a timedelta. max_wait: the longest time from the first call
+    to the start; None: each call moves the start.
     """
 
     wait: float | timedelta
@@ -84,7 +85,7 @@ class Debounce:
 
 
 def limit_problems(task: Any, parameters: Parameters) -> Iterator[str]:
-    """Yield the problems of a task's limits, which a type checker may not have checked."""
+    """Yield the problems of a task's limits and options of its unique key. A type checker may not have seen them."""
     if (concurrency := task.concurrency) is not None:
         if not isinstance(concurrency, Concurrency):
             yield f"concurrency must be a Concurrency, not {concurrency!r:.200}"
@@ -124,7 +125,7 @@ def _template_problems(option: str, template: str, parameters: Parameters) -> It
     for name in (re.split(r"[.[]", field)[0] for field in fields):  # "{order[customer]}" names the argument `order`
         if name not in known:
             names = ", ".join(known) or "none"
-            yield f"{option} {template!r:.200} names {name!r}, which is no argument of the task; it has {names}"
+            yield f"{option} {template!r:.200} names {name!r}, which is no argument. The task has: {names}"
 
 
 def has_fields(template: str) -> bool:
@@ -145,9 +146,9 @@ def _uniqueness_problems(task: Any) -> Iterator[str]:
             if debounce.max_wait is not None:
                 yield from _duration_problems("debounce: max_wait", debounce.max_wait)
             if task.run_after is not None:
-                yield "debounce decides when the task starts; run_after cannot be given as well"
+                yield "debounce decides when the task starts: remove run_after"
             if task.on_conflict == "raise":
-                yield "debounce replaces the waiting task; on_conflict='raise' cannot be given as well"
+                yield "debounce replaces the waiting task: remove on_conflict='raise'"
     if task.key is None and (task.on_conflict != "keep" or task.unique_for is not None or task.debounce is not None):
         yield "on_conflict, unique_for and debounce need a key: using(key=...)"
 
@@ -161,7 +162,7 @@ def _duration_problems(option: str, value: Any) -> Iterator[str]:
 
 def limit_columns(task: Any, parameters: Parameters, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Return the columns of a task with limits; empty without limits.
+    Return the columns of the limits of a task. Empty: the task has no limits.
 
     The arguments must fit the parameters. Raises InvalidArguments if a key cannot be made from them.
     """
@@ -180,7 +181,7 @@ def limit_columns(task: Any, parameters: Parameters, args: Sequence[Any], kwargs
 def key_of(
     limit: Concurrency | Rate, task: Any, parameters: Parameters, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> str:
-    """Return the name of a limit and the key of a call, as rows store them. Raises InvalidArguments."""
+    """Return the name of a limit and the key of a call, as one text for the row. Raises InvalidArguments."""
     return f"{limit.shared or task.task_type}{SEPARATOR}{_own_key(limit, task, parameters, args, kwargs)}"
 
 
@@ -197,15 +198,14 @@ def _own_key(
             bound.apply_defaults()
             key = limit.key.format(**bound.arguments)
     except Exception as error:  # the site's code, and values that a format does not fit
-        raise InvalidArguments(f"{task.name}(): no key of its limit can be made: {error!r:.200}") from error
+        raise InvalidArguments(f"{task.name}(): cannot make the key of its limit: {error!r:.200}") from error
     if not is_text(key, MAX_KEY_CHARACTERS):
-        raise InvalidArguments(
-            f"{task.name}(): the key of a limit must be 1 to {MAX_KEY_CHARACTERS} characters of text, not {key!r:.200}"
-        )
+        expected = f"a text of 1 to {MAX_KEY_CHARACTERS} characters"
+        raise InvalidArguments(f"{task.name}(): the key of its limit must be {expected}, not {key!r:.200}")
     return key
 
 
 def split_key(stored: str) -> tuple[str, str]:
-    """Return the name of a limit and the key, from what a row stores."""
+    """Return the name of a limit and the key. stored: the text in the row."""
     name, _, key = stored.partition(SEPARATOR)
     return name, key
