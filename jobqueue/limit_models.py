@@ -1,4 +1,4 @@
-"""The tables of limits. Any code may read them; only `jobqueue.engine` writes them."""
+"""The tables of limits by key and of unique keys. Any code may read them; only `jobqueue.engine` writes them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from jobqueue.records import LimitKind
 
 class Limit(models.Model):
     """
-    The number of a limit that people have changed.
+    A number of a limit by key that people have set.
 
-    key: as in the columns concurrency_key and rate_key of tasks; or the limit's name and a colon, for all its keys.
+    key: as in the columns concurrency_key and rate_key of tasks. A name with a colon at its end stands for all keys.
     """
 
     class Kind(models.TextChoices):
@@ -45,10 +45,11 @@ class Limit(models.Model):
 
 class AdmissionRequest(models.Model):
     """
-    A request to look whether BLOCKED tasks of a key may run now. Rows are only inserted, so that nobody waits.
+    A request that executors look at a key: its BLOCKED tasks may be allowed to run now.
 
-    kind: the limit to look at, or "predecessor": the task that another one waits for has ended, and `key` is the id of
-    the waiting one. due_at: when to look, for a rate the time when the next start is allowed.
+    Rows are only inserted and deleted, so that no transaction waits for another one. kind: "concurrency", "rate" or
+    "predecessor". For "predecessor", `key` is the id of the successor. due_at: when to look at it. For a rate, this
+    is the time of the next allowed start.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -71,9 +72,9 @@ class AdmissionRequest(models.Model):
 
 class RateStart(models.Model):
     """
-    An earlier start of a task that a rate counts. The row of the task has the time of its last start only.
+    A start that a rate counts and that no row of a task has: the task has started again, or was deleted.
 
-    expires_at: when the rate no longer counts it.
+    expires_at: when the rate no longer counts the start.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -95,7 +96,11 @@ class RateStart(models.Model):
 
 
 class KeyReservation(models.Model):
-    """A key that only one task may have until a time, even if that task ends earlier (unique_for)."""
+    """
+    A unique key that unique_for keeps taken until expires_at, even if the task ends earlier.
+
+    task_id: the task that enqueue() returns until then.
+    """
 
     id = models.BigAutoField(primary_key=True)
     backend = models.CharField(max_length=64)

@@ -44,11 +44,11 @@ class PoolName(StrEnum):
 
 
 class LimitKind(StrEnum):
-    """What may keep a task BLOCKED."""
+    """What a BLOCKED task waits for."""
 
     CONCURRENCY = "concurrency"
     RATE = "rate"
-    PREDECESSOR = "predecessor"  # a running task with the same key, after which it starts
+    PREDECESSOR = "predecessor"  # the end of a task with the same unique key
 
 
 class NewTask(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -59,10 +59,10 @@ class NewTask(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     key: unique among live tasks of the backend. idempotency_key: unique among all its tasks until they are pruned;
     only enqueue_once() uses it. idempotency_digest: of the request with that key.
     concurrency_key, rate_key: of limits.key_of(). rate_limit starts are allowed in rate_seconds.
-    predecessor_id: the running task with the same key, after which this one starts.
-    on_conflict: what to do with a task whose key is taken: "keep" the holder, "replace" it, or "raise" DuplicateKey.
-    unique_for_seconds: how long no other task may take the key, even after this one has ended.
-    max_wait_seconds: for "replace" with wake_after_seconds, the latest start, counted from the first call.
+    predecessor_id: the task with the same unique key after whose end this one starts.
+    on_conflict: if the unique key is taken, "keep" its task, "replace" that task, or "raise" DuplicateKey.
+    unique_for_seconds: how long other rows with unique_for_seconds cannot take the key, also after the end of this one.
+    max_wait_seconds: for "replace" with wake_after_seconds, the longest time from the first call to the start.
     """
 
     id: UUID
@@ -150,7 +150,7 @@ class ClaimedTask(Struct, frozen=True, gc=False):
 
     @property
     def may_unblock(self) -> bool:
-        """Whether other tasks may wait for its end: those with the same limit or the same key."""
+        """Whether other tasks may wait for its end: those with the same key of a limit, or its successor."""
         return self.is_limited or self.key is not None
 
 
@@ -218,7 +218,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     return_value, error, inner_state, metadata: JSON text; None leaves the column unchanged.
     cause: the fingerprint of the error, which groups failures.
     decided: the state that the engine chose after it read the row and its messages.
-    may_unblock: as of the ClaimedTask. The commit then requests to look at the limits of the task.
+    may_unblock: as of the ClaimedTask. The commit then inserts admission requests.
     """
 
     task_id: UUID
@@ -337,9 +337,9 @@ class PendingWork(Struct, frozen=True):
     The work that maintenance may find. The portable engine searches for the next wake_at and the next tick only.
 
     next_wake_seconds: until the next wake_at, or None. next_tick_seconds: until the next tick of a schedule is due, or
-    None. next_admission_seconds: until the next look at a limit, or None. has_waiting_tick: a tick waits for a task of
-    its schedule. has_running: RUNNING tasks, perhaps of a lost executor. has_messages: unread messages, perhaps of
-    SUSPENDED tasks. has_command: for this executor. has_isolated: READY tasks that must run alone.
+    None. next_admission_seconds: until the next admission request is due, or None. has_waiting_tick: a tick waits for a
+    task of its schedule. has_running: RUNNING tasks, perhaps of a lost executor. has_messages: unread messages, perhaps
+    of SUSPENDED tasks. has_command: for this executor. has_isolated: READY tasks that must run alone.
     """
 
     next_wake_seconds: float | None
@@ -457,8 +457,10 @@ class FiredSchedules:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
     """
-    What was admitted. queues: those with new READY tasks, and how many. looked_at: keys it has looked at. looks_again:
-    whether there is more to look at, now or later.
+    What admit() has done.
+
+    queues: those of the admitted tasks, and how many tasks. looked_at: the number of keys that it has looked at.
+    looks_again: whether it has left or inserted requests.
     """
 
     queues: Mapping[str, int] = field(default_factory=dict)

@@ -66,7 +66,7 @@ def test_call_without_a_valid_key_is_refused(source: Any, message: str) -> None:
         ({"concurrency": 5}, "concurrency must be a Concurrency, not 5"),
         ({"concurrency": Concurrency(0)}, "limit must be a whole number from 1 to 1,000,000,000, not 0"),
         ({"concurrency": Concurrency(True)}, "limit must be a whole number"),
-        ({"concurrency": Concurrency(1, key="{customer}")}, "names 'customer', .* The task has: order_id, shop, priority"),
+        ({"concurrency": Concurrency(1, key="{customer}")}, "'customer', .* The task has: order_id, shop, priority"),
         ({"concurrency": Concurrency(1, key="{customer[id]}")}, "names 'customer', which is no argument"),
         ({"concurrency": Concurrency(1, key="{}")}, "names '', which is no argument"),
         ({"concurrency": Concurrency(1, key="{order_id")}, "is not a valid template"),
