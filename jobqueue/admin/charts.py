@@ -7,17 +7,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from django.http import HttpRequest
 from django.utils.dates import WEEKDAYS_ABBR
 from django.utils.formats import time_format
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
-from jobqueue.inspect.formatting import duration, local
-from jobqueue.inspect.periods import Point, Timeline
+from jobqueue.inspect.formatting import Text, duration, local
+from jobqueue.inspect.periods import Point, Range, Timeline
 
 STEP, BAR, HEIGHT = 10, 8, 100  # of the drawing; the page stretches it
 LABELS = 5  # below a chart
 FASTEST_SECONDS = 0.001  # the lower edge of a chart of times
 DAY_SECONDS = 86_400
+RANGES: dict[Range, Text] = {
+    Range.HOUR: gettext_lazy("Hour"),
+    Range.DAY: gettext_lazy("Day"),
+    Range.WEEK: gettext_lazy("Week"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,25 @@ class Chart:
         """The path of the horizontal lines."""
         distance = HEIGHT / (len(self.scale) - 1)
         return "".join(f"M0 {place * distance:g}H{self.width}" for place in range(len(self.scale)))
+
+
+def charts_of(timeline: Timeline) -> list[Chart]:
+    return [finished_chart(timeline), wait_chart(timeline)]
+
+
+def range_of(request: HttpRequest) -> Range:
+    chosen = request.GET.get("range", "")
+    return Range(chosen) if chosen in {*Range} else Range.HOUR
+
+
+def ranges(request: HttpRequest, chosen: Range) -> list[tuple[Text, str, bool]]:
+    """Return the words and the address of each range, and whether it is chosen."""
+    found = []
+    for one, label in RANGES.items():
+        query = request.GET.copy()
+        query["range"] = one
+        found.append((label, f"?{query.urlencode()}", one is chosen))
+    return found
 
 
 def finished_chart(timeline: Timeline) -> Chart:

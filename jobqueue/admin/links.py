@@ -24,7 +24,7 @@ class Pages:
         args = [] if rows.pk is None else [rows.pk]
         return self.page(rows.model, rows.page or ("changelist" if rows.pk is None else "change"), *args, **rows.query)
 
-    def page(self, model: str, name: str, *args: object, **query: object) -> str:
+    def page(self, model: str, name: str, /, *args: object, **query: object) -> str:
         if not self.may_view(model):
             return ""
         site = getattr(self.request, "current_app", None)

@@ -8,18 +8,16 @@ from typing import Any
 from django.core.checks import CheckMessage
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from jobqueue import api
-from jobqueue.admin.charts import Chart, finished_chart, wait_chart
+from jobqueue.admin.charts import charts_of, range_of, ranges
 from jobqueue.admin.failures import read_causes
 from jobqueue.admin.links import Pages
 from jobqueue.engine import engine_for
 from jobqueue.engine.clock import now_plus
 from jobqueue.inspect.findings import problems
-from jobqueue.inspect.formatting import Text
 from jobqueue.inspect.links import Rows
-from jobqueue.inspect.periods import Range, TaskCounts, Timeline, read_task_counts, read_timeline, slowest
+from jobqueue.inspect.periods import TaskCounts, read_task_counts, read_timeline, slowest
 from jobqueue.inspect.queries import Count, count, of_status
 from jobqueue.inspect.stats import BackendStats, ExecutorState, ExecutorStats, read_stats
 from jobqueue.metrics import Scope
@@ -29,11 +27,6 @@ TASKS_SHOWN = 5
 CAUSES_SHOWN = 5
 EXECUTORS_SHOWN = 10
 DAY_SECONDS = 86_400.0
-RANGES: dict[Range, Text] = {
-    Range.HOUR: gettext_lazy("Hour"),
-    Range.DAY: gettext_lazy("Day"),
-    Range.WEEK: gettext_lazy("Week"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +74,7 @@ def read_overview(request: HttpRequest) -> dict[str, Any]:
         context |= {
             "figures": figures(stats, count_failed(engine), pages),
             "ranges": ranges(request, range_),
-            "charts": charts(timeline),
+            "charts": charts_of(timeline),
             "frequent": [named(one, pages) for one in counts[:TASKS_SHOWN]],
             "all_causes": pages.page("task", "failures"),
             **read_causes(engine, pages, CAUSES_SHOWN),
@@ -127,27 +120,8 @@ def figures(stats: BackendStats, failed: Count, pages: Pages) -> list[Figure]:
     ]
 
 
-def range_of(request: HttpRequest) -> Range:
-    chosen = request.GET.get("range", "")
-    return Range(chosen) if chosen in {*Range} else Range.HOUR
-
-
-def ranges(request: HttpRequest, chosen: Range) -> list[tuple[Text, str, bool]]:
-    """Return the words and the address of each range, and whether it is chosen."""
-    found = []
-    for one, label in RANGES.items():
-        query = request.GET.copy()
-        query["range"] = one
-        found.append((label, f"?{query.urlencode()}", one is chosen))
-    return found
-
-
-def charts(timeline: Timeline) -> list[Chart]:
-    return [finished_chart(timeline), wait_chart(timeline)]
-
-
 def named(counts: TaskCounts, pages: Pages) -> tuple[TaskCounts, str]:
-    return counts, pages.address(Rows("task", {"task": counts.name}))
+    return counts, pages.address(Rows("task", {"name": counts.name}, page="summary"))
 
 
 def executor_address(executor: ExecutorStats, pages: Pages) -> str:

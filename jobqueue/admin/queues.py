@@ -13,11 +13,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from jobqueue import api
-from jobqueue.admin.base import PauseFields, ReadOnlyAdmin, permission
+from jobqueue.admin.base import PauseFields, permission
+from jobqueue.admin.summaries import SummaryPage
 from jobqueue.api.queues import MAX_RUNNING_LIMIT
 from jobqueue.engine import engine_for
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.stats import read_stats
+from jobqueue.metrics import Scope
 
 
 # Each form asks about a change, performs it for a queue (or raises ValueError), and describes it for the history.
@@ -63,7 +65,8 @@ FORMS: dict[str, type[PauseForm | LimitForm | ResumeForm]] = {
 }
 
 
-class QueueAdmin(ReadOnlyAdmin):
+class QueueAdmin(SummaryPage):
+    scope = Scope.QUEUE
     actions = None
     fields = ("name", "backend", "paused_at", "paused_by", "pause_reason", "resume_at", "max_running")
     readonly_fields = fields

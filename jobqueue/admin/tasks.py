@@ -30,6 +30,7 @@ from jobqueue.admin.filters import (
     StatusFilter,
     TaskFilter,
 )
+from jobqueue.admin.summaries import SummaryPage
 from jobqueue.admin.task_list import TaskChangeList, read_rows
 from jobqueue.admin.task_page import TaskPage, level_of
 from jobqueue.inspect import audit_log
@@ -49,6 +50,7 @@ from jobqueue.inspect.bulk import (
 from jobqueue.inspect.formatting import attempts_text, headline, short_type, when
 from jobqueue.inspect.queries import Count
 from jobqueue.inspect.selection import to_uuid
+from jobqueue.metrics import Scope
 from jobqueue.models import Task
 from jobqueue.templatetags.jobqueue_admin import badge, breakable, moment
 
@@ -65,7 +67,8 @@ class RateForm(forms.Form):
     )
 
 
-class TaskAdmin(FailuresPage, TaskPage):
+class TaskAdmin(FailuresPage, SummaryPage, TaskPage):
+    scope = Scope.TASK
     list_display = ("state", "name", "queue_name", "priority", "tries", "time", "error")
     list_display_links = ("name",)
     list_filter = (

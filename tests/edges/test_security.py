@@ -158,7 +158,7 @@ REQUESTS = {
 }
 # Pages that only show, the preview of a form, and pages of Django's own. Of these, only those that create and
 # delete schedules write.
-SHOWN = ("changelist", "add", "history", "delete", "change", "preview", "failures")
+SHOWN = ("changelist", "add", "history", "delete", "change", "preview", "failures", "summary")
 
 
 def test_every_action_of_the_admin_is_tried() -> None:

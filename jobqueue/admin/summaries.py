@@ -1,0 +1,92 @@
+"""The pages of one task type and of one queue: charts, times, and the last failures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern, path
+
+from jobqueue import api
+from jobqueue.admin.base import ReadOnlyAdmin
+from jobqueue.admin.charts import charts_of, range_of, ranges, words
+from jobqueue.admin.links import Pages
+from jobqueue.admin.task_list import read_rows
+from jobqueue.engine import engine_for
+from jobqueue.engine.engine import Engine
+from jobqueue.inspect.formatting import headline
+from jobqueue.inspect.links import Rows
+from jobqueue.inspect.periods import Counts, read_timeline
+from jobqueue.inspect.queries import TaskFilter, newest, of_status
+from jobqueue.metrics import Scope
+from jobqueue.models import Task
+from jobqueue.records import LIVE, Status
+
+FAILURES_SHOWN = 10
+SHARES = (0.5, 0.95, 0.99)
+COLUMN = {Scope.TASK: "task", Scope.QUEUE: "queue"}  # the filter of the task list
+
+
+class SummaryPage(ReadOnlyAdmin):
+    """A page for one name: of a queue, or of a task type."""
+
+    scope: Scope
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.summary_view)
+        return [path("summary/", view, name=f"jobqueue_{self.opts.model_name}_summary"), *super().get_urls()]
+
+    def summary_view(self, request: HttpRequest) -> HttpResponse:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        chosen = request.GET.get("backend", "")
+        backend = chosen if chosen in api.aliases() else next(iter(api.aliases()), "")
+        name = request.GET.get("name", "").replace("\0", "")[:500]
+        request.current_app = self.admin_site.name
+        context = {} if not backend else read_summary(request, Pages(request, backend), self.scope, name)
+        return self.page(request, "summary", title=name, scope=self.scope, backend=backend, **context)
+
+
+def read_summary(request: HttpRequest, pages: Pages, scope: Scope, name: str) -> dict[str, Any]:
+    engine = engine_for(pages.backend)
+    chosen = range_of(request)
+    timeline = read_timeline(engine, chosen, scope, name)
+    total = timeline.total
+    query = {COLUMN[scope]: name}
+    return {
+        "now": engine.now(),
+        "ranges": ranges(request, chosen),
+        "charts": charts_of(timeline),
+        "total": total,
+        "rate": None if total.failure_rate is None else f"{100 * total.failure_rate:.1f} %",
+        "times": times_of(total),
+        "tasks": pages.address(Rows("task", query)),
+        "by_status": [
+            (status, pages.address(Rows("task", {**query, "status": status}))) for status in (*LIVE, Status.FAILED)
+        ],
+        "may_view_task": pages.may_view("task"),
+        "failures": last_failures(engine, pages, scope, name) if pages.may_view("task") else [],
+    }
+
+
+def times_of(total: Counts) -> list[tuple[str, list[str]]]:
+    """Return mean and percentiles in words, of the wait and of the run."""
+    return [
+        ("wait", [words(total.mean_wait), *(words(total.wait(share)) for share in SHARES)]),
+        ("run", [words(total.mean_run), *(words(total.run(share)) for share in SHARES)]),
+    ]
+
+
+def last_failures(engine: Engine, pages: Pages, scope: Scope, name: str) -> list[tuple[Task, str, str]]:
+    """Return the tasks that failed last, each with its error and its address; of a queue, among the newest CAP."""
+    if scope is Scope.TASK:  # an index has these
+        rows = of_status(engine, Status.FAILED).filter(task_type=name).order_by("-finished_at")
+        keys = list(rows.values_list("pk", flat=True)[:FAILURES_SHOWN])
+    else:
+        of_queue = TaskFilter(queues=(name,))
+        keys = [pk for _at, pk in newest(engine, Status.FAILED, of_queue, None, FAILURES_SHOWN)]
+    return [
+        (row, headline(row.error_class, row.error_message), pages.address(Rows("task", pk=row.pk)))  # type: ignore[attr-defined]
+        for row in read_rows(engine.tasks.all(), keys)
+    ]
