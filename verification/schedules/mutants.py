@@ -116,6 +116,20 @@ class MakesUpForAll(Engine):
                 return super()._account_for(rows, now, **options)
 
 
+class CountsTickTwice(Engine):
+    """Counts the tick after a range of missed ticks in the range, and plans it, too."""
+
+    class schedules_class(Schedules):
+        def _account_for(self, rows: Sequence[Schedule], now: datetime, **options: Any) -> FiredSchedules:
+            def counted(*arguments: Any) -> tuple[tuple[Skipped, ...], datetime | None]:
+                ranges, tick = right_counted(*arguments)
+                return tuple(replace(each, last_at=tick or now, count=each.count + 1) for each in ranges), tick
+
+            right_counted = vars(planning)["_counted"]
+            with patch.object(planning, "_counted", counted):
+                return super()._account_for(rows, now, **options)
+
+
 @dataclass(frozen=True, slots=True)
 class ScheduleMutant:
     """A broken engine, and how the report of it starts."""
@@ -137,4 +151,5 @@ MUTANTS: Final = (
     ScheduleMutant(ExtendsAnyRecord, ONCE),
     ScheduleMutant(IgnoresSkippedHours, IN_TIME, seed=2),
     ScheduleMutant(MakesUpForAll, MAY_RUN),
+    ScheduleMutant(CountsTickTwice, ONCE),
 )
