@@ -222,7 +222,7 @@ def _scheduled(task: Task, around: Surroundings) -> Iterator[str]:
         yield text
     if is_due and not around.alive:
         yield _("No executor is running.")
-    if task.keeps_slot and around.limit is not None:
+    if task.still_counts and around.limit is not None:
         yield _("It keeps its place in the limit of %(key)s.")
 
 

@@ -41,7 +41,7 @@ TASK_INDEXES = [
         "task_concurrency",
         "backend",
         "concurrency_key",
-        "keeps_slot",
+        "still_counts",
         "status",
         "rank",
         "id",
@@ -54,7 +54,8 @@ TASK_INDEXES = [
         condition=Q(rate_key__isnull=False)
         & (
             Q(status="READY")
-            | Q(status="BLOCKED", predecessor_id__isnull=True) & (Q(concurrency_key__isnull=True) | Q(keeps_slot=True))
+            | Q(status="BLOCKED", predecessor_id__isnull=True)
+            & (Q(concurrency_key__isnull=True) | Q(still_counts=True))
         ),
     ),
     index("task_rate_start", "backend", "rate_key", "last_attempted_at", rate_key__isnull=False),
@@ -261,7 +262,7 @@ class Migration(migrations.Migration):
                     "hold_while_retrying",
                     models.BooleanField(db_default=False, default=False, verbose_name="hold while retrying"),
                 ),
-                ("keeps_slot", models.BooleanField(db_default=False, default=False, verbose_name="keeps its slot")),
+                ("still_counts", models.BooleanField(db_default=False, default=False, verbose_name="still counts")),
                 ("rate_key", models.CharField(max_length=560, null=True, verbose_name="rate key")),
                 ("rate_limit", models.IntegerField(null=True, verbose_name="rate limit")),
                 ("rate_seconds", models.FloatField(null=True, verbose_name="rate in seconds")),

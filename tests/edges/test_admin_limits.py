@@ -248,7 +248,7 @@ class TestTaskPage:
         waiting(status="RUNNING", backend=backend)
         rated(status="READY", rate_limit=1, backend=backend)
         first, *_ = waiting(backend=backend, **both)
-        second, *_ = waiting("tests.imports:account-7", keeps_slot=True, backend=backend, **both)
+        second, *_ = waiting("tests.imports:account-7", still_counts=True, backend=backend, **both)
         assert "Blocked: account-42 already runs 1 of 1." in shown(first)
         assert "Blocked: 1 a minute of api-7 are used." in shown(second)
 

@@ -38,7 +38,7 @@ def claim_admitted(bench: Bench) -> list[ClaimedTask]:
 
 
 class TestConcurrency:
-    def test_limited_task_is_blocked_until_it_keeps_slot(self, bench: Bench) -> None:
+    def test_limited_task_is_blocked_until_it_is_admitted(self, bench: Bench) -> None:
         pk = limited(bench)
 
         assert bench.status(pk) == Status.BLOCKED
@@ -59,7 +59,7 @@ class TestConcurrency:
         assert admitted(bench) == 2
         assert statuses(bench, *ids) == ["READY", "READY", "BLOCKED"]
 
-    def test_best_rank_keeps_slot_first(self, bench: Bench) -> None:
+    def test_best_rank_is_admitted_first(self, bench: Bench) -> None:
         low, high = limited(bench, priority=-10), limited(bench, priority=10)
 
         bench.engine.admit()
@@ -88,7 +88,7 @@ class TestConcurrency:
         assert admitted(bench) == 1
         assert bench.status(second) == Status.READY
 
-    def test_task_that_waits_for_a_retry_frees_its_place(self, bench: Bench) -> None:
+    def test_task_that_waits_for_a_retry_does_not_count(self, bench: Bench) -> None:
         _, second = limited(bench), limited(bench)
         (claimed,) = claim_admitted(bench)
 
@@ -97,7 +97,7 @@ class TestConcurrency:
 
         assert bench.status(second) == Status.READY
 
-    def test_retry_waits_for_a_place_again(self, bench: Bench) -> None:
+    def test_due_retry_is_blocked_while_another_task_counts(self, bench: Bench) -> None:
         first, second = limited(bench), limited(bench)
         (claimed,) = claim_admitted(bench)
         bench.commit(outcome(claimed, Status.SCHEDULED, attempts=1, error=ERROR, wake_after_seconds=0.0))
@@ -108,7 +108,7 @@ class TestConcurrency:
 
         assert statuses(bench, first, second) == ["BLOCKED", "READY"]
 
-    def test_hold_while_retrying_keeps_the_place(self, bench: Bench) -> None:
+    def test_task_that_holds_while_retrying_still_counts(self, bench: Bench) -> None:
         first = limited(bench, hold_while_retrying=True)
         second = limited(bench, hold_while_retrying=True)
         (claimed,) = claim_admitted(bench)
@@ -120,14 +120,14 @@ class TestConcurrency:
 
         assert statuses(bench, first, second) == ["READY", "BLOCKED"]
 
-    def test_released_task_keeps_its_place(self, bench: Bench) -> None:
+    def test_released_task_still_counts(self, bench: Bench) -> None:
         first, second = limited(bench), limited(bench)
         bench.engine.release(claim_admitted(bench))
         bench.engine.admit()
 
         assert statuses(bench, first, second) == ["READY", "BLOCKED"]
 
-    def test_rescued_task_keeps_its_place(self, bench: Bench) -> None:
+    def test_rescued_task_still_counts(self, bench: Bench) -> None:
         bench.beat()
         first, second = limited(bench), limited(bench)
         claim_admitted(bench)
@@ -137,7 +137,7 @@ class TestConcurrency:
         bench.engine.admit()
         assert statuses(bench, first, second) == ["READY", "BLOCKED"]
 
-    def test_task_that_lost_too_many_executors_frees_its_place(self, bench: Bench) -> None:
+    def test_task_that_lost_too_many_executors_does_not_count(self, bench: Bench) -> None:
         bench = bench.with_options(max_executor_losses=1)
         bench.beat()
         first, second = limited(bench), limited(bench)
@@ -148,7 +148,7 @@ class TestConcurrency:
 
         assert statuses(bench, first, second) == ["FAILED", "READY"]
 
-    def test_cancel_of_an_admitted_task_frees_its_place(self, bench: Bench) -> None:
+    def test_cancelled_task_does_not_count(self, bench: Bench) -> None:
         first, second = limited(bench), limited(bench)
         bench.engine.admit()
 
@@ -186,7 +186,7 @@ class TestConcurrency:
         bench.engine.admit()
         assert statuses(bench, first, second) == ["READY", "BLOCKED"]
 
-    def test_suspended_actor_frees_its_place_and_waits_for_it_again(self, bench: Bench) -> None:
+    def test_suspended_actor_does_not_count_and_is_blocked_when_it_wakes(self, bench: Bench) -> None:
         first, second = limited(bench), limited(bench)
         (claimed,) = claim_admitted(bench)
         bench.commit(outcome(claimed, Status.SUSPENDED, has_succeeded=True))
@@ -198,7 +198,7 @@ class TestConcurrency:
         bench.engine.admit()
         assert statuses(bench, first, second) == ["BLOCKED", "READY"]
 
-    def test_actor_that_runs_again_keeps_its_place(self, bench: Bench) -> None:
+    def test_actor_that_runs_again_still_counts(self, bench: Bench) -> None:
         first, second = limited(bench), limited(bench)
         (claimed,) = claim_admitted(bench)
 
@@ -239,7 +239,7 @@ class TestConcurrency:
         bench.commit(outcome(claimed[1]), outcome(claimed[2]))
         assert admitted(bench) == 1
 
-    def test_other_backend_has_its_own_places(self, bench: Bench) -> None:
+    def test_tasks_of_another_backend_do_not_count(self, bench: Bench) -> None:
         other = Bench(type(bench.engine)("other", bench.engine.options))
         limited(bench)
         limited(other)
@@ -433,7 +433,7 @@ class TestRate:
         bench.engine.admit()
 
         assert statuses(bench, first, second, third) == ["READY", "BLOCKED", "BLOCKED"]
-        assert [bench.row(pk).keeps_slot for pk in (first, second, third)] == [False, True, False]
+        assert [bench.row(pk).still_counts for pk in (first, second, third)] == [False, True, False]
 
 
 class TestReplace:
@@ -460,7 +460,7 @@ class TestReplace:
 
         assert statuses(bench, first, pk) == ["READY", "BLOCKED"]
 
-    def test_running_task_is_followed_by_the_new_one(self, bench: Bench) -> None:
+    def test_running_task_gets_a_successor(self, bench: Bench) -> None:
         running = bench.running(key="digest")
 
         answer = self.replace(bench, args="[2]")
@@ -472,7 +472,7 @@ class TestReplace:
         assert admitted(bench) == 1
         assert bench.claim_ids() == [answer.id]
 
-    def test_task_behind_a_running_one_is_replaced_in_its_turn(self, bench: Bench) -> None:
+    def test_successor_is_replaced_by_a_later_call(self, bench: Bench) -> None:
         bench.running(key="digest")
         first = self.replace(bench, args="[2]")
 
@@ -482,77 +482,77 @@ class TestReplace:
         assert bench.row(first.id).args == [3]
         assert bench.status(first.id) == Status.BLOCKED
 
-    def test_follower_waits_for_the_retries_of_the_running_task(self, bench: Bench) -> None:
+    def test_successor_waits_for_the_retries_of_the_running_task(self, bench: Bench) -> None:
         running = bench.running(key="digest")
-        follower = self.replace(bench)
+        successor = self.replace(bench)
 
         bench.commit(outcome(running, Status.SCHEDULED, attempts=1, error=ERROR, wake_after_seconds=60.0))
         bench.engine.admit()
 
-        assert bench.status(follower.id) == Status.BLOCKED
+        assert bench.status(successor.id) == Status.BLOCKED
 
-    def test_cancelled_follower_gives_the_key_back(self, bench: Bench) -> None:
+    def test_cancelled_successor_gives_the_key_back(self, bench: Bench) -> None:
         running = bench.running(key="digest")
-        follower = self.replace(bench)
-        bench.engine.cancel([follower.id])
+        successor = self.replace(bench)
+        bench.engine.cancel([successor.id])
 
         (answer,) = bench.engine.enqueue([new(key="digest")])
 
         assert (answer.id, answer.created) == (running.id, False)
 
-    def test_follower_starts_after_its_predecessor_was_cancelled(self, bench: Bench) -> None:
+    def test_successor_starts_after_its_predecessor_was_cancelled(self, bench: Bench) -> None:
         running = bench.running(key="digest")
-        follower = self.replace(bench)
+        successor = self.replace(bench)
         bench.engine.cancel([running.id])
         bench.commit(outcome(running, Status.CANCELLED))
 
         assert admitted(bench) == 1
-        assert bench.status(follower.id) == Status.READY
+        assert bench.status(successor.id) == Status.READY
 
-    def test_follower_starts_after_its_predecessor_lost_its_executor(self, bench: Bench) -> None:
+    def test_successor_starts_after_its_predecessor_lost_its_executor(self, bench: Bench) -> None:
         bench = bench.with_options(max_executor_losses=1)
         running = bench.running(key="digest")
-        follower = self.replace(bench)
+        successor = self.replace(bench)
         bench.time_passes(100)
         bench.engine.rescue()
         bench.engine.admit()
 
-        assert statuses(bench, running.id, follower.id) == ["FAILED", "READY"]
+        assert statuses(bench, running.id, successor.id) == ["FAILED", "READY"]
 
-    def test_follower_with_a_limit_waits_for_it_as_well(self, bench: Bench) -> None:
+    def test_successor_with_a_limit_waits_for_it_as_well(self, bench: Bench) -> None:
         limited(bench)
         running = bench.running(key="digest")
-        follower = self.replace(bench, concurrency_key="imports:anna", concurrency_limit=1)
+        successor = self.replace(bench, concurrency_key="imports:anna", concurrency_limit=1)
         bench.engine.admit()
         bench.commit(outcome(running))
         bench.engine.admit()
 
-        assert bench.status(follower.id) == Status.BLOCKED
+        assert bench.status(successor.id) == Status.BLOCKED
 
-    def test_later_follower_is_scheduled_and_still_waits(self, bench: Bench) -> None:
+    def test_later_successor_is_scheduled_and_still_waits(self, bench: Bench) -> None:
         running = bench.running(key="digest")
-        follower = self.replace(bench, wake_after_seconds=30.0)
+        successor = self.replace(bench, wake_after_seconds=30.0)
         bench.time_passes(60)
         bench.beat()
         bench.engine.wake_due()
         bench.engine.admit()
-        assert bench.status(follower.id) == Status.BLOCKED
+        assert bench.status(successor.id) == Status.BLOCKED
 
         bench.commit(outcome(running))
         bench.engine.admit()
-        assert bench.status(follower.id) == Status.READY
+        assert bench.status(successor.id) == Status.READY
 
     def test_free_key_is_simply_taken(self, bench: Bench) -> None:
         assert self.replace(bench).created
 
     def test_requeued_predecessor_waits_for_its_key(self, bench: Bench) -> None:
         running = bench.running(key="digest")
-        follower = self.replace(bench)
+        successor = self.replace(bench)
         bench.commit(outcome(running, Status.FAILED, attempts=1, error=ERROR))
 
         assert bench.engine.requeue([running.id]).key_taken == 1
         bench.commit(outcome(bench.claim()[0]) if bench.engine.admit().queues else outcome(running))
-        assert bench.status(follower.id) == Status.SUCCESSFUL
+        assert bench.status(successor.id) == Status.SUCCESSFUL
         assert bench.engine.requeue([running.id]).requeued == 1
         assert bench.status(running.id) == Status.READY
 

@@ -297,7 +297,7 @@ class TestLimits:
         assert 0 < max(seen, max_running[0]) <= self.LIMIT
 
     def test_claim_skips_limited_queue_during_other_claim(self, bench: Bench) -> None:
-        """Two claims that count at once would each find three free places."""
+        """Two claims that count at once would each take three tasks."""
         other = Bench(bench.engine)
         bench.engine.enqueue([new(queue_name="a") for _ in range(5)])
         wanted = bench.add(queue_name="b")

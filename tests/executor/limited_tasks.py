@@ -37,7 +37,7 @@ def start_at_a_rate(gate: str) -> None:
 
 
 class WaitsInTurn(Actor, concurrency=ONE):
-    """Suspends once, without its place, and ends when it is woken."""
+    """Suspends once, and does not count in this time. Ends when it is woken."""
 
     def poll(self, context: PollContext[Any], gate: str, who: str) -> Any:
         gates[gate].arrive(who)

@@ -100,7 +100,7 @@ def test_starts_keep_to_the_rate(burst: Burst, backend: str) -> None:
 
 
 @on_both_databases
-def test_actor_frees_its_place_while_it_is_suspended(start: Start, backend: str) -> None:
+def test_actor_does_not_count_while_it_is_suspended(start: Start, backend: str) -> None:
     actor = limited_tasks.WaitsInTurn.using(backend=backend)
     first, second = actor.enqueue("gate", "first"), actor.enqueue("gate", "second")
     start(backend=backend)
@@ -174,7 +174,7 @@ def test_task_that_sql_has_made_does_not_run_without_its_limit(start: Start, mon
 
 
 @on_both_databases
-def test_place_of_a_lost_executor_is_free_after_the_rescue(start: Start, backend: str) -> None:
+def test_rescued_task_runs_before_the_next_of_its_key(start: Start, backend: str) -> None:
     first = limited_tasks.wait_alone.using(backend=backend).enqueue("gate", "first")
     second = limited_tasks.wait_alone.using(backend=backend).enqueue("gate", "second")
     engine = engine_for(backend)
@@ -197,7 +197,7 @@ def test_place_of_a_lost_executor_is_free_after_the_rescue(start: Start, backend
 
 
 @on_both_databases
-def test_retries_that_hold_their_place_keep_the_order(burst: Burst, backend: str) -> None:
+def test_retries_that_still_count_keep_the_order(burst: Burst, backend: str) -> None:
     limited_tasks.fail_twice.using(backend=backend).enqueue_many([(("gate", name), {}) for name in ("a", "b")])
 
     burst(backend=backend, threads=4)
@@ -231,7 +231,7 @@ def expire(result: Any) -> None:
 
 
 @on_both_databases
-def test_cancelled_task_leaves_its_place_to_the_next(start: Start, backend: str) -> None:
+def test_next_task_starts_after_a_cancelled_one(start: Start, backend: str) -> None:
     limited = limited_tasks.wait_alone.using(backend=backend)
     first, second, third = (limited.enqueue("gate", number) for number in range(3))
     start(backend=backend)
@@ -280,7 +280,7 @@ def test_task_of_a_paused_queue_starts_after_it_is_resumed(start: Start, backend
 
 
 @on_both_databases
-def test_requeued_task_waits_for_its_place(start: Start, backend: str) -> None:
+def test_requeued_task_is_blocked_first(start: Start, backend: str) -> None:
     limited = limited_tasks.wait_alone.using(backend=backend)
     again = limited.enqueue("gate", "again")
     cancel(again)

@@ -47,15 +47,15 @@ MAY_WAIT_WITH_KEY = (
 COUNTED = """
     SELECT concurrency_key, count(*) FROM jobqueue_task
     WHERE backend = %s AND concurrency_key IS NOT NULL AND finished_at IS NULL
-        AND (status IN ('READY', 'RUNNING') OR keeps_slot)
+        AND (status IN ('READY', 'RUNNING') OR still_counts)
     GROUP BY concurrency_key
 """
-FOLLOWERS = """
-    SELECT follower.id FROM jobqueue_task AS follower JOIN jobqueue_task AS first ON first.successor_id = follower.id
-    WHERE follower.backend = %s AND first.finished_at IS NULL AND follower.status IN ('READY', 'RUNNING')
+SUCCESSORS = """
+    SELECT successor.id FROM jobqueue_task AS successor JOIN jobqueue_task AS first ON first.successor_id = successor.id
+    WHERE successor.backend = %s AND first.finished_at IS NULL AND successor.status IN ('READY', 'RUNNING')
 """
 LIMITED = """
-    SELECT id, status, concurrency_key, concurrency_limit, rate_key, rate_limit, keeps_slot, predecessor_id, key,
+    SELECT id, status, concurrency_key, concurrency_limit, rate_key, rate_limit, still_counts, predecessor_id, key,
         last_attempted_at > clock_timestamp() - rate_seconds * interval '1 second'
     FROM jobqueue_task WHERE backend = %s AND finished_at IS NULL ORDER BY rank, id
 """
@@ -68,14 +68,14 @@ class LimitedRow(NamedTuple):
     concurrency_limit: int | None
     rate_key: str | None
     rate_limit: int | None
-    keeps_slot: bool
+    still_counts: bool
     predecessor_id: UUID | None
     key: str | None
     has_started: bool | None
 
     @property
     def counts(self) -> bool:
-        return self.keeps_slot or self.status in (Status.READY, Status.RUNNING)
+        return self.still_counts or self.status in (Status.READY, Status.RUNNING)
 
 
 @dataclass
@@ -94,7 +94,7 @@ class LimitSnapshot(Snapshot):
 
     def shape(self) -> tuple[Any, ...]:
         name = self.backend.names
-        rows = [(name[row.id], row.status, row.keeps_slot, row.predecessor_id is None, row.key) for row in self.live]
+        rows = [(name[row.id], row.status, row.still_counts, row.predecessor_id is None, row.key) for row in self.live]
         requests = AdmissionRequest.objects.filter(backend=self.backend.engine.alias).values_list("kind", "key")
         return (*super().shape(), tuple(rows), tuple(self.backend.limits.calls), tuple(sorted(requests)))
 
@@ -106,7 +106,7 @@ def at_each_end(backend: LimitBackend) -> Iterator[str]:
         for key, count in cursor.fetchall():
             if count > backend.limits.limits[key]:
                 yield f"{CONCURRENT}: {count} of {backend.limits.limits[key]} count for {key}"
-        cursor.execute(FOLLOWERS, [backend.engine.alias])
+        cursor.execute(SUCCESSORS, [backend.engine.alias])
         for (pk,) in cursor.fetchall():
             yield f"{EARLY}: {backend.names.get(pk)}"
     yield from _starts(backend)
@@ -121,18 +121,18 @@ def _starts(backend: LimitBackend) -> Iterator[str]:
 def problems(snapshot: LimitSnapshot) -> Iterator[str]:
     yield from invariants.problems(snapshot)
     yield from at_each_end(snapshot.backend)
-    yield from _blocked_for_a_slot(snapshot)
+    yield from _blocked_by_concurrency(snapshot)
     yield from _blocked_for_a_start(snapshot)
     yield from _blocked_for_another(snapshot)
     yield from _calls(snapshot)
     yield from _waits(snapshot)
 
 
-def _blocked_for_a_slot(snapshot: LimitSnapshot) -> Iterator[str]:
+def _blocked_by_concurrency(snapshot: LimitSnapshot) -> Iterator[str]:
     active = Counter(row.concurrency_key for row in snapshot.live if row.counts)
     waiting: defaultdict[str, list[LimitedRow]] = defaultdict(list)
     for row in snapshot.live:
-        if row.concurrency_key and row.status == Status.BLOCKED and not row.keeps_slot and row.predecessor_id is None:
+        if row.concurrency_key and row.status == Status.BLOCKED and not row.still_counts and row.predecessor_id is None:
             waiting[row.concurrency_key].append(row)
     for key, rows in waiting.items():
         number = snapshot.backend.number_of(LimitKind.CONCURRENCY, key, rows[0].concurrency_limit or 0)
@@ -146,7 +146,7 @@ def _blocked_for_a_start(snapshot: LimitSnapshot) -> Iterator[str]:
     backend = snapshot.backend
     ready = Counter(row.rate_key for row in snapshot.live if row.status == Status.READY)
     for row in snapshot.live:
-        may_start = row.concurrency_key is None or row.keeps_slot
+        may_start = row.concurrency_key is None or row.still_counts
         if row.rate_key and row.status == Status.BLOCKED and may_start and row.predecessor_id is None:
             number = backend.number_of(LimitKind.RATE, row.rate_key, row.rate_limit or 0)
             used = ready[row.rate_key] + backend.limits.starts[row.rate_key, backend.limits.windows]

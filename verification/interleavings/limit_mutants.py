@@ -37,11 +37,11 @@ class CountsBeforeLocking(PostgresEngine):
             return super()._take_requests(limit)
 
         def _counted(self) -> Counter[str | None]:
-            counting = self.db.tasks.live().filter(Q(status__in=[Status.READY, Status.RUNNING]) | Q(keeps_slot=True))
+            counting = self.db.tasks.live().filter(Q(status__in=[Status.READY, Status.RUNNING]) | Q(still_counts=True))
             return Counter(counting.values_list("concurrency_key", flat=True))
 
-        def _admit_slots(self, keys: Sequence[str]) -> Admitted:
-            return super(PostgresAdmissions, self)._admit_slots(keys)
+        def _admit_by_concurrency(self, keys: Sequence[str]) -> Admitted:
+            return super(PostgresAdmissions, self)._admit_by_concurrency(keys)
 
         def _number(self, kind: LimitKind, key: str, declared: int) -> int:
             return super()._number(kind, key, declared) + self._counted()[key] - self.counted[key]
@@ -58,22 +58,22 @@ class LosesRequests(PostgresEngine):
                 return super().take() if not taken else self._admit_taken(taken)
 
         def _admit_taken(self, taken: Mapping[Key, bool]) -> Admitted:
-            return self._admit_slots([key for kind, key in taken if kind is LimitKind.CONCURRENCY])
+            return self._admit_by_concurrency([key for kind, key in taken if kind is LimitKind.CONCURRENCY])
 
 
 class ForgetsLockedTasks(PostgresEngine):
-    """Does not look again if another session has locked a task that has a slot."""
+    """Does not look again if another session has locked a task that may be admitted."""
 
     class database_class(RewrittenDatabase):
-        name = "admit_slots"
-        words = ("WHERE limited.room > (SELECT", "WHERE FALSE AND limited.room > (SELECT")
+        name = "admit_by_concurrency"
+        words = ("WHERE limited.allowed > (SELECT", "WHERE FALSE AND limited.allowed > (SELECT")
 
 
 class WaitsForLockedTasks(PostgresEngine):
     """Waits until another session has ended that has locked a task."""
 
     class database_class(RewrittenDatabase):
-        name = "admit_slots"
+        name = "admit_by_concurrency"
         words = ("FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE")
 
 
@@ -81,7 +81,7 @@ class KeepsLaterRequest(PostgresEngine):
     """Does not look again soon if a look at the end of the window is requested."""
 
     class database_class(RewrittenDatabase):
-        name = "admit_starts"
+        name = "admit_by_rate"
         words = (" AND asked.due_at <= next.due_at", "")
 
 
@@ -89,7 +89,7 @@ class SavesUpBudget(PostgresEngine):
     """Does not count READY tasks, so that each second more of them become READY."""
 
     class database_class(RewrittenDatabase):
-        name = "admit_starts"
+        name = "admit_by_rate"
         words = ("task.rate_key = limited.key AND task.status = 'READY'", "FALSE")
 
 
@@ -97,7 +97,7 @@ class ForgetsEarlierStarts(PostgresEngine):
     """Counts only the last start of each task."""
 
     class database_class(RewrittenDatabase):
-        name = "admit_starts"
+        name = "admit_by_rate"
         words = ("WHERE task.last_attempted_at > open.since", "WHERE FALSE")
 
 
@@ -114,7 +114,7 @@ class NoRequests(PostgresAdmissions):
         pass
 
 
-class LeaksSlotOfEndedTask(PostgresEngine):
+class RequestsNothingAtTheEnd(PostgresEngine):
     """Does not request to look at the limits of tasks that have ended."""
 
     class admissions_class(PostgresAdmissions):
@@ -130,7 +130,7 @@ class RunsAgainAtOnce(PostgresEngine):
             self.request(ids)
 
 
-class LeaksSlotOfLostExecutor(PostgresEngine):
+class RequestsNothingAfterTheLastLoss(PostgresEngine):
     """Does not request to look at the limits of rescued tasks."""
 
     class executors_class(PostgresExecutors):
@@ -150,7 +150,7 @@ class RequeueSkipsLimit(PostgresEngine):
 
 
 class WakeDueSkipsLimit(PostgresEngine):
-    """Makes a task READY when it is due, although its slot was given to another."""
+    """Makes a task READY when it is due, although another task counts instead."""
 
     class database_class(RewrittenDatabase):
         name = "wake_due"
@@ -158,7 +158,7 @@ class WakeDueSkipsLimit(PostgresEngine):
 
 
 class WakeSkipsLimit(PostgresEngine):
-    """Makes an actor with a message READY, although its slot was given to another."""
+    """Makes an actor with a message READY, although another task counts instead."""
 
     class database_class(RewrittenDatabase):
         name = "wake"
@@ -174,8 +174,8 @@ class RequestsNumbersOnce(PostgresEngine):
                 super().set_number(*arguments, **options)
 
 
-class StartsFollowersEarly(PostgresEngine):
-    """Lets a follower start when an attempt of the running task has ended, even if it is retried."""
+class StartsSuccessorsEarly(PostgresEngine):
+    """Admits a successor when an attempt of the running task has ended, even if it is retried."""
 
     class database_class(RewrittenDatabase):
         name = "settle_limits"
@@ -203,8 +203,8 @@ class ReplacesInOrderOfKeys(PostgresEngine):
             return super()._holders(keys) if len(keys) == 1 else Task.objects.none()
 
 
-class CancelsFollowersAlone(PostgresEngine):
-    """Does not lock the running task whose key a cancelled follower gives back, before it locks the follower."""
+class CancelsSuccessorsAlone(PostgresEngine):
+    """Does not lock the running task whose key a cancelled successor gives back, before it locks the successor."""
 
     class tasks_class(PostgresTasks):
         def _lock_for_cancel(self, ids: Collection[UUID], *, wait: bool) -> list[Task]:

@@ -100,7 +100,7 @@ def requesting(backend: LimitBackend) -> Sequence[Script]:
 
 @race("enqueue-x-end")
 def enqueueing_beside_an_end(backend: LimitBackend) -> Sequence[Script]:
-    """The new task may come before or after the look at the free slot."""
+    """The new task is inserted before or after the count of the others."""
     claimed = backend.running("running", **of_anna(backend))
     return [backend.limited, lambda: backend.end_and_claim(claimed)]
 
@@ -170,7 +170,7 @@ def releasing(backend: LimitBackend) -> Sequence[Script]:
 @race("wake-due-x-end", hold=False)
 @race("wake-due-x-admit-of-a-retry-that-holds", hold=True)
 def waking_a_retry(backend: LimitBackend, *, hold: bool) -> Sequence[Script]:
-    """A retry is due: it has kept its slot, or must get one again."""
+    """A retry is due. It still counts, or it must be admitted again."""
     claimed = backend.running("retried", **of_anna(backend, hold_while_retrying=hold))
     backend.end(claimed, decide=retry)
     backend.engine.tasks.filter(pk=claimed.id).update(wake_at=claimed.enqueued_at)
@@ -182,7 +182,7 @@ def waking_a_retry(backend: LimitBackend, *, hold: bool) -> Sequence[Script]:
 @race("send-x-admit")
 @race("send-x-end-and-claim", is_running=True)
 def sending_to_a_limited_actor(backend: LimitBackend, *, is_running: bool = False) -> Sequence[Script]:
-    """A suspended actor has no slot. The message makes it wait for one."""
+    """A suspended actor does not count. The message makes it BLOCKED."""
     actor = backend.running("actor", **of_anna(backend))
     backend.end(actor, decide=suspend)
     if not is_running:
@@ -199,7 +199,7 @@ def sending_to_a_limited_actor(backend: LimitBackend, *, is_running: bool = Fals
 @race("rescue-x-admit-after-the-last-loss", losses=2)
 @race("rescue-x-late-end", is_late=True)
 def rescuing(backend: LimitBackend, *, losses: int = 0, is_late: bool = False) -> Sequence[Script]:
-    """The slot of a lost executor's task stays with the task, or is free after its last loss."""
+    """The task of a lost executor counts until its last loss."""
     claimed = backend.lost("lost", **of_anna(backend))
     backend.engine.tasks.filter(pk=claimed.id).update(executor_losses=losses)
     backend.limited()
@@ -406,7 +406,7 @@ def cancelling_at_a_rate(backend: LimitBackend) -> Sequence[Script]:
 @race("admit-x-end-with-both-limits")
 @race("admit-x-admit-x-end-with-both-limits", clients=3)
 def admitting_with_both_limits(backend: LimitBackend) -> Sequence[Script]:
-    """Tasks that have a slot wait for the rate."""
+    """Tasks that count for their concurrency limit wait for their rate."""
     backend.set_highest("imports:anna", 1)
     backend.both()
     backend.admit()
@@ -495,28 +495,28 @@ def replacing_beside_a_rescue(backend: LimitBackend, *, losses: int) -> Sequence
     return [lambda: backend.call(2, on_conflict="replace"), rescue_and_claim]
 
 
-@unique_race("replace-x-cancel-of-the-follower", clients=2)
-@unique_race("replace-x-cancel-of-the-follower-x-end", clients=3)
-def cancelling_a_follower(backend: LimitBackend) -> Sequence[Script]:
+@unique_race("replace-x-cancel-of-the-successor", clients=2)
+@unique_race("replace-x-cancel-of-the-successor-x-end", clients=3)
+def cancelling_a_successor(backend: LimitBackend) -> Sequence[Script]:
     """The running task gets its key back, unless it has ended."""
     claimed = called(backend)
     backend.call(2, on_conflict="replace")
-    follower = backend.limits.answers[-1]
+    successor = backend.limits.answers[-1]
 
     def end_and_admit() -> None:
         backend.end(claimed)
         backend.admit_and_claim()
 
-    return [lambda: backend.cancel(follower), lambda: backend.call(3, on_conflict="replace"), end_and_admit]
+    return [lambda: backend.cancel(successor), lambda: backend.call(3, on_conflict="replace"), end_and_admit]
 
 
-@unique_race("cancel-of-both-x-cancel-of-the-follower")
+@unique_race("cancel-of-both-x-cancel-of-the-successor")
 def cancelling_both(backend: LimitBackend) -> Sequence[Script]:
-    """The cancel of a follower writes the row of the running task, which is older."""
+    """The cancel of a successor writes the row of the running task, which is older."""
     claimed = called(backend)
     backend.call(2, on_conflict="replace")
-    follower = backend.limits.answers[-1]
-    return [lambda: backend.cancel_all(claimed.id, follower), lambda: backend.cancel(follower, wait=True)]
+    successor = backend.limits.answers[-1]
+    return [lambda: backend.cancel_all(claimed.id, successor), lambda: backend.cancel(successor, wait=True)]
 
 
 @unique_race("requeue-x-replace")

@@ -31,23 +31,23 @@ Key = tuple[LimitKind, str]
 
 # A task that a limit may keep from running. It becomes BLOCKED where another task becomes READY.
 IS_BLOCKED = (
-    Q(predecessor_id__isnull=False) | Q(rate_key__isnull=False) | Q(concurrency_key__isnull=False, keeps_slot=False)
+    Q(predecessor_id__isnull=False) | Q(rate_key__isnull=False) | Q(concurrency_key__isnull=False, still_counts=False)
 )
-WAITS_FOR_SLOT = Q(status=Status.BLOCKED, keeps_slot=False, predecessor_id__isnull=True)
-WAITS_FOR_START = Q(
-    Q(concurrency_key__isnull=True) | Q(keeps_slot=True), status=Status.BLOCKED, predecessor_id__isnull=True
+WAITS_FOR_CONCURRENCY = Q(status=Status.BLOCKED, still_counts=False, predecessor_id__isnull=True)
+WAITS_FOR_RATE = Q(
+    Q(concurrency_key__isnull=True) | Q(still_counts=True), status=Status.BLOCKED, predecessor_id__isnull=True
 )
 
 # The tasks that the index of a kind of limit contains: for a concurrency limit all live tasks, for a rate those that
 # wait for it, and those that will start.
 INDEXED = {
     LimitKind.CONCURRENCY: Q(concurrency_key__isnull=False, finished_at__isnull=True),
-    LimitKind.RATE: Q(rate_key__isnull=False) & (Q(status=Status.READY) | WAITS_FOR_START),
+    LimitKind.RATE: Q(rate_key__isnull=False) & (Q(status=Status.READY) | WAITS_FOR_RATE),
 }
 
 # Among those, the tasks that wait for it.
 IS_WAITING = {
-    LimitKind.CONCURRENCY: Q(status=Status.BLOCKED, keeps_slot=False),
+    LimitKind.CONCURRENCY: Q(status=Status.BLOCKED, still_counts=False),
     LimitKind.RATE: Q(status=Status.BLOCKED),
 }
 
@@ -99,10 +99,10 @@ class Admissions(Part):
         again = rows.filter(status=Status.READY, rate_key__isnull=False)
         again.update(
             status=Status.BLOCKED,
-            keeps_slot=Case(When(concurrency_key__isnull=False, then=True), default=False),
+            still_counts=Case(When(concurrency_key__isnull=False, then=True), default=False),
             rank=Case(is_released, default=F("rank")),
         )
-        rows.filter(status=Status.SCHEDULED, hold_while_retrying=True, attempts__gt=0).update(keeps_slot=True)
+        rows.filter(status=Status.SCHEDULED, hold_while_retrying=True, attempts__gt=0).update(still_counts=True)
         self.request(ids)
 
     def insert_requests(self, keys: Iterable[Key], due_at: datetime | None = None) -> None:
@@ -147,9 +147,9 @@ class Admissions(Part):
         if successors := of_kind[LimitKind.PREDECESSOR]:
             admitted += self._admit_successors([UUID(key) for key in successors])
         if concurrency := of_kind[LimitKind.CONCURRENCY]:
-            admitted += self._admit_slots(concurrency)
+            admitted += self._admit_by_concurrency(concurrency)
         if rates := of_kind[LimitKind.RATE]:
-            admitted += self._admit_starts(rates)
+            admitted += self._admit_by_rate(rates)
         return admitted
 
     def next_due(self) -> datetime | None:
@@ -185,39 +185,39 @@ class Admissions(Part):
         ready = self.db.tasks.ready().filter(pk__in=waiting).values_list("queue_name", flat=True)
         return Admitted(queues=Counter(ready), looks_again=True)
 
-    def _admit_slots(self, keys: Sequence[str]) -> Admitted:
-        """Let the best tasks of concurrency keys count, as many as there is room for."""
+    def _admit_by_concurrency(self, keys: Sequence[str]) -> Admitted:
+        """Let the best tasks of concurrency keys count, as many as the limit allows."""
         queues: Counter[str] = Counter()
         looks_again = False
         for key in keys:
             of_key = self.db.tasks.filter(concurrency_key=key)
-            waiting = of_key.filter(WAITS_FOR_SLOT).order_by("rank", "pk")
+            waiting = of_key.filter(WAITS_FOR_CONCURRENCY).order_by("rank", "pk")
             declared = waiting.values_list("concurrency_limit", flat=True).first()
             if declared is None:
                 continue
-            counts = of_key.live().filter(Q(status__in=[Status.READY, Status.RUNNING]) | Q(keeps_slot=True))
-            room = self._number(LimitKind.CONCURRENCY, key, declared) - counts.count()
-            admitted = self._lock_best(waiting, room)
+            counts = of_key.live().filter(Q(status__in=[Status.READY, Status.RUNNING]) | Q(still_counts=True))
+            allowed = self._number(LimitKind.CONCURRENCY, key, declared) - counts.count()
+            admitted = self._lock_best(waiting, allowed)
             chosen = of_key.filter(pk__in=admitted)
             chosen.filter(rate_key__isnull=True).update(**self._ready())
-            chosen.filter(rate_key__isnull=False).update(keeps_slot=True)
+            chosen.filter(rate_key__isnull=False).update(still_counts=True)
             rows = self.db.tasks.filter(pk__in=admitted)
             queues.update(rows.ready().values_list("queue_name", flat=True))
             again = {(LimitKind.RATE, key) for key in _values(rows.blocked(), "rate_key")}
             self.insert_requests(again)
-            if len(admitted) < room and waiting.exists():
+            if len(admitted) < allowed and waiting.exists():
                 self._ask_again({(LimitKind.CONCURRENCY, key)})
                 looks_again = True
             looks_again = looks_again or bool(again)
         return Admitted(queues=queues, looks_again=looks_again)
 
-    def _admit_starts(self, keys: Sequence[str]) -> Admitted:
+    def _admit_by_rate(self, keys: Sequence[str]) -> Admitted:
         """Let the best tasks of rate keys start, as many as their rate allows now."""
         queues: Counter[str] = Counter()
         looks_again = False
         for key in keys:
             of_key = self.db.tasks.filter(rate_key=key)
-            waiting = of_key.filter(WAITS_FOR_START).order_by("rank", "pk")
+            waiting = of_key.filter(WAITS_FOR_RATE).order_by("rank", "pk")
             declared = waiting.values_list("rate_limit", "rate_seconds").first()
             if declared is None:
                 continue
@@ -233,13 +233,13 @@ class Admissions(Part):
                 started.values_list("last_attempted_at", flat=True), earlier.values_list("started_at", flat=True)
             )
             starts = sorted(at for at in times if at is not None)
-            room = number - len(starts) - ready
-            admitted = self._lock_best(waiting, room)
+            allowed = number - len(starts) - ready
+            admitted = self._lock_best(waiting, allowed)
             self._record_starts(key, self.db.tasks.filter(pk__in=admitted, last_attempted_at__gt=since), seconds)
             queues.update(self.db.tasks.filter(pk__in=admitted).values_list("queue_name", flat=True))
             of_key.filter(pk__in=admitted).update(**self._ready())
             if waiting.exists():
-                self._look_again_at(key, number, seconds, starts, now, was_locked=len(admitted) < room)
+                self._look_again_at(key, number, seconds, starts, now, was_locked=len(admitted) < allowed)
                 looks_again = True
         return Admitted(queues=queues, looks_again=looks_again)
 
@@ -249,7 +249,7 @@ class Admissions(Part):
 
         With its old rank, each of them would overtake tasks of other keys that became READY before it.
         """
-        return {"status": Status.READY, "keeps_slot": False, "rank": rank_from(Clock(), self.db.options.aging)}
+        return {"status": Status.READY, "still_counts": False, "rank": rank_from(Clock(), self.db.options.aging)}
 
     def _look_again_at(
         self, key: str, number: int, seconds: float, starts: Sequence[datetime], now: datetime, *, was_locked: bool
@@ -273,8 +273,8 @@ class Admissions(Part):
             if at is not None
         )
 
-    def _lock_best(self, waiting: TaskQuerySet, room: int) -> list[UUID]:
-        return [row.pk for row in self.db.with_lock(waiting).only("pk")[:room]] if room > 0 else []
+    def _lock_best(self, waiting: TaskQuerySet, allowed: int) -> list[UUID]:
+        return [row.pk for row in self.db.with_lock(waiting).only("pk")[:allowed]] if allowed > 0 else []
 
     def _ask_again(self, keys: Collection[Key]) -> None:
         """Request to look again soon, because another session has locked a task."""
@@ -358,7 +358,7 @@ class Admissions(Part):
                         executor_id=None,
                         claimed_at=None,
                         last_attempted_at=None,  # this claim is no start that a rate counts
-                        keeps_slot=False,
+                        still_counts=False,
                     )
                     changed.add(row.pk)
             self.request(changed)

@@ -168,7 +168,7 @@ class Tasks(Part):
             rank=now - timedelta(seconds=row.priority * self.db.options.aging),
             wake_at=None if is_due else wake_at,
             expires_at=moment(row.expires_at, row.expires_after_seconds, now),
-            keeps_slot=False,
+            still_counts=False,
             attempts=0,
         )
         rows.update(status=ready_status() if is_due else Status.SCHEDULED)
@@ -300,8 +300,8 @@ class Tasks(Part):
 
     def _lock_for_cancel(self, ids: Collection[UUID], *, wait: bool) -> list[Task]:
         """Lock tasks with the live ones that they follow. Leave out tasks of which a row is locked elsewhere."""
-        followers = self.db.by_ids(ids).filter(predecessor_id__isnull=False)
-        first_of = {row.pk: row.predecessor_id for row in followers.only("predecessor_id") if row.predecessor_id}
+        successors = self.db.by_ids(ids).filter(predecessor_id__isnull=False)
+        first_of = {row.pk: row.predecessor_id for row in successors.only("predecessor_id") if row.predecessor_id}
         first = set(self.db.tasks.live().filter(pk__in=first_of.values()).values_list("pk", flat=True))
         locked = {row.pk: row for row in self.db.lock({*ids, *first}, wait=wait).only(*CANCEL_COLUMNS)}
         busy = first - locked.keys()
@@ -344,7 +344,7 @@ class Tasks(Part):
                 cancel_requested_at=Clock(),
                 finished_at=Clock(),
                 wake_at=None,
-                keeps_slot=False,
+                still_counts=False,
             )
             self.admissions.request(ids)
             self._forget_successors(ids)

@@ -33,13 +33,15 @@ class PostgresAdmissions(Admissions):
         rows = self.db.query_prepared("take_admission_requests", request_limit=limit)
         return {(LimitKind(kind), key): is_locked for kind, key, is_locked in rows}
 
-    def _admit_slots(self, keys: Sequence[str]) -> Admitted:
-        rows = self.db.query_prepared("admit_slots", keys=as_text_array(tuple(keys)), again_seconds=AGAIN_SECONDS)
+    def _admit_by_concurrency(self, keys: Sequence[str]) -> Admitted:
+        rows = self.db.query_prepared(
+            "admit_by_concurrency", keys=as_text_array(tuple(keys)), again_seconds=AGAIN_SECONDS
+        )
         return _admitted(rows)
 
-    def _admit_starts(self, keys: Sequence[str]) -> Admitted:
+    def _admit_by_rate(self, keys: Sequence[str]) -> Admitted:
         rows = self.db.query_prepared(
-            "admit_starts",
+            "admit_by_rate",
             keys=as_text_array(tuple(keys)),
             group_size=ADMISSIONS_PER_WINDOW,
             unstarted_seconds=STARTS_WITHOUT_TIME_SECONDS,

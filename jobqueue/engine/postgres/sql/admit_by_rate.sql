@@ -25,7 +25,7 @@ WITH limited AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT task.rate_limit, task.rate_seconds FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.rate_key = asked.key AND task.status = 'BLOCKED'
-            AND task.predecessor_id IS NULL AND (task.concurrency_key IS NULL OR task.keeps_slot)
+            AND task.predecessor_id IS NULL AND (task.concurrency_key IS NULL OR task.still_counts)
         ORDER BY task.backend, task.rate_key, task.status, task.rank, task.id LIMIT 1
     ) AS following
 ),
@@ -44,7 +44,7 @@ open AS MATERIALIZED (
     SELECT limited.*, limited.number - (SELECT count(*) FROM started WHERE started.key = limited.key) - (
         SELECT count(*) FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.rate_key = limited.key AND task.status = 'READY'
-    ) AS room
+    ) AS allowed
     FROM limited
 ),
 best AS MATERIALIZED (
@@ -52,9 +52,9 @@ best AS MATERIALIZED (
     FROM open CROSS JOIN LATERAL (
         SELECT task.id FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.rate_key = open.key AND task.status = 'BLOCKED'
-            AND task.predecessor_id IS NULL AND (task.concurrency_key IS NULL OR task.keeps_slot)
+            AND task.predecessor_id IS NULL AND (task.concurrency_key IS NULL OR task.still_counts)
         ORDER BY task.backend, task.rate_key, task.status, task.rank, task.id
-        LIMIT GREATEST(0, open.room)
+        LIMIT GREATEST(0, open.allowed)
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS head
 ),
@@ -66,7 +66,7 @@ recorded AS (
 ),
 admitted AS (
     UPDATE jobqueue_task AS task
-    SET status = 'READY', keeps_slot = FALSE,
+    SET status = 'READY', still_counts = FALSE,
         rank = (SELECT clock_timestamp()) - make_interval(secs => task.priority * %(aging)s::float8)
     WHERE task.id = ANY(ARRAY(SELECT id FROM best))
     RETURNING task.queue_name
@@ -76,7 +76,7 @@ asked_again AS (
     SELECT %(backend)s, 'rate', open.key, next.due_at
     FROM open CROSS JOIN LATERAL (
         SELECT CASE
-            WHEN open.room > (SELECT count(*) FROM best WHERE best.key = open.key)  -- another session has locked one
+            WHEN open.allowed > (SELECT count(*) FROM best WHERE best.key = open.key)  -- another session has locked one
             THEN open.now + make_interval(secs => %(again_seconds)s)
             ELSE COALESCE(
                 (
@@ -90,7 +90,7 @@ asked_again AS (
     WHERE (
         SELECT TRUE FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.rate_key = open.key AND task.status = 'BLOCKED'
-            AND task.predecessor_id IS NULL AND (task.concurrency_key IS NULL OR task.keeps_slot)
+            AND task.predecessor_id IS NULL AND (task.concurrency_key IS NULL OR task.still_counts)
             AND task.id <> ALL(ARRAY(SELECT id FROM best))
         ORDER BY task.backend, task.rate_key, task.status, task.rank LIMIT 1
     ) IS NOT NULL AND NOT EXISTS (
