@@ -17,6 +17,7 @@ from jobqueue.http.request_body import read_body
 from jobqueue.http.responses import HttpError
 from jobqueue.http.submit import owned_key
 from jobqueue.models import Task
+from tests.edges.limited import call_api
 from tests.http import GREET, Shop, TaskFactory, person, pk_of, tasks_setting, token, wheres
 
 pytestmark = pytest.mark.django_db
@@ -38,6 +39,15 @@ class TestSubmit:
         assert response.json() == {"id": str(task.pk), "status": "READY", "url": f"/jobqueue/tasks/{task.pk}/"}
         assert response["Location"] == f"/jobqueue/tasks/{task.pk}/"
         assert (task.task_type, task.args, task.kwargs, task.status) == (GREET, ["anna"], {"times": 2}, "READY")
+
+    def test_task_with_a_limit_is_blocked_until_it_is_admitted(self, shop: Shop) -> None:
+        response = shop.submit(task=call_api.task_type, args=[7])
+
+        task = Task.objects.get()
+        assert response.json()["status"] == "BLOCKED"
+        assert (task.status, task.rate_key, task.rate_limit) == ("BLOCKED", "tests.call_api:api-7", 100)
+        engine_for("default").admit()
+        assert Task.objects.get().status == "READY"
 
     def test_every_option_reaches_the_row(self, shop: Shop) -> None:
         response = shop.submit(queue="mail", priority=7, run_after=LATER, max_attempts=9, idempotency_key="order-1")
