@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from django import forms
@@ -14,12 +15,16 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from jobqueue import api
 from jobqueue.admin.base import PauseFields, permission
+from jobqueue.admin.charts import per_minute, words
 from jobqueue.admin.summaries import SummaryPage
 from jobqueue.api.queues import MAX_RUNNING_LIMIT
 from jobqueue.engine import engine_for
 from jobqueue.inspect import audit_log
-from jobqueue.inspect.stats import read_stats
+from jobqueue.inspect.periods import Counts, read_recent
+from jobqueue.inspect.stats import QueueStats, read_stats
 from jobqueue.metrics import Scope
+
+RECENT_MINUTES = 10
 
 
 # Each form asks about a change, performs it for a queue (or raises ValueError), and describes it for the history.
@@ -65,6 +70,25 @@ FORMS: dict[str, type[PauseForm | LimitForm | ResumeForm]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A queue in the list. rate: attempts that ended a minute. wait: their p95. Both of the last minutes."""
+
+    queue: QueueStats
+    rate: str
+    wait: str
+
+
+def read_lines(backend: str) -> list[Line]:
+    engine = engine_for(backend)
+    recent = read_recent(engine, Scope.QUEUE, RECENT_MINUTES)
+    return [
+        Line(queue, per_minute(counts.attempts / RECENT_MINUTES), words(counts.wait(0.95)))
+        for queue in read_stats(engine).queues
+        for counts in [recent.get(queue.name, Counts())]
+    ]
+
+
 class QueueAdmin(SummaryPage):
     scope = Scope.QUEUE
     actions = None
@@ -85,7 +109,9 @@ class QueueAdmin(SummaryPage):
             request,
             "queue/change_list",
             title=_("Queues"),
-            lines=read_stats(engine_for(backend)).queues if backend else [],
+            lines=read_lines(backend) if backend else [],
+            minutes=RECENT_MINUTES,
+            may_view_task=request.user.has_perm("jobqueue.view_task"),
             backend=backend,
             backends=aliases if len(aliases) > 1 else [],
             now=engine_for(backend).now() if backend else None,
@@ -98,6 +124,9 @@ class QueueAdmin(SummaryPage):
             raise PermissionDenied
         action = request.POST.get("action", "")
         names = [name.replace("\0", "") for name in request.POST.getlist("queue")]
+        if row := request.POST.get("row"):  # a button in the row of a queue
+            action, _colon, name = row.partition(":")
+            names = [name.replace("\0", "")]
         if action not in FORMS or not backend or any(len(name) > 128 for name in names):
             return HttpResponseBadRequest()
         if not names:

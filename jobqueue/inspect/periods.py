@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -147,6 +148,15 @@ def read_timeline(engine: Engine, chosen: Range, scope: Scope, name: str = "") -
             points[place].add(row)
         total.add(row)
     return Timeline(points, step.total_seconds(), total)
+
+
+def read_recent(engine: Engine, scope: Scope, minutes: int) -> dict[str, Counts]:
+    """Read the sums of the last minutes by name, with the minute that has begun."""
+    first = engine.now().replace(second=0, microsecond=0) - timedelta(minutes=minutes)
+    found: defaultdict[str, Counts] = defaultdict(Counts)
+    for row in _rows(engine, scope, Length.MINUTE, first):
+        found[row.name].add(row)
+    return found
 
 
 def first_start(now: datetime, chosen: Range) -> datetime:

@@ -10,7 +10,8 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue.models import Executor, Queue
 from tests.edges.admin import BOTH, SCRIPT, messages_of
-from tests.factories import ExecutorFactory, QueueFactory, TaskFactory, ago, make_user, now
+from tests.edges.test_admin_overview import histogram
+from tests.factories import ExecutorFactory, PeriodFactory, QueueFactory, TaskFactory, ago, make_user, now
 
 pytestmark = BOTH
 
@@ -25,6 +26,23 @@ def test_queue_list_shows_queues_with_and_without_a_row(client, show, backend):
         assert text in content
     client.force_login(make_user("view_queue"))
     assert 'type="checkbox"' not in client.get("/admin/jobqueue/queue/").content.decode()
+
+
+def test_queue_list_shows_numbers_of_each_queue(make_executor, show, backend):
+    make_executor(queues=["emails"])
+    for traits in ({}, {"running": True}, {"blocked": True}, {"scheduled": True}, {"failed": True}):
+        for _ in range(2 if traits else 3):
+            TaskFactory.create(backend=backend, using=backend, queue_name="emails", **traits)
+    PeriodFactory.create(
+        backend=backend, using=backend, scope="queue", name="emails", attempts=250, waits=histogram(_7=250)
+    )
+
+    text = " ".join(re.sub(r"<[^>]*>", " ", show("queue/")).split())
+    assert re.search(
+        r"emails Ready 3 Running 2 Blocked 2 Scheduled 2 Failed 2 Latency \S+ \w+ Attempts a minute 25 "
+        r"Wait p95 10 s Executors 1 ",
+        text,
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,6 +129,14 @@ class TestActions:
     def queue(self, backend):
         return lambda name="emails": Queue.objects.using(backend).get(name=name)
 
+    def test_button_of_a_row_changes_only_this_queue(self, post, queue):
+        asked = post("queue/", row="pause:e:mails", queue=["sms"])
+        assert b'value="e:mails"' in asked.content
+        assert b'value="sms"' not in asked.content
+
+        done = post("queue/", row="resume:e:mails", queue=["sms"])
+        assert messages_of(done) == ["Queue e:mails: Resumed."]
+
     def test_pause_asks_for_details_and_is_logged(self, post, queue, staff, backend):
         asked = post("queue/", action="pause", queue=["emails", "sms"])
         assert b'name="reason"' in asked.content
@@ -145,7 +171,7 @@ class TestActions:
     def test_limit_is_set_shown_and_removed(self, post, queue, show):
         assert post("queue/", action="limit", queue="emails", confirmed=1, max_running=5).status_code == 302
         assert queue().max_running == 5
-        assert "<td>5</td>" in show("queue/")
+        assert "</span> 5</td>" in show("queue/")
         post("queue/", action="limit", queue="emails", confirmed=1, max_running="")
         assert queue().max_running is None
 
