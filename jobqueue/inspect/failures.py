@@ -7,12 +7,13 @@ entries of it, and the number of statements depends on the number of causes only
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from django.db import connections
 from django.db.models import Count as CountOf
 from django.db.models.functions import TruncHour
 
@@ -27,6 +28,24 @@ from jobqueue.records import Status
 
 MAX_CAUSES = 100  # read; those that failed last are shown
 HOURS = 24  # of the small chart
+# Jumps from one cause to the next in the index: two entries for each. For PostgreSQL and SQLite.
+CAUSES = """
+WITH RECURSIVE causes (cause) AS (
+    SELECT min(cause) FROM jobqueue_task
+    WHERE backend = %(backend)s AND status = 'FAILED' AND finished_at IS NOT NULL
+    UNION ALL
+    SELECT (
+        SELECT min(task.cause) FROM jobqueue_task AS task
+        WHERE backend = %(backend)s AND status = 'FAILED' AND finished_at IS NOT NULL AND task.cause > causes.cause
+    )
+    FROM causes WHERE cause IS NOT NULL
+)
+SELECT cause, (
+    SELECT max(finished_at) FROM jobqueue_task AS task
+    WHERE backend = %(backend)s AND status = 'FAILED' AND task.cause = causes.cause
+)
+FROM causes WHERE cause IS NOT NULL LIMIT %(limit)s
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +92,7 @@ def of_cause(engine: Engine, cause: str) -> TaskQuerySet:
 
 def read_failures(engine: Engine, limit: int = MAX_CAUSES, task_type: str = "") -> Failures:
     """Read the causes that failed last, at most `limit`, also of one task type only."""
-    newest = sorted(_newest(engine), key=lambda found: found[1], reverse=True)
+    newest = _newest(engine)
     found: list[Failure] = []
     for cause, _at in newest:
         if len(found) == limit:
@@ -126,18 +145,11 @@ def _last_error(engine: Engine, task: Any) -> Mapping[str, Any]:
     return errors[-1] if errors else {}
 
 
-def _newest(engine: Engine) -> Iterator[tuple[str, datetime]]:
-    """Yield each cause with the time of its last failure: two index entries for each cause."""
-    rows = engine.tasks.filter(status=Status.FAILED, cause__isnull=False, finished_at__isnull=False)
-    last = ""
-    for _place in range(MAX_CAUSES + 1):
-        cause = rows.filter(cause__gt=last).order_by("cause").values_list("cause", flat=True).first()
-        if cause is None:
-            return
-        at = of_cause(engine, cause).order_by("-finished_at").values_list("finished_at", flat=True).first()
-        if at is not None:
-            yield cause, at
-        last = cause
+def _newest(engine: Engine) -> list[tuple[str, Any]]:
+    """Return the causes with the times of their last failures, the newest first, in one statement."""
+    with connections[engine.database].cursor() as cursor:
+        cursor.execute(CAUSES, {"backend": engine.alias, "limit": MAX_CAUSES + 1})
+        return sorted(cursor.fetchall(), key=lambda found: str(found[1]), reverse=True)
 
 
 def _by_number(found: Sequence[Failure]) -> list[Failure]:
