@@ -1,0 +1,119 @@
+"""
+Measure the overview and its pages: python -m benchmarks.bench_overview
+
+80 of 100 tasks are successful, 10 scheduled, 5 ready, 3 failed for 40 causes, 1 suspended, 1 cancelled; 40 queues, 100
+task types, and counters of a week. Each request goes through the middleware of a site, without a network. Prints the
+time of a request, and how much of it Python and the queries took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from django.db import connection
+from django.test import Client
+
+from benchmarks import cluster
+from benchmarks.bench_schedule_pages import AIM_SECONDS, in_ms, measure
+
+BATCH = 250_000  # rows of a statement
+CAUSE = "0" * 15 + "1"
+PAGES = {
+    "overview, hour": "",
+    "overview, day": "?range=day",
+    "overview, week": "?range=week",
+    "failures by cause": "task/failures/",
+    "task type": "task/summary/?name=shop.tasks.task_7",
+    "task type, week": "task/summary/?name=shop.tasks.task_7&range=week",
+    "queue": "queue/summary/?name=queue-7",
+    "queues": "queue/",
+    "executors": "executor/",
+    "list of a cause": f"task/?status=FAILED&cause={CAUSE}",
+}
+TASKS = """
+    INSERT INTO jobqueue_task (
+        id, backend, queue_name, task_type, priority, rank, args, kwargs, options, metadata, pool, status, wake_at,
+        attempts, max_attempts, polls, errors, cause, worker_ids, enqueued_at, started_at, last_attempted_at,
+        finished_at, claim_number, executor_losses
+    )
+    SELECT
+        (lpad(to_hex((extract(epoch FROM enqueued) * 1000)::bigint), 12, '0') || substr(md5(n::text), 1, 20))::uuid,
+        'default', 'queue-' || n %% 40, 'shop.tasks.task_' || n %% 100, 0, enqueued, '[57]', '{}', '{}', '{}',
+        'threads', status, CASE WHEN status = 'SCHEDULED' THEN now() + n %% 86400 * interval '1 second' END,
+        (status = 'FAILED')::int, 4, (status = 'SUCCESSFUL')::int,
+        CASE WHEN status = 'FAILED' THEN jsonb_build_array(jsonb_build_object(
+            'attempt', 4, 'exception_class_path', 'shop.errors.Error' || n / 100 %% 40, 'message', 'order ' || n,
+            'traceback', repeat('a line of a traceback' || chr(10), 30)
+        )) ELSE '[]' END,
+        CASE WHEN status = 'FAILED' THEN lpad((n / 100 %% 40)::text, 16, '0') END, '["web-1"]',
+        enqueued, enqueued, enqueued, CASE WHEN status IN ('SUCCESSFUL', 'FAILED', 'CANCELLED') THEN enqueued END, 1, 0
+    FROM generate_series(%(first)s, %(last)s) AS n, LATERAL (SELECT
+        now() - (%(rows)s - n) * interval '1 week' / %(rows)s AS enqueued,
+        CASE
+            WHEN n %% 100 < 80 THEN 'SUCCESSFUL' WHEN n %% 100 < 90 THEN 'SCHEDULED' WHEN n %% 100 < 95 THEN 'READY'
+            WHEN n %% 100 < 98 THEN 'FAILED' WHEN n %% 100 = 98 THEN 'SUSPENDED' ELSE 'CANCELLED'
+        END AS status
+    ) AS kind;
+"""
+COUNTERS = """
+    INSERT INTO jobqueue_counterperiod (
+        backend, scope, name, length, start, submitted, attempts, completed, failed, retries, dead, lost, wait_seconds,
+        run_seconds, waits, runs
+    )
+    SELECT 'default', scope, name, length, date_trunc(length, now()) - n * ('1 ' || length)::interval,
+        60, 60, 50, 10, 5, 5, 0, 6, 30,
+        '[0,1,2,3,4,5,6,7,8,9,5,4,3,2,1,0,0,0]', '[0,1,2,3,4,5,6,7,8,9,5,4,3,2,1,0,0,0]'
+    FROM (VALUES ('minute', 1440), ('hour', 168)) AS lengths (length, number),
+        generate_series(0, number - 1) AS n,
+        (
+            SELECT 'backend' AS scope, '' AS name UNION ALL
+            SELECT 'queue', 'queue-' || q FROM generate_series(0, 39) AS q UNION ALL
+            SELECT 'task', 'shop.tasks.task_' || t FROM generate_series(0, 99) AS t
+        ) AS names;
+    INSERT INTO jobqueue_executor (
+        id, backend, name, host, pid, versions, queues, queue_limits, task_types, slots, started_at, heartbeat, state,
+        command
+    )
+    SELECT gen_random_uuid(), 'default', 'web-' || n, 'host', n, '{}', '[]', '{}', '[]', 8, now(),
+        now() + interval '1 hour', 'RUNNING', ''
+    FROM generate_series(1, 20) AS n;
+"""
+
+
+def fill(rows: int) -> None:
+    began = time.monotonic()
+    with connection.cursor() as cursor:
+        for first in range(1, rows + 1, BATCH):
+            cursor.execute(TASKS, {"first": first, "last": min(rows, first + BATCH - 1), "rows": rows})
+            print(f"\r{min(rows, first + BATCH - 1):,} rows after {time.monotonic() - began:.0f} s", end="", flush=True)
+        cursor.execute(COUNTERS)
+        cursor.execute("VACUUM ANALYZE")
+    print()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--requests", type=int, default=20, help="of each page")
+    options = parser.parse_args()
+    with cluster.prepared_cluster("benchmarks.admin_settings"):
+        from django.contrib.auth.models import User
+
+        fill(options.rows)
+        client = Client()
+        client.force_login(User.objects.create_superuser("admin"))
+        list(measure(client, "/admin/jobqueue/", 3))  # imports, and caches of templates
+        print(f"PostgreSQL {cluster.version()}, {options.rows:,} tasks, {options.requests} requests each\n")
+        for name, address in PAGES.items():
+            found = list(measure(client, f"/admin/jobqueue/{address}", options.requests))
+            print(
+                f"{name}: {in_ms(each.seconds for each in found)}; Python {in_ms(each.cpu_seconds for each in found)};"
+                f" {found[0].queries.count} queries {in_ms(each.queries.seconds for each in found)}",
+                flush=True,
+            )
+    print(f"\nAim: {AIM_SECONDS * 1000:.0f} ms")
+
+
+if __name__ == "__main__":
+    main()
