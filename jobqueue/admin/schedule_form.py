@@ -77,12 +77,12 @@ class ScheduleForm(TimingForm):
     )
     expires = seconds_field(
         label=gettext_lazy("Expires after (in seconds)"),
-        help_text=gettext_lazy("No attempt starts later than this after the task was enqueued. The task then fails."),
+        help_text=gettext_lazy("The time starts when the task is enqueued. After this time, no attempt starts, and the task fails."),
     )
     key = forms.CharField(
         label=gettext_lazy("Key"),
         required=False,
-        help_text=gettext_lazy("While a task with this key has not ended, no other task with this key is enqueued."),
+        help_text=gettext_lazy("While a task with this key has not ended, ticks are skipped."),
     )
     overlap = forms.ChoiceField(
         label=gettext_lazy("Overlap"),
@@ -98,7 +98,7 @@ class ScheduleForm(TimingForm):
         label=gettext_lazy("Maximum missed ticks"),
         required=False,
         initial=100,
-        help_text=gettext_lazy("If each missed tick runs, only this number of them runs: the newest ones."),
+        help_text=gettext_lazy("Only with “Run each missed tick”: how many of them run at most. These are the newest ones."),
     )
     catch_up_window = seconds_field(
         label=gettext_lazy("Catch up within (in seconds)"),
@@ -109,7 +109,7 @@ class ScheduleForm(TimingForm):
     jitter = seconds_field(
         label=gettext_lazy("Jitter (in seconds)"),
         help_text=gettext_lazy(
-            "Each tick is delayed by the same part of this time. The part depends on the name of the schedule."
+            "The longest delay. All ticks of a schedule have the same delay, which depends on its name."
         ),
     )
 
