@@ -1,4 +1,4 @@
-"""Admission: let BLOCKED tasks run when their limits allow it."""
+"""Admission: make BLOCKED tasks READY when their limits by key allow it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from jobqueue.models import AdmissionRequest, KeyReservation, Limit, RateStart, 
 from jobqueue.records import Admitted, ClaimedTask, LimitKind, Status
 
 REQUESTS_READ = 500
-ROUNDS = 3  # a task may wait for another one, then for its concurrency limit, then for its rate
-AGAIN_SECONDS = 0.05  # another session has locked a task that may run
-KEYS_PER_SECOND = 5000  # that a change of a whole limit looks at, so that other keys need not wait for it
-MAX_NAMES = 200  # of limits that are listed
-STARTS_WITHOUT_TIME_SECONDS = 1.0  # the tasks that a rate counts are READY, and have not started
-ADMISSIONS_PER_WINDOW = 100  # of a rate with a high limit, whose tasks are admitted in groups
+ROUNDS = 3  # a task may wait for its predecessor, then for its concurrency limit, then for its rate
+AGAIN_SECONDS = 0.05  # until it looks again at a key, if another session has locked a task that may run
+KEYS_PER_SECOND = 5000  # of a limit with a new number for all keys, so that the keys of other limits do not wait
+MAX_NAMES = 200  # of limits in lists and metrics
+UNSTARTED_SECONDS = 1.0  # until it looks again at a rate, if all tasks that count are READY
+GROUPS_PER_PERIOD = 100  # a rate with a higher limit admits its tasks in groups
 
 Key = tuple[LimitKind, str]
 
-# A task that a limit may keep from running. It becomes BLOCKED where another task becomes READY.
+# A task that must be admitted before it is READY. It becomes BLOCKED where another task becomes READY.
 IS_BLOCKED = (
     Q(predecessor_id__isnull=False) | Q(rate_key__isnull=False) | Q(concurrency_key__isnull=False, still_counts=False)
 )
@@ -38,14 +38,14 @@ WAITS_FOR_RATE = Q(
     Q(concurrency_key__isnull=True) | Q(still_counts=True), status=Status.BLOCKED, predecessor_id__isnull=True
 )
 
-# The tasks that the index of a kind of limit contains: for a concurrency limit all live tasks, for a rate those that
-# wait for it, and those that will start.
+# The tasks that the index of a kind of limit contains: of a concurrency limit all live tasks, of a rate the READY tasks
+# and those that wait for it.
 INDEXED = {
     LimitKind.CONCURRENCY: Q(concurrency_key__isnull=False, finished_at__isnull=True),
     LimitKind.RATE: Q(rate_key__isnull=False) & (Q(status=Status.READY) | WAITS_FOR_RATE),
 }
 
-# Among those, the tasks that wait for it.
+# Among those, the tasks that wait for the limit.
 IS_WAITING = {
     LimitKind.CONCURRENCY: Q(status=Status.BLOCKED, still_counts=False),
     LimitKind.RATE: Q(status=Status.BLOCKED),
@@ -53,7 +53,7 @@ IS_WAITING = {
 
 
 def of_limit(kind: LimitKind, key: str) -> Q:
-    """Return the condition for tasks with a key, or with any key of its limit if nothing follows the name's colon."""
+    """Return the condition for tasks with a key. Without text after the colon, for tasks with any key of the limit."""
     column = f"{kind}_key"
     name, own_key = split_key(key)
     if own_key:
@@ -62,18 +62,21 @@ def of_limit(kind: LimitKind, key: str) -> Q:
 
 
 def ready_status() -> Case:
-    """Return the status of tasks that may run now, for an update: READY, or BLOCKED with a limit."""
+    """Return the status of tasks that may run now, for an update: READY, or BLOCKED if they must be admitted."""
     return Case(When(IS_BLOCKED, then=Value(Status.BLOCKED.value)), default=Value(Status.READY.value))
 
 
 class Admissions(Part):
     """
-    Each change that may let a BLOCKED task run inserts a request, in its own transaction. admit() looks at the requests
-    after their commit, under a lock of the key. It repeats what it could not do.
+    Requests to look at keys, and their answers.
+
+    Each change after which a BLOCKED task may run inserts a request in its own transaction. After the commit, admit()
+    takes the request, locks its key, and admits tasks. If another session has locked a key or a task, a request stays
+    or is inserted again.
     """
 
     def request(self, ids: Collection[UUID]) -> None:
-        """Request to look at the limits of tasks, in the transaction that has changed them."""
+        """Insert requests for the keys of tasks, in the transaction that has changed the tasks."""
         rows = self.db.by_ids(ids)
         keys: set[Key] = set()
         keys |= {
@@ -89,9 +92,9 @@ class Admissions(Part):
         """
         Apply the limits of tasks whose outcomes this transaction has written, and request to look at them.
 
-        Each start counts for a rate, so a task that runs again is BLOCKED. It keeps its slot, as does one that waits
-        for a retry with hold_while_retrying. A task that was released after its claim ranks by its enqueue again, not
-        by its admission: before the tasks that were BLOCKED behind it.
+        A rate counts each start, so a task that is to run again becomes BLOCKED. It still counts for its concurrency
+        limit. So does a task that waits for a retry with hold_while_retrying. A task that was released after its claim
+        gets the rank of its enqueue, not of its admission. So it is before the tasks that were BLOCKED behind it.
         """
         aging = self.db.options.aging
         is_released = When(rank__lt=rank_from(F("last_attempted_at"), aging), then=rank_from(F("enqueued_at"), aging))
@@ -119,10 +122,10 @@ class Admissions(Part):
 
     def admit(self) -> Admitted:
         """
-        Look at the keys with a due request, and make the tasks READY that may run now, best rank first.
+        Look at the keys with a due request, and make READY the tasks that may run now, lowest rank first.
 
-        Locks: the keys, skipping those that another session looks at; then the tasks, skipping locked ones. Tasks are
-        counted in a later statement than the lock, so that the count shows what ended before.
+        Locks: the keys, skipping those that another session has locked; then the tasks, skipping locked ones. It counts
+        in a later statement than the lock, so that the count contains what other sessions committed before.
         """
         admitted = Admitted()
         for _ in range(ROUNDS):
@@ -170,7 +173,7 @@ class Admissions(Part):
         return {(LimitKind(request.kind), request.key): True for request in requests}
 
     def _admit_successors(self, ids: Sequence[UUID]) -> Admitted:
-        """Let tasks run that waited for another one with their key."""
+        """Let successors run whose predecessors have ended. Those with a limit stay BLOCKED and wait for it."""
         rows = self.db.tasks.filter(pk__in=ids, predecessor_id__isnull=False)
         found = {row.pk: row.predecessor_id for row in rows.only("pk", "predecessor_id") if row.predecessor_id}
         live = set(self.db.tasks.live().filter(pk__in=list(found.values())).values_list("pk", flat=True))
@@ -186,7 +189,11 @@ class Admissions(Part):
         return Admitted(queues=Counter(ready), looks_again=True)
 
     def _admit_by_concurrency(self, keys: Sequence[str]) -> Admitted:
-        """Let the best tasks of concurrency keys count, as many as the limit allows."""
+        """
+        Let the tasks of concurrency keys count, lowest rank first, as many as the limit allows.
+
+        Those without a rate become READY. The others stay BLOCKED and wait for their rate.
+        """
         queues: Counter[str] = Counter()
         looks_again = False
         for key in keys:
@@ -212,7 +219,7 @@ class Admissions(Part):
         return Admitted(queues=queues, looks_again=looks_again)
 
     def _admit_by_rate(self, keys: Sequence[str]) -> Admitted:
-        """Let the best tasks of rate keys start, as many as their rate allows now."""
+        """Make the tasks of rate keys READY, lowest rank first, as many as their rate allows now."""
         queues: Counter[str] = Counter()
         looks_again = False
         for key in keys:
@@ -224,7 +231,7 @@ class Admissions(Part):
             number, seconds = self._number(LimitKind.RATE, key, declared[0] or 1), declared[1] or 1.0
             now = self.db.now()
             since = now - timedelta(seconds=seconds)
-            ready = of_key.ready().count()  # first: a task that starts meanwhile counts twice rather than never
+            ready = of_key.ready().count()  # first: a task that starts in between is counted twice, not never
             started = of_key.filter(last_attempted_at__gt=since).exclude(status=Status.READY)
             earlier = RateStart.objects.using(self.db.using).filter(
                 backend=self.db.backend, key=key, started_at__gt=since
@@ -245,7 +252,7 @@ class Admissions(Part):
 
     def _ready(self) -> dict[str, Any]:
         """
-        Return the new values of admitted tasks.
+        Return the new values of tasks that become READY.
 
         With its old rank, each of them would overtake tasks of other keys that became READY before it.
         """
@@ -254,19 +261,19 @@ class Admissions(Part):
     def _look_again_at(
         self, key: str, number: int, seconds: float, starts: Sequence[datetime], now: datetime, *, was_locked: bool
     ) -> None:
-        """Request to look again when a start leaves the window of a rate, unless a look is requested until then."""
+        """Request to look again when a start is older than the period, unless a request is due before that."""
         if was_locked:
             self._ask_again({(LimitKind.RATE, key)})
             return
-        group = max(1, -(-number // ADMISSIONS_PER_WINDOW))
-        wait = timedelta(seconds=min(seconds, STARTS_WITHOUT_TIME_SECONDS))
+        group = max(1, -(-number // GROUPS_PER_PERIOD))
+        wait = timedelta(seconds=min(seconds, UNSTARTED_SECONDS))
         due_at = starts[group - 1] + timedelta(seconds=seconds) if len(starts) >= group else now + wait
         asked = self._requests.filter(backend=self.db.backend, kind=LimitKind.RATE, key=key, due_at__lte=due_at)
         if not asked.exists():
             self.insert_requests({(LimitKind.RATE, key)}, due_at)
 
     def _record_starts(self, key: str, rows: TaskQuerySet, seconds: float) -> None:
-        """Keep the last start of tasks that are going to start again."""
+        """Store the last start of admitted tasks: their next start overwrites it in their row."""
         RateStart.objects.using(self.db.using).bulk_create(
             RateStart(backend=self.db.backend, key=key, started_at=at, expires_at=at + timedelta(seconds=seconds))
             for at in rows.values_list("last_attempted_at", flat=True)
@@ -277,11 +284,11 @@ class Admissions(Part):
         return [row.pk for row in self.db.with_lock(waiting).only("pk")[:allowed]] if allowed > 0 else []
 
     def _ask_again(self, keys: Collection[Key]) -> None:
-        """Request to look again soon, because another session has locked a task."""
+        """Request to look again after AGAIN_SECONDS, because another session has locked a task."""
         self.insert_requests(keys, self.db.now() + timedelta(seconds=AGAIN_SECONDS))
 
     def _number(self, kind: LimitKind, key: str, declared: int) -> int:
-        """Return the number of a key: what people have set for it or for all keys of its limit, or the declared one."""
+        """Return the number that people have set for a key, else for all keys of its limit, else the declared one."""
         name, _ = split_key(key)
         rows = Limit.objects.using(self.db.using).filter(backend=self.db.backend, kind=kind)
         numbers = dict(rows.filter(key__in=[key, f"{name}{SEPARATOR}"]).values_list("key", "number"))
@@ -291,7 +298,7 @@ class Admissions(Part):
 
     def set_number(self, kind: LimitKind, key: str, number: int | None, *, by: str = "", reason: str = "") -> None:
         """
-        Set the number of a limit, for one key or, if nothing follows the name's colon, for all keys. None resets it.
+        Set the number of a key. Without text after the colon, set it for all keys of the limit. None: reset it.
 
         Locks: the row of the limit.
         """
@@ -302,7 +309,8 @@ class Admissions(Part):
             else:
                 values = {"number": number, "changed_by": by, "reason": reason, "changed_at": self.db.now()}
                 rows.update_or_create(backend=self.db.backend, kind=kind, key=key, defaults=values)
-        # After the commit, and for one key also if nothing seems to wait: until then, new tasks see the old number.
+        # After the commit, because other sessions use the old number until then. For one key, request in any case: they
+        # may leave a task BLOCKED that this session does not see yet.
         if split_key(key)[1]:
             self.insert_requests({(kind, key)})
         else:
@@ -327,7 +335,7 @@ class Admissions(Part):
         return names
 
     def gauges(self) -> list[LimitGauges]:
-        """Return what waits for each limit. It reads up to MAX_BLOCKED entries of an index for each. Locks: none."""
+        """Return how many tasks wait for each limit. It reads up to MAX_BLOCKED index entries for each. Locks: none."""
         now = self.db.now()
         gauges = []
         for kind in INDEXED:
@@ -343,7 +351,7 @@ class Admissions(Part):
 
     def apply(self, claims: Iterable[tuple[ClaimedTask, dict[str, Any]]]) -> set[UUID]:
         """
-        Give claimed tasks the limits that their code declares, and make them BLOCKED. Return these tasks.
+        Give claimed tasks the limits that their code declares, and make them BLOCKED. Return the ids of these tasks.
 
         They were enqueued by SQL, or before their code declared the limits. Locks: the rows, skipping locked ones.
         """
@@ -365,7 +373,7 @@ class Admissions(Part):
         return changed
 
     def keep_starts(self, ids: Collection[UUID]) -> None:
-        """Keep the starts of tasks that are deleted, or get another rate, while their rates count them."""
+        """Store the starts of tasks that are deleted or get another rate, if a rate still counts them."""
         now = self.db.now()
         started = self.db.by_ids(ids).filter(rate_key__isnull=False, last_attempted_at__isnull=False)
         starts = [
@@ -376,7 +384,7 @@ class Admissions(Part):
         RateStart.objects.using(self.db.using).bulk_create(start for start in starts if start.expires_at > now)
 
     def prune(self, limit: int = 1000) -> None:
-        """Delete starts that no rate counts any more, and reservations of keys that have ended."""
+        """Delete starts that no rate counts any more, and reservations of unique keys that have expired."""
         for model in (RateStart, KeyReservation):
             rows = model._default_manager.using(self.db.using)
             expired = rows.filter(expires_at__lt=self.db.now()).order_by("expires_at")

@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 from uuid import UUID
 
 from jobqueue.engine.portable.admissions import (
-    ADMISSIONS_PER_WINDOW,
     AGAIN_SECONDS,
+    GROUPS_PER_PERIOD,
     KEYS_PER_SECOND,
-    STARTS_WITHOUT_TIME_SECONDS,
+    UNSTARTED_SECONDS,
     Admissions,
     Key,
 )
@@ -43,8 +43,8 @@ class PostgresAdmissions(Admissions):
         rows = self.db.query_prepared(
             "admit_by_rate",
             keys=as_text_array(tuple(keys)),
-            group_size=ADMISSIONS_PER_WINDOW,
-            unstarted_seconds=STARTS_WITHOUT_TIME_SECONDS,
+            groups=GROUPS_PER_PERIOD,
+            unstarted_seconds=UNSTARTED_SECONDS,
             again_seconds=AGAIN_SECONDS,
         )
         return _admitted(rows)
@@ -61,6 +61,6 @@ class PostgresAdmissions(Admissions):
 
 
 def _admitted(rows: Sequence[tuple[str | None, int]]) -> Admitted:
-    """rows: queues with their numbers of admitted tasks. A row without a queue: requests to look again."""
+    """rows: the queues of admitted tasks with their numbers. A row without a queue: requests were inserted."""
     queues = {queue: number for queue, number in rows if queue is not None}
     return Admitted(queues=queues, looks_again=len(queues) < len(rows))

@@ -1,10 +1,12 @@
--- Let the best BLOCKED tasks of concurrency keys count, as many as there is room for.
--- Return their queues and numbers, and one row without a queue if it has requested to look again.
--- Parameters: backend; keys, which this transaction has locked; aging: seconds per point of priority.
+-- Let the BLOCKED tasks of concurrency keys count, lowest rank first, as many as the limit allows. Those without a rate
+-- become READY. Those with a rate stay BLOCKED, and the statement requests to look at their rate.
+-- Return the queues of the READY tasks with their numbers. If it has inserted requests, return a row without a queue.
+-- Parameters: backend; keys, which this transaction has locked; aging: seconds per point of priority; again_seconds: when
+--   to look again at a key if another session has locked one of its tasks.
 -- Index: jobqueue_task_concurrency: one entry for each task that counts, one for each that is admitted.
 -- Locks: the admitted tasks FOR NO KEY UPDATE, skipping locked ones. If it skips one, it requests to look again.
 -- Why a new rank: with its old one, each admitted task would overtake tasks of other keys that became READY before it.
--- The number of the next task holds, unless people have set one for the key or for its limit.
+-- Which number: that of the key, if people have set one; else that of all keys of the limit; else that of the next task.
 WITH limited AS MATERIALIZED (
     SELECT asked.key, COALESCE(
         (

@@ -1,14 +1,14 @@
--- Make the best BLOCKED tasks of rate keys READY, as many as their rate allows now.
--- Return their queues and numbers, and one row without a queue if it has requested to look again.
--- Parameters: backend; keys, which this transaction has locked; aging: seconds per point of priority; group_size: tasks
---   of a high limit are admitted in groups, so that a window has this many; unstarted_seconds: when to look again while
---   the tasks that count are READY.
--- Index: jobqueue_task_rate, jobqueue_task_rate_start, jobqueue_ratestart_key: the starts of one window for each key.
+-- Make the BLOCKED tasks of rate keys READY, lowest rank first, as many as their rate allows now.
+-- Return their queues with their numbers. If it has inserted requests, return a row without a queue.
+-- Parameters: backend; keys, which this transaction has locked; aging: seconds per point of priority; groups: with a high
+--   limit, tasks are admitted in that many groups in each period; unstarted_seconds: when to look again if all tasks that
+--   count are READY; again_seconds: when to look again if another session has locked a task.
+-- Index: jobqueue_task_rate, jobqueue_task_rate_start, jobqueue_ratestart_key: the starts of one period for each key.
 -- Locks: the admitted tasks FOR NO KEY UPDATE, skipping locked ones.
--- What counts: starts within the window, by last_attempted_at; earlier starts of tasks that have started again since,
---   which this statement stores in jobqueue_ratestart; and READY tasks, which will start.
--- If BLOCKED tasks are left, it requests to look again when a start leaves the window, unless that or an earlier look is
---   requested already.
+-- What counts: the last start of each task, if it is within the period; READY tasks, which will start; and the rows of
+--   jobqueue_ratestart. If an admitted task has started within the period, this statement stores that start there.
+-- If BLOCKED tasks are left, it requests to look again when a start is older than the period. If the same or an earlier
+--   request exists, it inserts none.
 WITH limited AS MATERIALIZED (
     SELECT asked.key, clock.now, following.rate_seconds AS seconds,
         clock.now - make_interval(secs => following.rate_seconds) AS since,
@@ -81,7 +81,7 @@ asked_again AS (
             ELSE COALESCE(
                 (
                     SELECT started.at FROM started WHERE started.key = open.key
-                    ORDER BY started.at LIMIT 1 OFFSET (open.number - 1) / %(group_size)s
+                    ORDER BY started.at LIMIT 1 OFFSET (open.number - 1) / %(groups)s
                 ) + make_interval(secs => open.seconds),
                 open.now + make_interval(secs => LEAST(open.seconds, %(unstarted_seconds)s))
             )

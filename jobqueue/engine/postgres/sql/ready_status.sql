@@ -1,5 +1,4 @@
--- The status of a task that may run now: READY, or BLOCKED if a limit may keep it from running. Part of wake.sql and
--- wake_due.sql.
+-- The status of a task that may run now: READY, or BLOCKED if it must be admitted. Part of wake.sql and wake_due.sql.
 -- Parameters: none. Index: none. Locks: none.
 CASE
     WHEN task.predecessor_id IS NOT NULL OR task.rate_key IS NOT NULL

@@ -1,7 +1,7 @@
--- Apply the limits of tasks whose outcomes this transaction has written, and request to look at them. A rate counts each
--- start, so a task that runs again is BLOCKED. It keeps its slot, as does one that waits for a retry with
--- hold_while_retrying. A task that was released after its claim ranks by its enqueue again, not by its admission: before
--- the tasks that were BLOCKED behind it.
+-- Apply the limits of tasks whose outcomes this transaction has written, and request to look at them.
+-- A rate counts each start, so a task that is to run again becomes BLOCKED. It still counts for its concurrency limit. So
+-- does a task that waits for a retry with hold_while_retrying. A task that was released after its claim gets the rank of
+-- its enqueue, not of its admission. So it is before the tasks that were BLOCKED behind it.
 -- Parameters: ids; aging: seconds per point of priority. Index: the primary key. Locks: the rows, which are locked already.
 WITH settled AS (
     UPDATE jobqueue_task AS task

@@ -1,9 +1,10 @@
--- Take the due requests of keys that no other session looks at, and lock these keys.
--- Return all keys with a due request, and whether this session has locked them. The requests of the others stay.
+-- Try to lock the keys that have due requests, and delete the requests of the locked keys.
+-- Return all these keys, and for each whether this session has locked it. The requests of the other keys stay.
 -- Parameters: backend; request_limit.
 -- Index: jobqueue_admission_due, from its beginning. Locks: the requests FOR UPDATE, skipping locked ones; for each key
---   one of 1,024 advisory locks of the requests' table, until the transaction ends, if it is free.
--- Why advisory locks: a key needs no row, and nobody waits. Keys that share a lock are looked at one after the other.
+--   one of 1,024 advisory locks, until the transaction ends. It never waits for a lock.
+-- Why advisory locks: most keys have no row that could be locked. Two keys may have the same lock. Then two sessions
+--   look at them one after the other.
 -- Trap: tasks must be counted in a later statement, with a snapshot that is newer than the lock.
 WITH due AS MATERIALIZED (
     SELECT id, kind, key FROM jobqueue_admissionrequest
