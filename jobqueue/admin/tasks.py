@@ -120,7 +120,7 @@ class TaskAdmin(FailuresPage, SummaryPage, TaskPage):
 
     @admin.display(description=gettext_lazy("attempts"))
     def tries(self, task: Any) -> str:
-        return attempts_text(task, task.starts)
+        return attempts_text(task)
 
     @admin.display(description=gettext_lazy("when"))
     def time(self, task: Any) -> SafeString:

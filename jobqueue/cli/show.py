@@ -13,7 +13,7 @@ from django.core.management.base import CommandError
 
 from jobqueue.cli.backends import engines
 from jobqueue.cli.console import Console
-from jobqueue.inspect.formatting import duration, local
+from jobqueue.inspect.formatting import attempt_number, duration, local
 from jobqueue.inspect.payload_display import DisplayedValue
 from jobqueue.inspect.task_detail import describe, find_task
 from jobqueue.inspect.tree import Branch
@@ -80,7 +80,7 @@ def _details(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
     values = {title: getattr(task, column) for column, title in COLUMNS.items()}
     if not (page["is_actor"] or task.polls > 1):
         values["Successful polls"] = None
-    number, parent = page["attempt_number"], page["parent"]
+    parent = page["parent"]
     return {
         "Id": task.pk,
         "Parent": parent and f"{parent.pk} {parent.task_type or '(pruned)'} {parent.status or ''}".rstrip(),
@@ -90,8 +90,7 @@ def _details(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
             "Rate" if limit.is_rate else "Concurrency limit": f"{limit.key.stored}: {limit.active} of {limit.words}"
             for limit in page["limits"]
         },
-        "Attempts": None if number is None else f"{number} of {task.max_attempts}",
-        "Attempts started": page["starts"],
+        "Attempt": page["attempts"],
         "Executor": page["executor"] and page["executor"].name,
         **{title: _ago(value, now) if isinstance(value, datetime) else value for title, value in values.items()},
         "Executor losses": task.executor_losses or None,
@@ -155,7 +154,7 @@ def _as_json(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
             {"kind": one.key.kind, "key": one.key.stored, "number": one.number, "active": one.active.number}
             for one in page["limits"]
         ],
-        "attempts": page["attempt_number"],
+        "attempt": attempt_number(task),
         "executor": page["executor"] and page["executor"].name,
         "arguments": {value.name: _read(value) for value in page["arguments"]},
         **{name: _read(page[name]) for name in ("result", "state", "metadata")},

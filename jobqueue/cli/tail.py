@@ -83,13 +83,14 @@ def _read(found: Collection[Ended]) -> Iterator[Task]:
 def _lines(task: Any, width: int | None) -> Iterator[str]:
     """Yield one long line for `grep`, or lines that fit a terminal."""
     error = " ".join(_error(task).split())
-    attempt = attempts_text(task, task.starts)
+    attempt = attempts_text(task)
     took = duration(task.finished_at - task.last_attempted_at).replace(" ", "") if task.last_attempted_at else ""
     parts = [f"{local(task.finished_at):%H:%M:%S}", f"{task.status:<10}", str(task.pk)]
     if width is None:
-        yield " ".join([*parts, task.task_type, f"queue={task.queue_name}", attempt, took, error]).rstrip()
+        shown = (task.task_type, f"queue={task.queue_name}", attempt and f"attempt {attempt}", took, error)
+        yield " ".join([*parts, *filter(None, shown)])
         return
-    for line in (" ".join([*parts, f"{attempt:>3}", f"{took:>5}", short_type(task.task_type)]), f"{'':20}{error}"):
+    for line in (" ".join([*parts, f"{attempt:>6}", f"{took:>5}", short_type(task.task_type)]), f"{'':20}{error}"):
         if line.strip():
             yield line if len(line) <= width else f"{line[: width - 1]}…"
 
@@ -110,7 +111,7 @@ def _as_json(task: Any) -> dict[str, Any]:
         "task": task.task_type,
         "backend": task.backend,
         "queue": task.queue_name,
-        "attempts": attempt_number(task, task.starts),
+        "attempt": attempt_number(task),
         "max_attempts": task.max_attempts,
         "error": _error(task) or None,
     }

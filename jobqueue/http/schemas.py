@@ -94,7 +94,7 @@ class TaskDetail(TaskLink):
     task: str
     queue: str
     priority: int
-    attempts: Annotated[int, Meta(description="Failed attempts of the current run.")]
+    attempt: Annotated[int | None, Meta(description="Number of the running or the last attempt; null before.")]
     max_attempts: int
     enqueued_at: datetime
     wake_at: datetime | None

@@ -20,6 +20,7 @@ from jobqueue.http.endpoint import endpoint
 from jobqueue.http.request_body import ENVELOPE_BYTES, read_body, read_request
 from jobqueue.http.responses import HttpError, respond, service_unavailable, task_url
 from jobqueue.http.schemas import Cancel, Cancelled, Message, Problem, Sent, TaskDetail, TaskError, TaskLink
+from jobqueue.inspect.formatting import attempt_number
 from jobqueue.inspect.inbox import check_message
 from jobqueue.inspect.payload_display import read, secrets_of
 from jobqueue.inspect.task_detail import find_task, masked_errors
@@ -30,7 +31,7 @@ from jobqueue.serialization.redaction import redact, redact_texts
 logger = logging.getLogger(__name__)
 
 # Columns that a response shows under their names.
-SHOWN = ("priority", "attempts", "max_attempts", "enqueued_at", "wake_at", "started_at", "finished_at")
+SHOWN = ("priority", "max_attempts", "enqueued_at", "wake_at", "started_at", "finished_at")
 
 
 @endpoint("GET", {200: ("The task.", TaskDetail)}, (404,), permission="view_task")
@@ -46,6 +47,7 @@ def show(request: HttpRequest, caller: Caller, task_id: str) -> HttpResponse:
         url=task_url(request, row.pk),
         task=row.task_type,
         queue=row.queue_name,
+        attempt=attempt_number(row),
         **{name: getattr(row, name) for name in SHOWN},
         errors=[
             # Without its traceback, in which not every secret can be masked.

@@ -98,28 +98,21 @@ def class_name(error: Mapping[str, Any]) -> str:
     return str(error.get("exception_class_path") or "").rpartition(".")[2]
 
 
-def attempt_number(task: Task, starts: int | None) -> int | None:
+def attempt_number(task: Task) -> int | None:
     """
-    Return the number of the running or the last attempt, or None if the row does not show it.
+    Return the number of the running or the last attempt: since the last requeue, and of an actor's poll.
 
-    The column counts failed attempts, and success resets it. starts: attempts started since the task was enqueued,
-    which is the attempt's number unless the task was requeued or polled again.
+    None if none has started, and between the polls of an actor. The column counts failed attempts.
     """
-    match task.status:
-        case Task.Status.RUNNING:
-            return task.attempts + 1
-        case Task.Status.SUCCESSFUL if task.polls > 1 or not starts or starts > task.max_attempts:
-            return None
-        case Task.Status.SUCCESSFUL:
-            return starts
-        case _:
-            return task.attempts
+    if task.status in (Task.Status.RUNNING, Task.Status.SUCCESSFUL):
+        return task.attempts + 1
+    return task.attempts or None
 
 
-def attempts_text(task: Task, starts: int | None) -> str:
-    """Return the attempt's number and the maximum, such as 2/3."""
-    number = attempt_number(task, starts)
-    return "–" if number is None else f"{number}/{task.max_attempts}"
+def attempts_text(task: Task) -> str:
+    """Return the attempt's number and the maximum, such as 2 of 5; nothing before the first attempt."""
+    number = attempt_number(task)
+    return "" if number is None else _("%(number)d of %(max)d") % {"number": number, "max": task.max_attempts}
 
 
 def headline(class_path: str | None, message: str | None) -> str:

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, ClassVar
 from uuid import UUID
 
-from django.db.models import Expression, Func, IntegerField, TextField
+from django.db.models import Expression, Func, TextField
 from django.db.models.functions import Cast, Left
 from django.utils.translation import gettext as _
 
@@ -56,14 +56,6 @@ class LastError(JsonFunc):
     sqlite = "JSON_EXTRACT(%(expressions)s, '$[#-1].%(member)s')"
 
 
-class Length(JsonFunc):
-    """The number of entries of a JSON list; NULL if the row has something else."""
-
-    output_field = IntegerField()
-    template = "CASE WHEN JSONB_TYPEOF(%(expressions)s) = 'array' THEN JSONB_ARRAY_LENGTH(%(expressions)s) END"
-    sqlite = "JSON_ARRAY_LENGTH(%(expressions)s)"
-
-
 class Small(JsonFunc):
     """A JSON column as text; NULL if it is too large for a list to read."""
 
@@ -77,7 +69,6 @@ def row_annotations() -> dict[str, Any]:
     return {
         "error_class": LastError("errors", member="exception_class_path"),
         "error_message": LastError("errors", member="message"),
-        "starts": Length("worker_ids"),
     }
 
 

@@ -18,7 +18,7 @@ from jobqueue import registry
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.backends import options_of
 from jobqueue.inspect.explain import Surroundings, explain
-from jobqueue.inspect.formatting import attempt_number, headline
+from jobqueue.inspect.formatting import attempts_text, headline
 from jobqueue.inspect.inbox import actor_of, read_inbox
 from jobqueue.inspect.limits import key_that_matters, keys_of, read_keys
 from jobqueue.inspect.payload_display import listed, raw, read, secrets_of, show, show_arguments
@@ -60,7 +60,6 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
         limit=limits[key] if key is not None else None,
         is_orphan=ancestors.parent is not None and ancestors.parent.has_ended,
     )
-    starts = len(listed(values["worker_ids"]))
     context = {
         "task": task,
         "sentence": explain(task, around),
@@ -85,8 +84,7 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
         "log": audit_log.entries_of(task),
         "with_payload": with_payload,
         "options": show(values["options"], ()) if values["options"] else None,
-        "attempt_number": attempt_number(task, starts),
-        "starts": starts + (task.status == Task.Status.RUNNING),  # worker_ids lists an attempt after its end
+        "attempts": attempts_text(task),
     }
     if with_payload:
         result, state, metadata = (values[column] for column in ("return_value", "inner_state", "metadata"))

@@ -50,7 +50,7 @@ class TestRetries:
 
         assert polls == [(attempt, f"{pk}:{n}") for n in range(3) for attempt in (1, 2, 3)]
         row = stage.row(pk)
-        assert (row.polls, row.attempts, len(row.errors)) == (3, 0, 6)
+        assert (row.polls, row.attempts, len(row.errors)) == (3, 2, 6)  # of the last poll
 
     @pytest.mark.parametrize("error", [GiveUp("hopeless"), KeyError("listed in give_up_on")])
     def test_give_up_and_give_up_on_fail_actor_at_once(

@@ -80,12 +80,11 @@ def test_attempts_column_counts_running_and_last_attempts(make, show):
     make()
     make(scheduled=True, attempts=2)
     make(running=True, attempts=2)
-    make(successful=True, worker_ids=["a", "b"])
-    make(successful=True, worker_ids=["a"] * 9, polls=9)
-    make(successful=True, worker_ids={"not": "a list"})
+    make(successful=True, attempts=1)
     make(failed=True)
+    make(cancelled=True)
 
-    assert cells(show(), "tries")[::-1] == ["0/4", "2/4", "3/4", "2/4", "–", "–", "4/4"]
+    assert cells(show(), "tries")[::-1] == ["-", "2 of 4", "3 of 4", "2 of 4", "4 of 4", "-"]
 
 
 def test_error_column_shows_the_last_error_of_unsuccessful_tasks(make, show):

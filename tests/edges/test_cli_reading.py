@@ -145,15 +145,15 @@ class TestShow:
         assert (found["arguments"], found["result"], found["status"]) == ({"a": 1, "b": 2}, 3, "SUCCESSFUL")
 
     def test_show_and_tail_count_attempts_alike(self, backend, make) -> None:
-        task = make(successful=True, worker_ids=["a", "b"], errors=[error()])
+        task = make(successful=True, attempts=1, errors=[error()])
 
         tail = jobqueue("tail", "--backend", backend)
         tail_json = json.loads(jobqueue("tail", "--backend", backend, "--json").out)
         show, show_json = jobqueue("show", task.pk), jobqueue("show", task.pk, "--json").json
 
-        assert " 2/4 " in tail.out
-        assert re.search(r"^Attempts +2 of 4$", show.out, re.MULTILINE)
-        assert (tail_json["attempts"], show_json["attempts"]) == (2, 2)
+        assert " attempt 2 of 4 " in tail.out
+        assert re.search(r"^Attempt +2 of 4$", show.out, re.MULTILINE)
+        assert (tail_json["attempt"], show_json["attempt"]) == (2, 2)
 
     def test_output_escapes_terminal_sequences(self, make) -> None:
         task = make(failed=True, key="\x1b[2J", errors=[error("\x1b]0;title\x07 \x9b31m \u202eabc")])

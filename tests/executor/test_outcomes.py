@@ -11,7 +11,7 @@ from django.db import connection
 
 from jobqueue.models import Task
 from jobqueue.records import Status
-from tests.executor import tasks
+from tests.executor import limited_tasks, tasks
 from tests.executor.harness import Burst, Start, database_of, gates, on_both_databases, on_postgresql, row_of
 from tests.factories import TaskFactory
 from tests.fixtures import Options
@@ -145,6 +145,15 @@ def test_the_number_of_attempts_comes_from(burst: Burst, options: Options, task:
 
     row = row_of(result)
     assert (row.status, row.attempts, len(row.errors)) == (Status.FAILED, attempts, attempts)
+
+
+def test_success_keeps_the_number_of_failed_attempts(burst: Burst) -> None:
+    result = limited_tasks.fail_twice.enqueue("a gate", "anna")
+
+    burst()
+
+    row = row_of(result)
+    assert (row.status, row.attempts, len(row.errors)) == (Status.SUCCESSFUL, 2, 2)
 
 
 def test_only_the_exceptions_of_retry_on_are_worth_another_attempt(burst: Burst) -> None:

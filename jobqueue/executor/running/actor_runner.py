@@ -136,7 +136,7 @@ def outcome_of_poll(attempt: Attempt, returned: Any) -> Outcome:
         task_id=claimed.id,
         claim_number=claimed.claim_number,
         parent_id=claimed.parent_id,
-        attempts=0,
+        attempts=claimed.attempts if columns["status"] is Status.SUCCESSFUL else 0,
         has_succeeded=True,
         may_unblock=claimed.may_unblock,
         worker_id=worker_id if is_new_here or columns["status"] in FINAL else None,

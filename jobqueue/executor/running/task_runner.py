@@ -188,7 +188,7 @@ def success_outcome(attempt: Attempt, value: Any) -> Outcome:
         claim_number=claimed.claim_number,
         parent_id=claimed.parent_id,
         status=Status.SUCCESSFUL,
-        attempts=0,
+        attempts=claimed.attempts,
         has_succeeded=True,
         worker_id=identity.worker_id,
         return_value=return_value,

@@ -55,7 +55,7 @@ COMMENT ON COLUMN jobqueue_task.expires_at IS 'A task that has not started by th
 COMMENT ON COLUMN jobqueue_task.claimed_at IS 'When the task was claimed, while RUNNING.';
 COMMENT ON COLUMN jobqueue_task.claim_number IS 'Fencing token: number of claims. A commit with another number fails.';
 COMMENT ON COLUMN jobqueue_task.worker_ids IS 'Executors of the attempts, newest last: JSON array, at most 100.';
-COMMENT ON COLUMN jobqueue_task.attempts IS 'Failed attempts since the last successful poll.';
+COMMENT ON COLUMN jobqueue_task.attempts IS 'Failed attempts of this poll, or of the last one.';
 COMMENT ON COLUMN jobqueue_task.max_attempts IS 'Attempts before FAILED. Options and code override it.';
 COMMENT ON COLUMN jobqueue_task.polls IS 'Successful polls. A function has at most one.';
 COMMENT ON COLUMN jobqueue_task.unread_polls IS 'Polls in a row that left messages unread.';
