@@ -84,7 +84,10 @@ class ReadOnlyAdmin(ModelAdmin):
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
         """Refuse lookups that are no filters of the list: most would scan the table."""
-        return lookup in (getattr(spec, "parameter_name", None) for spec in self.get_list_filter(request))
+        filters = self.get_list_filter(request)
+        return any(
+            lookup in getattr(one, "parameter_names", (getattr(one, "parameter_name", None),)) for one in filters
+        )
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
 from typing import Any
 
-from django.contrib.admin import ModelAdmin, SimpleListFilter
+from django.contrib.admin import ListFilter, ModelAdmin, SimpleListFilter
+from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
@@ -18,12 +21,13 @@ from jobqueue.api import aliases, declared_queues
 from jobqueue.engine import engine_for
 from jobqueue.inspect.backends import backends_on
 from jobqueue.inspect.failures import read_failure
-from jobqueue.inspect.formatting import short_id, short_type
+from jobqueue.inspect.formatting import local, short_id, short_type
 from jobqueue.inspect.limits import Key
-from jobqueue.inspect.selection import to_id
-from jobqueue.models import Queue, Schedule, Task
+from jobqueue.inspect.selection import ENDED, ENQUEUED, at, to_id, to_uuid
+from jobqueue.models import Executor, Queue, Schedule, Task
 from jobqueue.templatetags.jobqueue_admin import breakable
 
+CAUSES_NAMED = 5
 CHOICES = 200  # per filter; the address may contain others
 Choices = Iterable[tuple[str, Any]]
 
@@ -42,8 +46,11 @@ class ColumnFilter(SimpleListFilter):
 
 
 class StatusFilter(ColumnFilter):
+    """The tabs above the list show its choices."""
+
     title = _("status")
     parameter_name = "status"
+    template = "admin/jobqueue/task/no_filter.html"
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
         return Task.Status.choices
@@ -95,7 +102,7 @@ class ParentFilter(ColumnFilter):
 
 
 class CauseFilter(ColumnFilter):
-    """Set by a link on a page with failures; shown only while it is set."""
+    """Set by a link on a page with failures, or by a search; shown only while it is set. Separated by commas."""
 
     title = _("cause")
     parameter_name = "cause"
@@ -106,8 +113,13 @@ class CauseFilter(ColumnFilter):
             return []
         backend = request.GET.get("backend", "")
         names = [backend] if backend in aliases() else backends_on(database_for(request))
-        found = (read_failure(engine_for(name), chosen) for name in names)
-        return [(chosen, next((failure.title for failure in found if failure), chosen))]
+        titles = {
+            cause: failure.title
+            for cause in chosen.split(",")[:CAUSES_NAMED]
+            for name in names
+            if (failure := read_failure(engine_for(name), cause))
+        }
+        return [(chosen, "; ".join(titles.values()) or chosen)]
 
 
 class ScheduleFilter(ColumnFilter):
@@ -136,6 +148,93 @@ class LimitFilter(ColumnFilter):
             return []
         key = Key.parse(chosen)
         return [(chosen, key.title if key else chosen)]
+
+
+class ExecutorFilter(ColumnFilter):
+    """Set by links on the pages of executors and tasks; shown only while it is set."""
+
+    title = _("executor")
+    parameter_name = "executor"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
+        chosen = self.value()
+        if not chosen:
+            return []
+        rows = Executor.objects.using(database_for(request)).filter(pk__in=[to_uuid(chosen)])
+        return [(chosen, rows.values_list("name", flat=True).first() or short_id(chosen))]
+
+
+class TimeFilter(ListFilter):
+    """
+    Tasks of a time: since, until, or both. An address contains moments, so it shows the same tasks tomorrow.
+
+    parameter_names: of the start and the end.
+    """
+
+    template = "admin/jobqueue/task/time_filter.html"
+    parameter_names: tuple[str, str] = ("", "")
+    LENGTHS = (
+        (_("Last 15 minutes"), timedelta(minutes=15)),
+        (_("Last hour"), timedelta(hours=1)),
+        (_("Last 24 hours"), timedelta(days=1)),
+        (_("Last 7 days"), timedelta(days=7)),
+    )
+
+    def __init__(self, request: HttpRequest, params: dict[str, Any], model: Any, model_admin: ModelAdmin[Any]) -> None:
+        super().__init__(request, params, model, model_admin)
+        for name in self.expected_parameters():
+            if name in params:
+                values = params.pop(name)
+                text = values[-1] if isinstance(values, list) else values  # a list since Django 5.0
+                if text:
+                    self.used_parameters[name] = text.replace("\x00", "")
+
+    def has_output(self) -> bool:
+        return True
+
+    def expected_parameters(self) -> list[str | None]:
+        return [*self.parameter_names]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset  # the selection of the list applies it
+
+    def choices(self, changelist: ChangeList) -> Iterator[dict[str, Any]]:
+        """Yield the choices; the first one has what the form shows, too."""
+        since, until = self.parameter_names
+        chosen = {name: at(str(text)) for name, text in self.used_parameters.items()}
+        fields = [
+            (name, label, local_input(chosen.get(name))) for name, label in ((since, _("From")), (until, _("To")))
+        ]
+        yield {
+            "selected": not self.used_parameters,
+            "query_string": changelist.get_query_string(remove=[since, until]),
+            "display": _("All"),
+            "fields": fields,
+            "others": [(name, value) for name, value in changelist.params.items() if name not in (since, until, "p")],
+        }
+        now = timezone.now()
+        for label, length in self.LENGTHS:
+            moment = (now - length).replace(second=0, microsecond=0).isoformat()
+            yield {
+                "selected": False,
+                "query_string": changelist.get_query_string({since: moment}, remove=[until]),
+                "display": label,
+            }
+
+
+class EnqueuedFilter(TimeFilter):
+    title = _("time of enqueue")
+    parameter_names = ENQUEUED
+
+
+class EndedFilter(TimeFilter):
+    title = _("time of end")
+    parameter_names = ENDED
+
+
+def local_input(moment: datetime | None) -> str:
+    """Return a moment as the value of a field for date and time, in the user's time zone."""
+    return "" if moment is None else local(moment).strftime("%Y-%m-%dT%H:%M")
 
 
 def with_chosen(names: set[str], chosen: str | None) -> list[str]:

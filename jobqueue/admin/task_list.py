@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from django.contrib.admin import SimpleListFilter
@@ -16,19 +15,25 @@ from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 
+from jobqueue import registry
+from jobqueue.admin.filters import TimeFilter
+from jobqueue.bulk_actor import is_internal
 from jobqueue.inspect.backends import options_of
 from jobqueue.inspect.bulk import Bounds
-from jobqueue.inspect.payload_display import row_annotations, secrets_of_tasks
-from jobqueue.inspect.queries import CAP, Count
+from jobqueue.inspect.formatting import short_type
+from jobqueue.inspect.payload_display import UNREADABLE, arguments_in_line, read, row_annotations, secrets_of
+from jobqueue.inspect.queries import CAP, Count, count_of_status
+from jobqueue.inspect.search import ERROR, KEY
 from jobqueue.inspect.selection import FILTERS, Selection
 from jobqueue.models import Executor, Task
-from jobqueue.serialization.redaction import MASK, redact_text
+from jobqueue.records import Status
+from jobqueue.serialization.redaction import MASK, is_named, redact_text
 
 COLUMNS = (
     "backend", "queue_name", "task_type", "priority", "rank", "key", "status", "wake_at", "claimed_at", "executor_id",
     "attempts", "max_attempts", "polls", "enqueued_at", "last_attempted_at", "finished_at",
 )  # fmt: skip
-
+MAX_SUGGESTIONS = 200
 
 if TYPE_CHECKING:
     AnyPaginator = Paginator[Any]
@@ -57,6 +62,11 @@ class TaskChangeList(ChangeList):
     """One page of tasks. The number of queries does not depend on the tasks."""
 
     confirmed: Bounds | None = None  # of the confirmation page that was submitted
+    with_payload = False
+
+    def __init__(self, request: HttpRequest, *args: Any) -> None:
+        self.with_payload = bool(request.user.has_perm("jobqueue.view_payload"))
+        super().__init__(request, *args)
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Task]:
         """Return the rows that match the filters. The list, its count, the confirmation and the action use these."""
@@ -79,24 +89,70 @@ class TaskChangeList(ChangeList):
             keys = list(self.paginator.page(self.page_num).object_list)
         except InvalidPage as error:
             raise IncorrectLookupParameters from error
-        self.result_list = read_rows(self.root_queryset, keys)
+        self.result_list = read_rows(self.root_queryset, keys, with_payload=self.with_payload)
 
     @cached_property
     def selection(self) -> Selection:
         """What the address selects."""
-        specs = (spec for spec in self.filter_specs if isinstance(spec, SimpleListFilter))
-        values = {str(spec.parameter_name): str(value) for spec in specs if (value := spec.value())}
-        filters = {name: value for name, value in values.items() if name in FILTERS}
-        return Selection(self.root_queryset.db, filters, self.query)
+        filters: dict[str, str] = {}
+        for spec in self.filter_specs:
+            if isinstance(spec, TimeFilter):
+                filters |= {name: str(text) for name, text in spec.used_parameters.items()}
+            elif isinstance(spec, SimpleListFilter) and (value := spec.value()):
+                filters[str(spec.parameter_name)] = str(value)
+        filters = {name: value for name, value in filters.items() if name in FILTERS}
+        return Selection(self.root_queryset.db, filters, self.query, with_payload=self.with_payload)
 
     @property
     def number(self) -> Count:
         """How many tasks the list has. The link that selects all of them and the confirmation give the same number."""
         return self.selection.number
 
+    @cached_property
+    def suggestions(self) -> list[str]:
+        """What the search box offers: the names of known tasks, and of their arguments to those who may see them."""
+        known = [name for name in registry.all() if not is_internal(name)]
+        found = {short_type(name) for name in known}
+        if self.with_payload:
+            found |= {f"args.{name}:" for one in known for name in parameters_of(one)}
+        return [*sorted(found)[:MAX_SUGGESTIONS], KEY, ERROR]
 
-def read_rows(rows: QuerySet[Task], keys: list[UUID]) -> list[Task]:
-    """Read a page of tasks in the order of the keys, each with the name of the executor that runs it."""
+    @cached_property
+    def tabs(self) -> list[Tab]:
+        """All tasks, then those of each status. Only the filter by backend changes the numbers."""
+        backend = self.selection.filters.get("backend")
+        rows = self.selection.tasks.filter(backend=backend) if backend else self.selection.tasks
+        chosen = self.selection.status
+        tabs = [Tab("", None, self.get_query_string(remove=["status", "p"]), not chosen)]
+        for status in Status:
+            number = count_of_status(rows, status, exact=CAP)
+            address = self.get_query_string({"status": status.value}, remove=["p"])
+            tabs.append(Tab(status, number, address, status == chosen))
+        return tabs
+
+
+def parameters_of(task_type: str) -> tuple[str, ...]:
+    """Return the names of the arguments of a known task that are not masked."""
+    parameters, patterns = registry.parameters(task_type), options_of(registry.all()[task_type].backend).redact
+    names = parameters.signature.parameters if parameters else ()
+    return tuple(name for name in names if not is_named(patterns, name))
+
+
+class Tab(NamedTuple):
+    """A link to the tasks of a status, with their number."""
+
+    status: str
+    number: Count | None
+    address: str
+    is_selected: bool
+
+
+def read_rows(rows: QuerySet[Task], keys: list[UUID], *, with_payload: bool = False) -> list[Task]:
+    """
+    Read a page of tasks in the order of the keys, each with the name of the executor that runs it.
+
+    with_payload: whether the reader may see arguments.
+    """
     found = rows.filter(pk__in=keys).only(*COLUMNS).annotate(now=Now(), **row_annotations())
     by_key = {row.pk: row for row in found}
     page: list[Task] = [by_key[key] for key in keys if key in by_key]
@@ -109,17 +165,23 @@ def read_rows(rows: QuerySet[Task], keys: list[UUID]) -> list[Task]:
         if executor_ids
         else {}
     )
-    mask_errors(rows.db, page)
     for row in page:
         row.executor_name = names.get(row.executor_id) if row.executor_id else None  # type: ignore[attr-defined]
+        mask(row, with_payload=with_payload)
     return page
 
 
-def mask_errors(database: str, page: Sequence[Task]) -> None:
-    """Mask the secrets of the arguments in error messages. Without readable, small arguments mask the whole message."""
-    failed: list[Any] = [row for row in page if row.error_message]  # type: ignore[attr-defined]
-    secrets = secrets_of_tasks(database, [row.pk for row in failed])
-    for row in failed:
-        patterns = options_of(row.backend).redact
-        found = secrets.get(row.pk)
-        row.error_message = MASK if found is None else redact_text(str(row.error_message), patterns, found)
+def mask(row: Any, *, with_payload: bool) -> None:
+    """
+    Mask the secrets of the arguments in the error message. Set `call`, the first arguments in one line.
+
+    If the arguments are too large to read here, the whole message is masked.
+    """
+    patterns = options_of(row.backend).redact
+    args, kwargs = (UNREADABLE if text is None else read(text) for text in (row.args_text, row.kwargs_text))
+    row.call = arguments_in_line(row.task_type, args, kwargs, patterns) if with_payload else ""
+    if row.error_message and UNREADABLE in (args, kwargs):
+        row.error_message = MASK
+    elif row.error_message:
+        secrets = secrets_of(row.task_type, args, kwargs, patterns)
+        row.error_message = redact_text(str(row.error_message), patterns, secrets)

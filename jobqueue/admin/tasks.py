@@ -9,9 +9,10 @@ from uuid import UUID
 from django import forms
 from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, QueryDict
+from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -23,6 +24,9 @@ from jobqueue.admin.failures import FailuresPage
 from jobqueue.admin.filters import (
     BackendFilter,
     CauseFilter,
+    EndedFilter,
+    EnqueuedFilter,
+    ExecutorFilter,
     LimitFilter,
     ParentFilter,
     QueueFilter,
@@ -47,12 +51,25 @@ from jobqueue.inspect.bulk import (
     perform_ids,
     perform_now,
 )
-from jobqueue.inspect.formatting import attempts_text, headline, short_type, when
+from jobqueue.inspect.formatting import Text, attempts_text, duration, headline, short_id, short_type, time_run, when
+from jobqueue.inspect.interpretation import interpret
 from jobqueue.inspect.queries import Count
-from jobqueue.inspect.selection import to_uuid
+from jobqueue.inspect.selection import ENDED, ENQUEUED, at, to_uuid
 from jobqueue.metrics import Scope
 from jobqueue.models import Task
-from jobqueue.templatetags.jobqueue_admin import badge, breakable, moment
+from jobqueue.templatetags.jobqueue_admin import badge, breakable, moment, with_moment
+
+# The columns after status and task, which a user may choose, with their titles; and those shown at first.
+COLUMNS: dict[str, Text] = {
+    "arguments": gettext_lazy("arguments"),
+    "queue": gettext_lazy("queue"),
+    "attempt": gettext_lazy("attempt"),
+    "time": gettext_lazy("when"),
+    "enqueued": gettext_lazy("enqueued"),
+    "error": gettext_lazy("error"),
+}
+SHOWN = [name for name in COLUMNS if name != "enqueued"]
+SESSION_KEY = "jobqueue_columns"
 
 
 class RateForm(forms.Form):
@@ -69,14 +86,14 @@ class RateForm(forms.Form):
 
 class TaskAdmin(FailuresPage, SummaryPage, TaskPage):
     scope = Scope.TASK
-    list_display = ("state", "name", "queue_name", "priority", "tries", "time", "error")
     list_display_links = ("name",)
     list_filter = (
         StatusFilter, QueueFilter, TaskFilter, BackendFilter, CauseFilter, ParentFilter, ScheduleFilter, LimitFilter,
+        ExecutorFilter, EnqueuedFilter, EndedFilter,
     )  # fmt: skip
     list_per_page = 100
     search_fields = ("pk",)
-    search_help_text = gettext_lazy("Task id (or its first characters), or key:<key>")
+    search_help_text = gettext_lazy("An id or its beginning, a key, a task's name, args.NAME:VALUE or error:TEXT")
     ordering = ("-pk",)
     actions = ("requeue_selected", "cancel_selected")
     change_list_template = "admin/jobqueue/task/change_list.html"
@@ -85,6 +102,30 @@ class TaskAdmin(FailuresPage, SummaryPage, TaskPage):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Task]:
         return super().get_queryset(request).filter(backend__in=backends_on(database_for(request)))
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.columns_view)
+        return [path("columns/", view, name="jobqueue_task_columns"), *super().get_urls()]
+
+    def columns_view(self, request: HttpRequest) -> HttpResponse:
+        """Keep the chosen columns in the session."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        request.session[SESSION_KEY] = [name for name in COLUMNS if name in request.POST.getlist("column")]
+        address = reverse(f"{self.admin_site.name}:jobqueue_task_changelist")
+        query = QueryDict(request.POST.get("query", "")).urlencode()
+        return HttpResponseRedirect(f"{address}?{query}" if query else address)
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        return ["state", "name", *(name for name, is_chosen in self._columns(request).items() if is_chosen)]
+
+    def _columns(self, request: HttpRequest) -> dict[str, bool]:
+        """Return the columns that the user may choose, and whether each is shown."""
+        chosen = request.session.get(SESSION_KEY, SHOWN)
+        may_see = request.user.has_perm("jobqueue.view_payload")
+        return {name: name in chosen for name in COLUMNS if may_see or name != "arguments"}
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[TaskChangeList]:
         return TaskChangeList
@@ -100,13 +141,39 @@ class TaskAdmin(FailuresPage, SummaryPage, TaskPage):
         return queryset, False  # the selection of the list applies it
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        response = super().changelist_view(request, extra_context)
+        if request.method == "GET" and (address := self._exact_address(request)):
+            return HttpResponseRedirect(address)
+        columns = self._columns(request)
+        choices = [(name, COLUMNS[name], is_chosen) for name, is_chosen in columns.items()]
+        response = super().changelist_view(request, {"column_choices": choices, **(extra_context or {})})
         context = getattr(response, "context_data", None)
         if context and "cl" in context:
             number = context["cl"].number
             text = ngettext("%(number)s task selected", "All %(number)s tasks selected", number.number)
             context["selection_note_all"] = text % numbers_of(number)
         return response
+
+    def _exact_address(self, request: HttpRequest) -> str | None:
+        """
+        Return the address that says what is searched, if the given one needs to be interpreted; else None.
+
+        Without it, a search without a word in front, or a time without a zone, could mean other tasks later on.
+        """
+        if not self.has_view_permission(request):
+            return None
+        query = request.GET.copy()
+        if text := query.get("q"):
+            del query["q"]
+            for name, value in interpret(str(text), database_for(request)).items():
+                query[name] = value
+        for name in (*ENDED, *ENQUEUED):
+            if name in query:
+                moment = at(str(query[name]))
+                if moment is not None:
+                    query[name] = moment.isoformat()
+                elif not query[name]:  # an empty field of the form
+                    del query[name]
+        return None if query == request.GET else f"{request.path}?{query.urlencode()}"
 
     @admin.display(description=gettext_lazy("status"))
     def state(self, task: Task) -> SafeString:
@@ -116,18 +183,39 @@ class TaskAdmin(FailuresPage, SummaryPage, TaskPage):
     def name(self, task: Task) -> SafeString:
         short = breakable(short_type(task.task_type))
         name = format_html('<span class="jq-name" title="{} {}">{}</span>', task.task_type, task.pk, short)
-        return name if task.key is None else format_html('{}<span class="jq-key">{}</span>', name, task.key)
+        key = "" if task.key is None else format_html('<span class="jq-key">{}</span>', task.key)
+        return format_html('{}{}<span class="jq-id">{}</span>', name, key, short_id(task.pk))
 
-    @admin.display(description=gettext_lazy("attempts"))
-    def tries(self, task: Any) -> str:
-        return attempts_text(task)
+    @admin.display(description=COLUMNS["arguments"], empty_value="")
+    def arguments(self, task: Any) -> SafeString | None:
+        return format_html('<code class="jq-call">{}</code>', task.call) if task.call else None
 
-    @admin.display(description=gettext_lazy("when"))
+    @admin.display(description=COLUMNS["queue"])
+    def queue(self, task: Task) -> SafeString:
+        if not task.priority:
+            return format_html("{}", task.queue_name)
+        words = _("priority %(number)d") % {"number": task.priority}
+        return format_html('{} <span class="jq-quiet">{}</span>', task.queue_name, words)
+
+    @admin.display(description=COLUMNS["attempt"], empty_value="")
+    def attempt(self, task: Any) -> SafeString | None:
+        """The number of the attempt, and below it how long it took."""
+        text, length = attempts_text(task), time_run(task)
+        if not text or length is None:
+            return format_html("{}", text) if text else None
+        return format_html('{}<span class="jq-clock">{}</span>', text, duration(length))
+
+    @admin.display(description=COLUMNS["time"])
     def time(self, task: Any) -> SafeString:
         words, at = when(task, task.now, options_of(task.backend).aging, task.executor_name)
-        return moment(at, words=re.sub(r"(?<=\d) ", "\xa0", words))  # units stay with their numbers
+        words = re.sub(r"(?<=\d) ", "\xa0", words)  # units stay with their numbers
+        return with_moment(moment(at, words=words), at, task.now)
 
-    @admin.display(description=gettext_lazy("error"), empty_value="")
+    @admin.display(description=COLUMNS["enqueued"])
+    def enqueued(self, task: Any) -> SafeString:
+        return with_moment(moment(task.enqueued_at, task.now), task.enqueued_at, task.now)
+
+    @admin.display(description=COLUMNS["error"], empty_value="")
     def error(self, task: Any) -> SafeString | None:
         line = headline(task.error_class, task.error_message)
         if not line:

@@ -73,7 +73,7 @@ def _print(console: Console, found: Sequence[Ended]) -> None:
 def _read(found: Collection[Ended]) -> Iterator[Task]:
     """Read rows in their order, without those that were pruned or requeued since."""
     rows: dict[UUID, Task] = {}
-    values = {"args_text": raw("args"), "kwargs_text": raw("kwargs"), **row_annotations()}
+    values = {**row_annotations(), "args_text": raw("args"), "kwargs_text": raw("kwargs")}
     for engine in {engine for *_, engine in found}:
         mine = engine.by_ids([pk for _, pk, its_engine in found if its_engine is engine])
         rows |= {row.pk: row for row in mine.only(*COLUMNS).annotate(**values) if row.finished_at is not None}

@@ -93,6 +93,19 @@ def when(task: Task, now: datetime, aging_seconds: float, executor_name: str | N
     return text % {"time": duration(abs(now - moment)), "executor": executor_name}, moment
 
 
+def time_run(task: Task) -> timedelta | None:
+    """Return how long the last attempt of an ended task took; None if none was started."""
+    if task.finished_at is None or task.last_attempted_at is None:
+        return None
+    return task.finished_at - task.last_attempted_at
+
+
+def clock_text(at: datetime, now: datetime) -> str:
+    """Return a moment on the site's clock: the time if it is of today, else the date, too."""
+    there = local(at)
+    return f"{there:%H:%M:%S}" if there.date() == local(now).date() else f"{there:%Y-%m-%d %H:%M}"
+
+
 def class_name(error: Mapping[str, Any]) -> str:
     """Return the name of an error's class without its module."""
     return str(error.get("exception_class_path") or "").rpartition(".")[2]

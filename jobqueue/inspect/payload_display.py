@@ -24,6 +24,7 @@ from jobqueue.serialization.redaction import MASK, Secrets, argument_secrets, ar
 
 SMALL_BYTES = 2000  # stored in the row itself, in PostgreSQL
 SHOWN_CHARACTERS = 20_000
+LINE_CHARACTERS = 80
 MAX_ARGUMENTS = 100  # per task; the others are counted
 READ_CHARACTERS = 2_000_000  # larger values are not read, because a part cannot be masked reliably
 
@@ -69,6 +70,8 @@ def row_annotations() -> dict[str, Any]:
     return {
         "error_class": LastError("errors", member="exception_class_path"),
         "error_message": LastError("errors", member="message"),
+        "args_text": Small("args"),
+        "kwargs_text": Small("kwargs"),
     }
 
 
@@ -140,6 +143,19 @@ def show_arguments(task_type: str, args: Any, kwargs: Any, patterns: Sequence[st
     if more := sum(1 for _one in rest):
         shown.append(DisplayedValue(note=_("%(count)d more arguments are not shown.") % {"count": more}))
     return shown
+
+
+def arguments_in_line(task_type: str, args: Any, kwargs: Any, patterns: Sequence[str]) -> str:
+    """Return the first arguments, masked, in one line of at most LINE_CHARACTERS: order_id=57, to="anna"."""
+    if UNREADABLE in (args, kwargs):
+        return _("too large to show here")
+    line = ""
+    for one in arguments(registry.parameters(task_type), args, kwargs):
+        value = MASK if one.is_hidden(patterns) else redact(one.value, patterns, one.name)
+        line += f"{', ' if line else ''}{one.name}={json.dumps(value, ensure_ascii=False)}"
+        if len(line) > LINE_CHARACTERS:
+            return f"{line[: LINE_CHARACTERS - 1]}…"
+    return line
 
 
 def secrets_of(task_type: str, args: Any, kwargs: Any, patterns: Sequence[str]) -> Secrets:

@@ -101,9 +101,9 @@ def count(rows: QuerySet[Any]) -> Count:
     return capped(rows[: CAP + 1].count())
 
 
-def count_or_estimate(rows: QuerySet[Any], like: QuerySet[Any] | None = None) -> Count:
+def count_or_estimate(rows: QuerySet[Any], like: QuerySet[Any] | None = None, exact: int | None = None) -> Count:
     """
-    Count rows of one index exactly up to EXACT. Above it, return an estimate of the planner.
+    Count rows of one index exactly up to `exact`, by default EXACT. Above it, return an estimate of the planner.
 
     like: the same rows in words that the planner estimates better. SQLite has no estimates and counts all.
     """
@@ -113,7 +113,7 @@ def count_or_estimate(rows: QuerySet[Any], like: QuerySet[Any] | None = None) ->
     if connections[rows.db].vendor == "postgresql":
         plan = (rows if like is None else like).order_by().explain(format="json")
         estimate = int(json.loads(plan)[0]["Plan"]["Plan Rows"])
-        if estimate > EXACT:
+        if estimate > (EXACT if exact is None else exact):
             return Count(estimate, is_about=True)
     return Count(rows.order_by().count())
 
@@ -124,12 +124,12 @@ def rounded(number: int) -> int:
     return round(number / unit) * unit
 
 
-def count_of_status(rows: TaskQuerySet, status: Status) -> Count:
+def count_of_status(rows: TaskQuerySet, status: Status, exact: int | None = None) -> Count:
     """Count the tasks of a status by the index that counts it with the fewest reads."""
     if status in FINAL:  # in the order of the index: without an order the planner may read the table
         ended = rows.filter(status_condition(status)).order_by("-finished_at")
-        return count_or_estimate(ended, like=rows.filter(status=status))
-    return count_or_estimate(rows.filter(status=status).order_by())
+        return count_or_estimate(ended, rows.filter(status=status), exact)
+    return count_or_estimate(rows.filter(status=status).order_by(), exact=exact)
 
 
 def status_condition(status: str) -> Q:

@@ -16,37 +16,41 @@ order of its own index.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
-from functools import cached_property
+from datetime import datetime, timedelta
+from functools import cached_property, reduce
+from operator import and_
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.db.models import Q, QuerySet
+from django.utils.dateparse import parse_datetime
+from django.utils.timezone import is_aware, make_aware, make_naive
 
 from jobqueue.engine.portable.admissions import INDEXED, of_limit
 from jobqueue.inspect.backends import backends_on
 from jobqueue.inspect.limits import Key
 from jobqueue.inspect.queries import CAP, Count, count_of_status, count_or_estimate, status_condition
+from jobqueue.inspect.search import NOTHING, Search
 from jobqueue.models import ScheduleTick, Task, TaskQuerySet
 from jobqueue.records import FINAL, Status
+from jobqueue.serialization.ids import first_id
 
 # The rows of one status are scattered: 58,000 FAILED tasks are on 58,000 pages, which take 0.35 s. The newest
 # 100,000 tasks are neighbours and take 0.03 s.
 WINDOW = 100_000
 WINDOW_OF_STATUS = 10_000
 
-HEX = re.compile(r"[0-9a-f]{1,32}")
 # Filters by the row that tasks belong to, the first one first.
 GROUPS = ("parent", "schedule", "limit")
 WITH_STATUS = {"limit": ("status",)}  # by group: the other filters that its index contains
-# By status: the other filters that its index contains, with their columns.
-ALSO_INDEXED: dict[str, dict[str, str]] = {
-    Status.FAILED: {"task": "task_type", "cause": "cause"},
-    Status.SUSPENDED: {"backend": "backend"},
-}
+ENDED = ("ended_since", "ended_until")  # of one final status
+ENQUEUED = ("enqueued_since", "enqueued_until")  # of all tasks: ids begin with the time
+SLACK = timedelta(minutes=5)  # between the clock of an id and the database's
+# By status: the other filters that its index contains.
+ALSO_INDEXED: dict[str, tuple[str, ...]] = {Status.FAILED: ("task", "cause"), Status.SUSPENDED: ("backend",)}
 ORDER: dict[str, str] = {**dict.fromkeys(FINAL, "-finished_at"), Status.SCHEDULED: "wake_at"}
 
 
@@ -65,7 +69,7 @@ def to_uuid(text: str | None) -> UUID | None:
 
 def of_parent(text: str, database: str) -> Q:
     parent = to_uuid(text)
-    return Q(parent_id=parent) if parent else Q(pk__in=[])
+    return Q(parent_id=parent) if parent else NOTHING
 
 
 def of_schedule(text: str, database: str) -> Q:
@@ -74,10 +78,35 @@ def of_schedule(text: str, database: str) -> Q:
     return Q(pk__in=ticks.order_by("-tick_at").values("task_id")[: CAP + 1])
 
 
+def of_executor(text: str, database: str) -> Q:
+    """Return the condition for the tasks that an executor runs or has run. text: its id."""
+    executor = to_uuid(text)
+    return Q(executor_id=executor) | Q(worker_ids__icontains=str(executor)) if executor else NOTHING
+
+
+def at(text: str) -> datetime | None:
+    """Parse a time; without a zone, it is in the user's. Return None if it is invalid."""
+    try:
+        moment = parse_datetime(text)
+        if moment is None or is_aware(moment) == settings.USE_TZ:
+            return moment
+        return make_aware(moment) if settings.USE_TZ else make_naive(moment)
+    except (ValueError, OverflowError):
+        return None
+
+
+def time_filter(lookup: str) -> Callable[[str, str], Q]:
+    def of_time(text: str, database: str) -> Q:
+        moment = at(text)
+        return NOTHING if moment is None else Q(**{lookup: moment})
+
+    return of_time
+
+
 def of_limit_key(text: str, database: str) -> Q:
     """Return the condition for the tasks that a limit counts, or that wait for it. text: its kind and a key."""
     key = Key.parse(text)
-    return Q(pk__in=[]) if key is None else INDEXED[key.kind] & of_limit(key.kind, key.stored)
+    return NOTHING if key is None else INDEXED[key.kind] & of_limit(key.kind, key.stored)
 
 
 FILTERS: Mapping[str, Callable[[str, str], Q]] = {
@@ -85,37 +114,16 @@ FILTERS: Mapping[str, Callable[[str, str], Q]] = {
     "queue": lambda text, _: Q(queue_name=text),
     "task": lambda text, _: Q(task_type=text),
     "backend": lambda text, _: Q(backend=text),
-    "cause": lambda text, _: Q(cause=text),
+    "cause": lambda text, _: Q(cause__in=text.split(",")) if "," in text else Q(cause=text),
     "parent": of_parent,
     "schedule": of_schedule,
     "limit": of_limit_key,
+    "executor": of_executor,
+    "enqueued_since": time_filter("enqueued_at__gte"),
+    "enqueued_until": time_filter("enqueued_at__lte"),
+    "ended_since": time_filter("finished_at__gte"),
+    "ended_until": time_filter("finished_at__lte"),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
-    """The search box offers no search that would scan the table. ids: a range of the primary key. key: a task's key."""
-
-    ids: Q
-    key: str | None = None
-    is_understood: bool = True
-
-    @classmethod
-    def parse(cls, text: str) -> Search:
-        """Parse a task id, its first characters, or key:<key>."""
-        text = text.replace("\x00", "").strip()  # PostgreSQL does not allow NUL in text
-        if not text:
-            return cls(ids=Q())
-        if text.lower().startswith("key:"):
-            return cls(ids=Q(), key=text[4:].strip())
-        digits = text.lower().replace("-", "")
-        if not HEX.fullmatch(digits):
-            return cls(ids=Q(pk__in=[]), is_understood=False)
-        return cls(ids=Q(pk__range=(UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f")))))
-
-    @property
-    def condition(self) -> Q:
-        return self.ids if self.key is None else self.ids & Q(key=self.key)
 
 
 @dataclass(frozen=True)
@@ -124,6 +132,7 @@ class Selection:
     Tasks of one database that match filters and a search.
 
     filters: the values by the names in FILTERS. known_edge: the edge that a page has shown, if is_edge_known.
+    with_payload: whether the reader may see arguments, and so search them.
     """
 
     database: str
@@ -131,6 +140,7 @@ class Selection:
     search_text: str = ""
     known_edge: str | None = None
     is_edge_known: bool = False
+    with_payload: bool = True
 
     @cached_property
     def tasks(self) -> TaskQuerySet:
@@ -140,7 +150,7 @@ class Selection:
 
     @cached_property
     def search(self) -> Search:
-        return Search.parse(self.search_text)
+        return Search.parse(self.search_text, self.database, with_payload=self.with_payload)
 
     @property
     def status(self) -> str:
@@ -178,28 +188,30 @@ class Selection:
         return "backend" in self.filters or len(backends_on(self.database)) == 1
 
     @cached_property
+    def indexed(self) -> dict[str, Q]:
+        """The filters that one index serves, with their conditions: the most selective one, and what else it has."""
+        group = next((name for name in GROUPS if name in self.filters), None)
+        names: set[str] = {"backend"} if len(backends_on(self.database)) == 1 else set()
+        if group:
+            names |= {group, *WITH_STATUS.get(group, ())}
+        elif self.status:
+            names |= {"status", *ALSO_INDEXED.get(self.status, ()), *(ENDED if self.status in FINAL else ())}
+        else:
+            names |= {*ENQUEUED}
+        return {
+            name: FILTERS[name](text, self.database) & (_ids_of(name, text) if name in ENQUEUED else Q())
+            for name, text in self.filters.items()
+            if name in names
+        }
+
+    @cached_property
     def index_condition(self) -> Q:
-        """The condition that one index serves: the most selective filter, and what else its index contains."""
-        ids = self.search.ids
-        for name in GROUPS:
-            if name in self.filters:
-                status = status_condition(self.status) if self.status and name in WITH_STATUS else Q()
-                return ids & FILTERS[name](self.filters[name], self.database) & status
-        if not self.status:
-            return ids
-        condition = ids & status_condition(self.status)
-        for name, column in ALSO_INDEXED.get(self.status, {}).items():
-            condition &= Q(**{column: self.filters[name]}) if name in self.filters else Q()
-        return condition
+        """The condition that one index serves."""
+        return reduce(and_, self.indexed.values(), self.search.ids)
 
     @property
     def has_unindexed_filter(self) -> bool:
-        """Whether a filter is set that `index_condition` does not contain."""
-        group = next((name for name in GROUPS if name in self.filters), None)
-        indexed = {group, *WITH_STATUS.get(group, ())} if group else {"status", *ALSO_INDEXED.get(self.status, {})}
-        if len(backends_on(self.database)) == 1:
-            indexed.add("backend")
-        return bool(self.filters.keys() - indexed)
+        return bool(self.filters.keys() - self.indexed.keys() or self.search.rest)
 
     @property
     def is_group(self) -> bool:
@@ -209,7 +221,8 @@ class Selection:
     @property
     def needs_all_keys(self) -> bool:
         """Whether no index has the filter in the order of the list."""
-        if self.is_group or self.status in (Status.READY, Status.BLOCKED, Status.RUNNING):
+        has_causes = "," in self.filters.get("cause", "")
+        if self.is_group or has_causes or self.status in (Status.READY, Status.BLOCKED, Status.RUNNING):
             return True
         return self.status == Status.SUSPENDED and not self.has_one_backend
 
@@ -296,6 +309,16 @@ class Selection:
         return cls(
             value["database"], filters, value.get("search", ""), known_edge=value.get("edge"), is_edge_known=True
         )
+
+
+def _ids_of(name: str, text: str) -> Q:
+    """Return the range of ids for a filter by time of enqueue."""
+    moment = at(text)
+    if moment is None:
+        return NOTHING
+    if name.endswith("since"):
+        return Q(pk__gte=first_id(moment - SLACK))
+    return Q(pk__lt=first_id(moment + SLACK))
 
 
 def read_keys(rows: QuerySet[Task]) -> list[UUID]:

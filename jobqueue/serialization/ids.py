@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import time
+from datetime import datetime
 from uuid import UUID
 
 BLOCK = 512  # random numbers per call of the kernel, because each call releases the GIL
@@ -26,6 +27,12 @@ def new_id() -> UUID:
     head = milliseconds << 16 | 7 << 12 | fraction >> 8
     tail = 2 << 62 | (fraction & 0xFF) << 54 | _next_random() >> 10
     return UUID(int=head << 64 | tail)
+
+
+def first_id(at: datetime) -> UUID:
+    """Return the lowest id of a time."""
+    milliseconds = max(0, int(at.timestamp() * 1000))
+    return UUID(int=(milliseconds << 80) & (2**128 - 1))
 
 
 def _next_random() -> int:

@@ -19,7 +19,7 @@ from django.utils.translation import get_language, gettext_lazy
 from django.utils.translation import gettext as _
 
 from jobqueue.inspect import formatting
-from jobqueue.inspect.formatting import Text, duration, moment_in_words, wall_time
+from jobqueue.inspect.formatting import Text, clock_text, duration, moment_in_words, wall_time
 from jobqueue.inspect.schedules import RecordedTick
 from jobqueue.inspect.stats import ExecutorState
 from jobqueue.models import Schedule, ScheduleTick, Task
@@ -136,6 +136,11 @@ def breakable(name: str) -> SafeString:
     """A dotted name that a narrow column breaks after dots and underscores."""
     parts = re.findall(r"[^._]*[._]+|[^._]+", name)
     return format_html_join(mark_safe("<wbr>"), "{}", ((part,) for part in parts))
+
+
+def with_moment(words: SafeString, at: datetime | None, now: datetime) -> SafeString:
+    """A time in words, and below them on the clock."""
+    return words if at is None else format_html('{}<span class="jq-clock">{}</span>', words, clock_text(at, now))
 
 
 @register.filter

@@ -156,9 +156,9 @@ REQUESTS = {
     "limit_set": ActionRequest("admin:jobqueue_limit_change", "change_limit", {"number": "3"}, on="limit"),
     "limit_reset": ActionRequest("admin:jobqueue_limit_change", "change_limit", {"reset": "1"}, on="limit"),
 }
-# Pages that only show, the preview of a form, and pages of Django's own. Of these, only those that create and
-# delete schedules write.
-SHOWN = ("changelist", "add", "history", "delete", "change", "preview", "failures", "summary")
+# Pages that only show, the columns that a user chooses for the session, the preview of a form, and pages of Django's
+# own. Of these, only those that create and delete schedules write rows of the queue.
+SHOWN = ("changelist", "add", "history", "delete", "change", "preview", "failures", "summary", "columns")
 
 
 def test_every_action_of_the_admin_is_tried() -> None:

@@ -1,0 +1,44 @@
+"""
+What a text in the search box means.
+
+The answer becomes a part of the address, before anything is searched. So a link or a bulk action finds the tasks that
+the list has shown, also when a key has gone, or when another error has come.
+"""
+
+from __future__ import annotations
+
+from jobqueue.engine import engine_for
+from jobqueue.inspect.backends import backends_on
+from jobqueue.inspect.failures import read_failures
+from jobqueue.inspect.search import ARGUMENT, ERROR, KEY, TASK, clean, id_range, matching_types
+from jobqueue.models import Task
+from jobqueue.records import Status
+
+
+def interpret(text: str, database: str) -> dict[str, str]:
+    """
+    Return the filters and the search that a text means: q is the text with the word in front that finds something.
+
+    An error becomes the causes of failures that have it in class or message. So masked parts of messages find nothing.
+    """
+    text = clean(text)
+    if text.lower().startswith(ERROR):
+        engines = map(engine_for, backends_on(database))
+        failures = (failure for engine in engines for failure in read_failures(engine).shown)
+        wanted = text[len(ERROR) :].strip()
+        causes = ",".join(sorted({failure.cause for failure in failures if failure.matches(wanted)}))
+        return {"status": Status.FAILED.value, "cause": causes} if causes and wanted else {"q": text}
+    return {"q": _with_word(text, database)}
+
+
+def _with_word(text: str, database: str) -> str:
+    if not text or text.lower().startswith((KEY, TASK, ARGUMENT)):
+        return text
+    tasks = Task.objects.using(database).filter(backend__in=backends_on(database))
+    for is_live in (True, False):  # each has its index
+        if tasks.filter(key=text, finished_at__isnull=is_live)[:1].exists():
+            return f"{KEY}{text}"
+    ids = id_range(text)
+    if (ids is None or not tasks.filter(ids)[:1].exists()) and matching_types(text, database):
+        return f"{TASK}{text}"
+    return text

@@ -1,0 +1,171 @@
+"""
+The search box of the task list: one text, and what it selects.
+
+`Search.parse` reads a text with a word in front, such as key:order:7, or the first characters of an id.
+`interpretation` turns what people type without such a word into one of these.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Q
+from django.utils.translation import gettext as _
+
+from jobqueue import registry
+from jobqueue.exceptions import InvalidArguments
+from jobqueue.inspect.backends import backends_on, options_of
+from jobqueue.inspect.formatting import short_type
+from jobqueue.models import Counter
+from jobqueue.serialization.json import encode
+from jobqueue.serialization.redaction import is_named
+
+HEX = re.compile(r"[0-9a-f]{1,32}")
+KEY, TASK, ARGUMENT, ERROR = "key:", "task:", "args.", "error:"
+ARGUMENT_TEXT = re.compile(r"args\.(?P<path>[^:]+):(?P<value>.*)", re.DOTALL | re.IGNORECASE)
+NOTHING = Q(pk__in=[])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """
+    What a text selects.
+
+    ids: a range of the primary key. key: of a task. rest: a condition that no index serves. words: what is searched.
+    problem: why nothing is searched.
+    """
+
+    ids: Q = field(default_factory=Q)
+    key: str | None = None
+    rest: Q = field(default_factory=Q)
+    words: str = ""
+    problem: str = ""
+
+    @classmethod
+    def parse(cls, text: str, database: str, *, with_payload: bool = True) -> Search:
+        """Parse a text. with_payload: whether the reader may see arguments."""
+        text = clean(text)
+        lower = text.lower()
+        if not text:
+            return cls()
+        if lower.startswith(KEY):
+            key = text[len(KEY) :].strip()
+            return cls(key=key, words=_("Searched: tasks with the key “%(key)s”.") % {"key": key})
+        if lower.startswith(TASK):
+            return cls._of_task_types(text[len(TASK) :].strip(), database)
+        if lower.startswith(ARGUMENT):
+            return cls._of_argument(text, database, with_payload=with_payload)
+        if lower.startswith(ERROR):  # with a failed task, interpret() would have replaced it
+            problem = _("No failed task has “%(text)s” in its error.")
+            return cls(ids=NOTHING, problem=problem % {"text": text[len(ERROR) :].strip()})
+        if ids := id_range(text):
+            return cls(ids=ids, words=_("Searched: ids that begin with “%(text)s”.") % {"text": text})
+        problem = _(
+            "“%(text)s” is neither the start of an id, nor a key, nor part of a task's name. "
+            "Arguments and errors were not searched. To search them, write args.NAME:VALUE or error:TEXT."
+        )
+        return cls(ids=NOTHING, problem=problem % {"text": text})
+
+    @classmethod
+    def _of_task_types(cls, text: str, database: str) -> Search:
+        found = matching_types(text, database)
+        if not found:
+            return cls(ids=NOTHING, problem=_("No task has “%(text)s” in its name.") % {"text": text})
+        words = _("Searched: tasks with “%(text)s” in their name: %(names)s.")
+        names = ", ".join(map(short_type, found))
+        return cls(rest=Q(task_type__in=found), words=words % {"text": text, "names": names})
+
+    @classmethod
+    def _of_argument(cls, text: str, database: str, *, with_payload: bool) -> Search:
+        found = ARGUMENT_TEXT.fullmatch(text)
+        path = found["path"].split(".") if found else []
+        if not found or not all(path) or any("__" in part for part in path):
+            problem = _("To search an argument, write args.NAME:VALUE, such as args.order_id:57.")
+            return cls(ids=NOTHING, problem=problem)
+        if not with_payload:
+            return cls(ids=NOTHING, problem=_("You lack the permission to see arguments, so they were not searched."))
+        name = ".".join(path)
+        patterns = {pattern for backend in backends_on(database) for pattern in options_of(backend).redact}
+        if any(is_named(sorted(patterns), *path[: end + 1]) for end in range(len(path))):
+            # Each answer would tell whether a guess is right.
+            problem = _("The argument %(name)s is masked, so it was not searched.")
+            return cls(ids=NOTHING, problem=problem % {"name": name})
+        words = _("Searched: tasks whose argument %(name)s is “%(value)s”.")
+        condition = argument_condition(path, found["value"].strip())
+        return cls(rest=condition, words=words % {"name": name, "value": found["value"].strip()})
+
+    @property
+    def condition(self) -> Q:
+        condition = self.ids & self.rest
+        return condition if self.key is None else condition & Q(key=self.key)
+
+
+def clean(text: str) -> str:
+    return text.replace("\x00", "").strip()  # PostgreSQL does not allow NUL in text
+
+
+def id_range(text: str) -> Q | None:
+    """Return the condition for ids that begin with a text; None if no id does."""
+    digits = text.lower().replace("-", "")
+    if not HEX.fullmatch(digits):
+        return None
+    return Q(pk__range=(UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))))
+
+
+def matching_types(text: str, database: str) -> list[str]:
+    """Return the task types with a name, else those whose name contains it."""
+    known = known_types(database)
+    exact = [name for name in known if text in (name, short_type(name))]
+    return exact or [name for name in known if text.casefold() in name.casefold()]
+
+
+def known_types(database: str) -> list[str]:
+    """Return the task types that code declares, or that have been counted."""
+    counted = Counter.objects.using(database).filter(backend__in=backends_on(database))
+    return sorted({*registry.all(), *counted.values_list("task_type", flat=True).distinct()})
+
+
+def argument_condition(path: Sequence[str], text: str) -> Q:
+    """
+    Return the condition for tasks with an argument: by name, or at the place that a known function gives it.
+
+    A text without quotes may be a number, too: 57 finds 57 and "57".
+    """
+    first, *rest = path
+    values = _values(text)
+    condition = _is_any("kwargs", [first, *rest], values)
+    by_place: dict[int, list[str]] = {}
+    for name, task in registry.all().items():
+        positional = registry.parameters(name).positional  # type: ignore[union-attr]
+        if first in positional:
+            by_place.setdefault(positional.index(first), []).append(task.task_type)
+    of_places = (
+        Q(task_type__in=types) & _is_any("args", [str(place), *rest], values) for place, types in by_place.items()
+    )
+    return reduce(or_, of_places, condition)
+
+
+def _values(text: str) -> list[Any]:
+    """Return what a text may mean. Only single values: a comparison with an object would test its masked parts, too."""
+    try:
+        value = json.loads(text)
+        encode(value, place="", max_bytes=sys.maxsize)  # refuses what rows cannot store, such as NaN
+    except (ValueError, RecursionError, InvalidArguments):
+        return [text]
+    if isinstance(value, str):
+        return [value]
+    return [text] if isinstance(value, list | dict) else [value, text]
+
+
+def _is_any(column: str, path: Collection[str], values: Collection[Any]) -> Q:
+    # The lookup at the end makes each part of the path a key, also one that is called as a lookup.
+    name = "__".join((column, *path, "exact"))
+    return reduce(or_, (Q(**{name: value}) for value in values))
