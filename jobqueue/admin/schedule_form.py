@@ -77,7 +77,9 @@ class ScheduleForm(TimingForm):
     )
     expires = seconds_field(
         label=gettext_lazy("Expires after (in seconds)"),
-        help_text=gettext_lazy("The time starts when the task is enqueued. After this time, no attempt starts, and the task fails."),
+        help_text=gettext_lazy(
+            "The time starts when the task is enqueued. After this time, no attempt starts, and the task fails."
+        ),
     )
     key = forms.CharField(
         label=gettext_lazy("Key"),
@@ -98,7 +100,9 @@ class ScheduleForm(TimingForm):
         label=gettext_lazy("Maximum missed ticks"),
         required=False,
         initial=100,
-        help_text=gettext_lazy("Only with “Run each missed tick”: how many of them run at most. These are the newest ones."),
+        help_text=gettext_lazy(
+            "Only with “Run each missed tick”: how many of them run at most. These are the newest ones."
+        ),
     )
     catch_up_window = seconds_field(
         label=gettext_lazy("Catch up within (in seconds)"),
