@@ -1,4 +1,4 @@
-"""The keys of limits: what waits for them, the number that holds, and the form that changes it."""
+"""The keys of limits by key: which tasks wait, which number applies, and the form that changes it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_SEARCH_CHARACTERS = 560
 
 
 class NumberForm(forms.Form):
-    """A number in place of the declared one, and why."""
+    """A number that replaces the declared one, and the reason."""
 
     number = forms.IntegerField(
         label=gettext_lazy("Limit"),
@@ -146,8 +146,8 @@ class LimitAdmin(ReadOnlyAdmin):
 
     def _reset(self, request: HttpRequest, state: KeyState) -> HttpResponse:
         if api.reset_number(state.key.kind, state.key.stored, backend=state.backend):
-            return self._changed(request, state, _("Reset to the declared limit."))
-        self.message_user(request, _("The key had no limit of its own."), messages.WARNING)
+            return self._changed(request, state, _("Limit reset."))
+        self.message_user(request, _("People had not set a limit for this key."), messages.WARNING)
         return HttpResponseRedirect(self._address(state))
 
     def _changed(self, request: HttpRequest, state: KeyState, words: str) -> HttpResponse:

@@ -1,4 +1,4 @@
-"""What people do with limits while the site runs: set the number of one key or of all keys, and reset it."""
+"""Set and reset the numbers of limits by key while the site runs, for one key or for all keys of a limit."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def set_number(
     kind: LimitKind | str, key: str, number: int, *, by: str = "", reason: str = "", backend: str = "default"
 ) -> None:
     """
-    Set the number of a limit, in place of the declared one. Executors obey at once; running tasks continue.
+    Set the number of a limit by key. It replaces the declared number. Running tasks continue.
 
-    kind: "concurrency" or "rate". key: the name of the limit, a colon and the key, as the list of limits shows it; the
-    name alone sets the number of all keys that have none of their own. Raises LimitNotFound for an unknown key.
-    Raises ValueError for less than 1, for a limit that was declared with adjustable=False, or if a text is too long.
+    kind: "concurrency" or "rate". key: "NAME:KEY" with the name of the limit, as the list of limits shows it. "NAME"
+    alone sets the number of all keys for which people have set none. Raises LimitNotFound for an unknown key. Raises
+    ValueError for a number below 1, for a limit that code declares with adjustable=False, or if a text is too long.
     """
     engine = engine_for(backend)
     kind, key = kind_of(kind), stored_key(key)
@@ -48,7 +48,7 @@ def set_number(
 
 
 def reset_number(kind: LimitKind | str, key: str, *, backend: str = "default") -> bool:
-    """Remove the number that people have set: the declared one holds again. Return whether there was one."""
+    """Remove the number that people have set for a key, or for all keys of a limit. Return whether there was one."""
     engine = engine_for(backend)
     kind, key = kind_of(kind), stored_key(key)
     if not numbers_of(engine).filter(kind=kind, key=key).exists():
@@ -82,7 +82,7 @@ def kind_of(text: LimitKind | str) -> LimitKind:
 
 
 def stored_key(text: str) -> str:
-    """Return a key as rows store it. A name alone stands for all keys of the limit."""
+    """Return a key as rows store it, with a colon. A name alone stands for all keys of the limit."""
     if not is_text(text, Limit._meta.get_field("key").max_length or 0):
         raise LimitNotFound(f"{text!r:.200} is not the key of a limit. See: manage.py jobqueue limits")
     return text if SEPARATOR in text else f"{text}{SEPARATOR}"
@@ -92,7 +92,7 @@ def check_adjustable(kind: LimitKind, key: str) -> None:
     """Raise ValueError if code does not let people change the limit."""
     name, _ = split_key(key)
     if not all(limit.adjustable for limit in declared_limits().get((kind, name), ())):
-        raise ValueError(f"The {kind} limit {name!r} was declared with adjustable=False. Change its number in code.")
+        raise ValueError(f"Code declares the {kind} limit {name!r} with adjustable=False. Change its number there.")
 
 
 def kinds_with(engine: Engine, key: str) -> list[LimitKind]:
@@ -106,7 +106,7 @@ def kinds_with(engine: Engine, key: str) -> list[LimitKind]:
             errors.append(error)
     if found:
         return found
-    # The name may be that of a limit of the second kind, whose advice is better then.
+    # If the name is that of a declared rate, the error about the rate has the better advice.
     is_rate = (LimitKind.RATE, split_key(key)[0]) in declared_limits()
     raise errors[1 if is_rate else 0]
 

@@ -56,7 +56,7 @@ def _forgotten(engine: Engine, key: Key) -> Iterator[checks.CheckMessage]:
 
 
 def _held(engine: Engine, stats: BackendStats, key: Key) -> Iterator[checks.CheckMessage]:
-    """Find a concurrency limit whose places are taken by READY tasks that no executor claims."""
+    """Find a concurrency limit that only READY tasks use up, although no executor claims them."""
     if key.kind is not LimitKind.CONCURRENCY:
         return
     of_key = engine.tasks.filter(INDEXED[key.kind] & of_limit(key.kind, key.stored))
@@ -66,7 +66,7 @@ def _held(engine: Engine, stats: BackendStats, key: Key) -> Iterator[checks.Chec
         return
     names = ", ".join(sorted({queue for _, queue in active}))
     text = (
-        f"The concurrency limit {key.stored}: its places are taken by READY tasks of queues that are paused or have no "
-        f"executor: {names}."
+        f"The concurrency limit {key.stored} is used up by READY tasks of queues that are paused or have no executor: "
+        f"{names}."
     )
     yield checks.Warning(text, hint="Resume the queue, start an executor for it, or cancel these tasks.")

@@ -1,4 +1,4 @@
-"""`limits`: list the keys of limits, set the number of one while the site runs, reset it."""
+"""`limits`: list the keys of limits by key, and set or reset their numbers while the site runs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from jobqueue.cli.console import Column, Console, log, shell_user
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.formatting import duration
 from jobqueue.inspect.limits import Key, KeyState, list_keys, read_keys
+from jobqueue.inspect.queries import many
 from jobqueue.limits import SEPARATOR
 from jobqueue.records import LimitKind
 
@@ -37,9 +38,10 @@ def list_limits(console: Console, flags: Any) -> None:
         keys = [listed.key for listed in listing.keys if listed.blocked or not flags.blocked]
         states += read_keys(engine.database, engine.alias, keys[: flags.lines])
         if len(keys) > flags.lines:
-            notes.append(f"{len(keys) - flags.lines:,} more keys. Pass --lines or --name to see others.")
+            notes.append(f"{many(len(keys) - flags.lines, 'more key')}. Pass --lines or --name to see others.")
         notes += [
-            f"{name} has more keys than were read. Pass --name with the start of a key." for name in listing.partial
+            f"{name} has more keys than the list reads. Pass --name with the start of a key."
+            for name in listing.partial
         ]
     if console.is_json:
         console.write_json([_as_json(state) for state in states])
@@ -68,18 +70,18 @@ def set_number(console: Console, flags: Any) -> None:
 
 
 def reset_number(console: Console, flags: Any) -> None:
-    """Remove the number that people have set."""
+    """Remove the number that people have set for a key, or for all keys of a limit."""
     engine = engine_of(flags.backend)
     key = _find(engine, flags)
     if not api.reset_number(key.kind, key.stored, backend=engine.alias):
-        console.say(f"{_title(key)} had no number of its own.")
+        console.say(f"No number was set for {_title(key)}.")
     log("reset_limit", key=key.stored, kind=str(key.kind), backend=engine.alias)
     _report(console, engine, key)
 
 
 @contextmanager
 def _value_errors() -> Iterator[None]:
-    """Report a value that was refused in one line."""
+    """Report a refused value in one line."""
     try:
         yield
     except ValueError as error:
@@ -95,7 +97,7 @@ def _find(engine: Engine, flags: Any) -> Key:
         return Key(kind, stored)
     kinds = api.kinds_with(engine, stored)
     if len(kinds) > 1:
-        raise CommandError(f"{flags.key!r} is the key of a concurrency limit and of a rate. Pass --kind.")
+        raise CommandError(f"A concurrency limit and a rate have the key {flags.key!r}. Pass --kind.")
     return Key(kinds[0], stored)
 
 
@@ -108,18 +110,18 @@ def _report(console: Console, engine: Engine, key: Key) -> None:
 
 
 def _title(key: Key) -> str:
-    """Return a key as people write it: a limit without keys by its name alone."""
+    """Return a key as people write it. All keys of a limit, or a limit without keys: its name alone."""
     return key.stored if key.own else key.stored.removesuffix(SEPARATOR)
 
 
 def _sentence(state: KeyState) -> str:
-    """Return which number holds for a key, and who has set it."""
+    """Return which number applies to a key, and who has set it."""
     row, subject = state.changed, f"{_title(state.key)} ({state.key.kind})"
     subject = f"{subject} has the limit {state.words}{' for each key' if state.is_all else ''}"
     if row is None:
         return f"{subject}, as declared."
     by = f" by {row.changed_by}" if row.changed_by else ""
-    declared = "" if state.declared is None else f" in place of {state.declared:,}"
+    declared = "" if state.declared is None else f" instead of {state.declared:,}"
     of = "" if state.is_own else " for all keys"
     reason = f" Reason: {row.reason.removesuffix('.')}." if row.reason else ""
     return f"{subject}{declared}, set{of}{by} {duration(state.now - row.changed_at)} ago.{reason}"

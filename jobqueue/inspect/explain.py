@@ -24,9 +24,9 @@ class Surroundings:
 
     serving: executors that claim tasks of its queue; slots, busy: their threads and running tasks together. paused:
     executors of its queue that were asked to claim nothing. running: tasks of its queue, counted up to the limit.
-    alive: living executors of its backend. executor: the one that runs it. limit: of a BLOCKED task, the key that it
-    waits for; of a task that keeps its place, the key of the place. unread: messages in its inbox.
-    live_children: children that have not ended. is_orphan: its parent has ended.
+    alive: living executors of its backend. executor: the one that runs it. limit: the limit by key for which a BLOCKED
+    task waits, or for which a SCHEDULED task still counts. unread: messages in its inbox. live_children: children that
+    have not ended. is_orphan: its parent has ended.
     """
 
     now: datetime
@@ -128,7 +128,7 @@ def _relatives(task: Task, around: Surroundings) -> Iterator[str]:
     """Explain what is unusual about parent, children and messages."""
     if task.status in LIVE:
         if task.successor_id is not None:
-            yield _("Task %(successor)s has taken over its key, and starts after it.")
+            yield _("Task %(successor)s has taken over its unique key, and starts after it.")
         if around.is_orphan:
             yield _("Its parent has ended.")
         return
@@ -174,21 +174,21 @@ def _why_not_started(task: Task, around: Surroundings) -> str:
 def _blocked(task: Task, around: Surroundings) -> Iterator[str]:
     limit, is_due = around.limit, True
     if task.predecessor_id is not None:
-        yield _("Blocked: it starts after the end of task %(predecessor)s, which had its key before.")
+        yield _("Blocked: it starts after the end of task %(predecessor)s, which had its unique key before.")
         is_due = False
     elif limit is None:
         yield _("Blocked for %(ready)s by a limit.")
     elif limit.is_rate:
         is_due = limit.next_look_at is None or limit.next_look_at <= around.now
-        used = _("Blocked: %(words)s of %(key)s are used; next start in %(look)s.")
+        used = _("Blocked: the rate of %(key)s is used up (%(words)s). Next start in %(look)s.")
         if limit.left:
-            yield _("Blocked for %(ready)s by the rate of %(key)s, which is %(words)s.")
+            yield _("Blocked for %(ready)s by the rate of %(key)s (%(words)s).")
         else:
-            yield _("Blocked: %(words)s of %(key)s are used.") if is_due else used
+            yield _("Blocked: the rate of %(key)s is used up (%(words)s).") if is_due else used
     elif limit.left:
-        yield _("Blocked for %(ready)s: %(key)s runs %(active)s of %(number)d.")
+        yield _("Blocked for %(ready)s by the concurrency limit of %(key)s (%(active)s of %(number)d active).")
     else:
-        yield _("Blocked: %(key)s already runs %(active)s of %(number)d.")
+        yield _("Blocked: the concurrency limit of %(key)s is reached (%(active)s of %(number)d active).")
         is_due = False
     if task.expires_at is not None and task.expires_at <= around.now and task.polls == 0:
         yield _("It expired %(expired)s ago and will fail when an executor claims it.")
@@ -223,7 +223,7 @@ def _scheduled(task: Task, around: Surroundings) -> Iterator[str]:
     if is_due and not around.alive:
         yield _("No executor is running.")
     if task.still_counts and around.limit is not None:
-        yield _("It keeps its place in the limit of %(key)s.")
+        yield _("It still counts for the concurrency limit of %(key)s.")
 
 
 def _running(task: Task, around: Surroundings) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """
-Limits as people see them: their keys, with what waits, what is active, and the number that holds.
+Limits by key as people see them: how many tasks of a key wait, how many are active, and which number applies.
 
-A list reads index entries only: of each limit the first ENTRIES_READ, in the order of the keys. The rows of tasks are
-read for the keys of one page.
+A list reads only index entries, in ROUNDS of ENTRIES_READ for each limit, in the order of the keys. It reads rows of
+tasks only for the keys of one page.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KEYS_READ = 1000  # those with the most BLOCKED tasks, in each round
 LAST_CHARACTER = "\U0010ffff"
 ORDER = {LimitKind.CONCURRENCY: ("still_counts", "status"), LimitKind.RATE: ("status",)}  # of the indexes
 
-# For a rate, starts in the window count as well.
+# The tasks that count. For a rate, the starts in the window count as well.
 IS_ACTIVE = {
     LimitKind.CONCURRENCY: Q(status__in=[Status.READY, Status.RUNNING]) | Q(still_counts=True),
     LimitKind.RATE: Q(status=Status.READY),
@@ -42,7 +42,7 @@ IS_ACTIVE = {
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of a limit, with the name of the limit as rows store them. Nothing after the colon: all keys, or no key."""
+    """The name of a limit and a key, as rows store them. No text after the colon: all keys, or a limit without keys."""
 
     kind: LimitKind
     stored: str
@@ -74,7 +74,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class ListedKey:
-    """A key in a list. active: tasks that have a place, or that a rate lets start."""
+    """A key in a list. active: the tasks that count. For a rate, without the starts in the window."""
 
     key: Key
     blocked: int = 0
@@ -83,7 +83,7 @@ class ListedKey:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Keys, those with the most BLOCKED tasks first. partial: limits of which not all keys were read."""
+    """Keys, those with the most BLOCKED tasks first. partial: the names of limits with more keys than were read."""
 
     keys: Sequence[ListedKey]
     partial: Sequence[str] = ()
@@ -92,13 +92,14 @@ class Listing:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyState:
     """
-    What holds for a key now.
+    The state of a key now.
 
-    blocked: tasks that wait for it. active: tasks that have a place, or for a rate the starts of the window and the
-    tasks that will start; 0 for all keys, because there may be too many to count. number: what holds; None if no task
-    and no declaration has one. declared: the number of the next task, or of the code. changed: what people have set.
-    is_all: the key stands for all keys of the limit. seconds: of a rate. blocked_since: of the next task in the order
-    of admission. next_look_at: when executors look at it next.
+    blocked: how many tasks wait for it. active: how many tasks count. For a rate, it is the number of starts in the
+    window and of READY tasks. For all keys, it is 0, because they may be too many to count. number: the number that
+    applies; None if neither a task nor a declaration has one. declared: the number of the next task, or else of the
+    code. changed: the row of the number that people have set. is_all: the key stands for all keys of the limit.
+    seconds: the period of a rate. blocked_since: since when the next task to admit waits. next_look_at: when executors
+    look at the key next.
     """
 
     key: Key
@@ -117,7 +118,7 @@ class KeyState:
 
     @property
     def id(self) -> str:
-        """What names the key in the log and in the address of its page. Most keys have no row."""
+        """The id of the key in the log and in the address of its page. Most keys have no row."""
         return f"{self.backend}{SEPARATOR}{self.key.text}"
 
     @property
@@ -140,7 +141,7 @@ class KeyState:
 
     @property
     def words(self) -> str:
-        """The number that holds, in words: "5", "100 a minute"."""
+        """The number that applies, in words: "5", "100 a minute"."""
         if self.number is None:
             return "–"
         return rate_words(self.number, self.seconds) if self.seconds else f"{self.number:,}"
@@ -181,7 +182,7 @@ def keys_of(task: Task) -> list[Key]:
 
 
 def key_that_matters(task: Task) -> Key | None:
-    """Return the key that a BLOCKED task waits for, or in which a waiting task keeps its place."""
+    """Return the key for which a BLOCKED task waits, or for which a SCHEDULED task still counts."""
     waits = task.status == Status.BLOCKED and task.predecessor_id is None
     keys = keys_of(task) if waits or (task.still_counts and task.status == Status.SCHEDULED) else []
     return keys[-1] if waits and task.still_counts and keys else keys[0] if keys else None
@@ -226,8 +227,8 @@ def _read_keys(engine: Engine, kind: LimitKind, first: str, before: str) -> tupl
     """
     Return the keys of a range, and whether there are more.
 
-    It reads ENTRIES_READ entries, up to the key that they end in. It counts that key apart, and reads on behind it, so
-    that a key with many tasks hides no other.
+    It reads up to ENTRIES_READ index entries. If there are more, it counts the key of the last entry alone, and
+    continues with the key after it. So a key with many tasks hides no other key.
     """
     column = f"{kind}_key"
     keys: list[ListedKey] = []
@@ -259,7 +260,7 @@ def _read_keys(engine: Engine, kind: LimitKind, first: str, before: str) -> tupl
 
 
 def read_keys(database: str, backend: str, keys: Sequence[Key]) -> list[KeyState]:
-    """Return what holds for each key, with a few queries for each. Locks: none."""
+    """Return the state of each key, with a few queries for each. Locks: none."""
     stored = {name for key in keys for name in (key.stored, f"{key.name}{SEPARATOR}")}
     rows = Limit.objects.using(database).filter(backend=backend, key__in=stored)
     changed = {Key(LimitKind(row.kind), row.key): row for row in rows}
@@ -311,7 +312,7 @@ def _read_key(
 
 
 def _starts(database: str, backend: str, key: Key, since: datetime) -> Count:
-    """Count the starts that a rate counts, without the tasks that will start."""
+    """Count the starts in the window of a rate, without the READY tasks."""
     tasks = Task.objects.using(database).filter(backend=backend)
     last = tasks.filter(rate_key=key.stored, last_attempted_at__gt=since).exclude(status=Status.READY)
     earlier = RateStart.objects.using(database).filter(backend=backend, key=key.stored, started_at__gt=since)

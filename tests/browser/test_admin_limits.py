@@ -52,5 +52,5 @@ def test_number_of_a_key_is_set_and_reset(admin: Browser, key: str) -> None:
     assert Limit.objects.get(key=key).number == 5
     admin.click('[name="reset"] + button')
 
-    assert "Reset to the declared limit." in admin.text(".messagelist")
+    assert "Limit reset." in admin.text(".messagelist")
     assert not Limit.objects.exists()

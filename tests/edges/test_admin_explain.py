@@ -12,6 +12,8 @@ from jobqueue.records import LimitKind
 from tests.factories import error
 
 TURN = "Waiting for its turn in queue emails."
+REACHED = "Blocked: the concurrency limit of account-42 is reached (1 of 1 active)."
+USED_UP = "Blocked: the rate of api-7 is used up (100 a minute)."
 LIMITED = Queue(name="emails", max_running=2)
 FAILED_AT = "Failed 5 min ago"
 SUCCEEDED = "Succeeded 5 min ago in 2 s."
@@ -84,36 +86,36 @@ def rate(active=100, look=4.0, **changes):
 
 SUCCESSOR = {"predecessor_id": "0193a4b5-0000-7000-8000-000000000000"}
 BLOCKED = [
-    ({}, {"limit": of_key()}, "Blocked: account-42 already runs 1 of 1."),
-    ({}, {"limit": of_key(number=2, active=3)}, "Blocked: account-42 already runs 3 of 2."),
+    ({}, {"limit": of_key()}, REACHED),
+    ({}, {"limit": of_key(number=2, active=3)}, REACHED.replace("1 of 1", "3 of 2")),
     (
         {},
         {"limit": of_key(number=3)},
-        "Blocked for 14 min: account-42 runs 1 of 3. It becomes ready in a moment.",
+        "Blocked for 14 min by the concurrency limit of account-42 (1 of 3 active). It becomes ready in a moment.",
     ),
-    ({}, {"limit": of_key(), "alive": 0}, "Blocked: account-42 already runs 1 of 1. No executor is running."),
+    ({}, {"limit": of_key(), "alive": 0}, f"{REACHED} No executor is running."),
     (
         {},
         {"limit": of_key(), "queue": paused()},
-        "Blocked: account-42 already runs 1 of 1. Queue emails is paused by anna.",
+        f"{REACHED} Queue emails is paused by anna.",
     ),
     (
         {"expires_at": before(180)},
         {"limit": of_key()},
-        "Blocked: account-42 already runs 1 of 1. It expired 3 min ago and will fail when an executor claims it.",
+        f"{REACHED} It expired 3 min ago and will fail when an executor claims it.",
     ),
-    ({}, {"limit": rate()}, "Blocked: 100 a minute of api-7 are used; next start in 4 s."),
-    ({}, {"limit": rate(look=None)}, "Blocked: 100 a minute of api-7 are used. It becomes ready in a moment."),
-    ({}, {"limit": rate(look=-1)}, "Blocked: 100 a minute of api-7 are used. It becomes ready in a moment."),
+    ({}, {"limit": rate()}, f"{USED_UP} Next start in 4 s."),
+    ({}, {"limit": rate(look=None)}, f"{USED_UP} It becomes ready in a moment."),
+    ({}, {"limit": rate(look=-1)}, f"{USED_UP} It becomes ready in a moment."),
     (
         {},
         {"limit": rate(active=99, look=None)},
-        "Blocked for 14 min by the rate of api-7, which is 100 a minute. It becomes ready in a moment.",
+        "Blocked for 14 min by the rate of api-7 (100 a minute). It becomes ready in a moment.",
     ),
     (
         SUCCESSOR,
         {},
-        f"Blocked: it starts after the end of task {SUCCESSOR['predecessor_id']}, which had its key before.",
+        f"Blocked: it starts after the end of task {SUCCESSOR['predecessor_id']}, which had its unique key before.",
     ),
     ({}, {}, "Blocked for 14 min by a limit. It becomes ready in a moment."),
 ]
@@ -236,13 +238,13 @@ def test_every_status_has_a_sentence_even_in_a_row_with_holes(status):
 def test_retry_that_holds_its_place_says_so():
     row = task("SCHEDULED", wake_at=after(40), attempts=2, still_counts=True)
     sentence = explain(row, Surroundings(now=NOW, errors=[error()], limit=of_key()))
-    assert sentence.endswith("Next attempt in 40 s. It keeps its place in the limit of account-42.")
+    assert sentence.endswith("Next attempt in 40 s. It still counts for the concurrency limit of account-42.")
 
 
 def test_running_task_names_the_task_that_starts_after_it():
     row = task("RUNNING", claimed_at=before(12), successor_id=SUCCESSOR["predecessor_id"])
     sentence = explain(row, Surroundings(now=NOW, executor=executor()))
-    assert f"Task {SUCCESSOR['predecessor_id']} has taken over its key, and starts after it." in sentence
+    assert f"Task {SUCCESSOR['predecessor_id']} has taken over its unique key, and starts after it." in sentence
 
 
 @pytest.mark.parametrize(

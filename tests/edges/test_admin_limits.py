@@ -58,7 +58,7 @@ class TestList:
         waiting(count=2, enqueued_at=ago(7200), concurrency_limit=3, backend=backend)
         waiting(status="RUNNING", backend=backend)
         response = client.get(LIMITS, {"backend": backend, "q": ACCOUNT})
-        assert "Limit 3 at once Blocked 2 Active 1 Left 2 Oldest blocked 2 h ago" in text_of(response)
+        assert "Limit 3 at once Blocked 2 Active 1 Left 2 Blocked since 2 h ago" in text_of(response)
         tasks = f"{LIST_URL}?limit=concurrency%3Atests.imports%3Aaccount-42&amp;backend={backend}"
         assert f'href="{tasks}&amp;status=BLOCKED">2</a>' in response.content.decode()
 
@@ -132,10 +132,10 @@ class TestPage:
         post(number="3")
         response = post(reset="1")
         assert not Limit.objects.using(backend).exists()
-        assert messages_of(response)[-1] == "Limit account-42: Reset to the declared limit."
-        assert "Reset to the declared limit. " in page()
+        assert messages_of(response)[-1] == "Limit account-42: Limit reset."
+        assert "Limit reset. " in page()
         assert "Limit set to 3." in page()
-        assert messages_of(post(reset="1"))[-1] == "The key had no limit of its own."
+        assert messages_of(post(reset="1"))[-1] == "People had not set a limit for this key."
 
     @pytest.mark.parametrize("number", ["0", "-1", "five", "1.5", "", "99999999999"])
     def test_form_refuses_what_is_no_number(self, post, backend, number):
@@ -153,7 +153,7 @@ class TestPage:
     def test_fixed_limit_has_no_form_and_refuses_a_number(self, post, page, backend):
         assert "adjustable=False" in page("payments:")
         assert "Change the limit" not in page("payments:")
-        assert "Change its number in code" in text_of(post("payments:", number="3"))
+        assert "Change its number there" in text_of(post("payments:", number="3"))
         assert not Limit.objects.using(backend).exists()
 
     def test_unknown_key_is_refused_with_what_to_do(self, post, backend):
@@ -228,7 +228,7 @@ class TestTaskPage:
         waiting(status="RUNNING", backend=backend)
         (task,) = waiting(backend=backend)
         html = shown(task)
-        assert "Blocked: account-42 already runs 1 of 1." in html
+        assert "Blocked: the concurrency limit of account-42 is reached (1 of 1 active)." in html
         tasks = f"{LIST_URL}?limit=concurrency%3Atests.imports%3Aaccount-42&amp;backend={backend}"
         assert f'<a href="{tasks}">Show the tasks of this key</a>' in html
         assert f'<a href="{url(backend)}">account-42</a>: 1 of 1 at once' in html
@@ -240,7 +240,7 @@ class TestTaskPage:
             backend=backend, kind="rate", key="tests.call_api:api-7", due_at=ago(-50)
         )
         html = shown(task)
-        assert re.search(r"Blocked: 2 a minute of api-7 are used; next start in (50|49|48) s\.", html)
+        assert re.search(r"Blocked: the rate of api-7 is used up \(2 a minute\)\. Next start in (50|49|48) s\.", html)
         assert "2 of 2 a minute" in html
 
     def test_page_of_a_task_with_both_limits_names_the_one_it_waits_for(self, shown, backend):
@@ -249,8 +249,8 @@ class TestTaskPage:
         rated(status="READY", rate_limit=1, backend=backend)
         first, *_ = waiting(backend=backend, **both)
         second, *_ = waiting("tests.imports:account-7", still_counts=True, backend=backend, **both)
-        assert "Blocked: account-42 already runs 1 of 1." in shown(first)
-        assert "Blocked: 1 a minute of api-7 are used." in shown(second)
+        assert "Blocked: the concurrency limit of account-42 is reached (1 of 1 active)." in shown(first)
+        assert "Blocked: the rate of api-7 is used up (1 a minute)." in shown(second)
 
     def test_page_of_a_successor_links_to_its_predecessor(self, shown, backend, make):
         first = make(running=True)

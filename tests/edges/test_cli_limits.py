@@ -68,7 +68,7 @@ class TestList:
             waiting(f"tests.imports:account-{number}", backend=backend)
         result = run("--blocked", "-n", "2")
         assert len(result.out.splitlines()) == 3
-        assert "1 more keys. Pass --lines or --name" in result.err
+        assert "1 more key. Pass --lines or --name" in result.err
 
     def test_list_without_a_match_says_how_to_declare_one(self, run: Run) -> None:
         result = run("--name", "no such")
@@ -88,20 +88,20 @@ class TestList:
 
 
 class TestSet:
-    def test_set_stores_the_number_and_says_what_holds(self, backend: str, run: Run) -> None:
+    def test_set_stores_the_number_and_prints_it(self, backend: str, run: Run) -> None:
         waiting(backend=backend)
 
         result = run("set", ACCOUNT, 3, "--by", "anna", "--reason", "a large customer")
 
         assert Limit.objects.using(backend).get().number == 3
-        assert result.out.startswith(f"{ACCOUNT} (concurrency) has the limit 3 in place of 1, set by anna ")
+        assert result.out.startswith(f"{ACCOUNT} (concurrency) has the limit 3 instead of 1, set by anna ")
         assert result.out.endswith("Reason: a large customer.\n")
         assert f"{ACCOUNT} (concurrency) has the limit 3" in run().out
 
-    def test_set_of_a_name_holds_for_each_key(self, backend: str, run: Run) -> None:
+    def test_set_of_a_name_sets_the_number_of_each_key(self, backend: str, run: Run) -> None:
         waiting(backend=backend)
 
-        assert "has the limit 200 a minute for each key in place of 100" in run("set", "tests.call_api", 200).out
+        assert "has the limit 200 a minute for each key instead of 100" in run("set", "tests.call_api", 200).out
         assert words_of(run(), "tests.call_api ")[:6] == ["tests.call_api", "rate", "200", "a", "minute", "each"]
 
     def test_set_logs_user_key_and_reason(self, backend: str, run: Run, caplog: pytest.LogCaptureFixture) -> None:
@@ -124,7 +124,7 @@ class TestSet:
             ("no.such.limit", "See: manage.py jobqueue limits"),
             ("tests.imports:konto-1", "Its keys are like 'account-{account_id}'."),
             ("tests.reindex:one", "To change all of its keys, write 'tests.reindex'."),
-            ("payments", "was declared with adjustable=False. Change its number in code."),
+            ("payments", "with adjustable=False. Change its number there."),
             ("", "is not the key of a limit"),
         ],
     )
@@ -138,13 +138,13 @@ class TestSet:
         waiting("shared:a", backend=backend)
         rated("shared:a", backend=backend)
 
-        assert "is the key of a concurrency limit and of a rate. Pass --kind." in run("set", "shared:a", 3).err
+        assert "A concurrency limit and a rate have the key 'shared:a'. Pass --kind." in run("set", "shared:a", 3).err
         assert run("set", "shared:a", 3, "--kind", "rate").code == 0
         assert Limit.objects.using(backend).get().kind == "rate"
 
 
 class TestReset:
-    def test_reset_says_which_number_holds_again(self, backend: str, run: Run) -> None:
+    def test_reset_prints_which_number_applies(self, backend: str, run: Run) -> None:
         run("set", "tests.reindex", 3)
 
         assert run("reset", "tests.reindex").out == "tests.reindex (concurrency) has the limit 5, as declared.\n"
@@ -152,5 +152,5 @@ class TestReset:
 
     def test_reset_of_a_key_without_a_number_says_so(self, run: Run) -> None:
         result = run("reset", "tests.reindex")
-        assert result.err == "tests.reindex had no number of its own.\n"
+        assert result.err == "No number was set for tests.reindex.\n"
         assert result.code == 0

@@ -79,7 +79,7 @@ class TestSetNumber:
             api.set_number("concurrency", ACCOUNT, value)
 
     def test_set_number_refuses_limit_that_is_not_adjustable(self) -> None:
-        with pytest.raises(ValueError, match=r"adjustable=False. Change its number in code"):
+        with pytest.raises(ValueError, match=r"adjustable=False. Change its number there"):
             api.set_number("concurrency", "payments", 2)
 
     def test_set_number_refuses_unknown_kind(self) -> None:

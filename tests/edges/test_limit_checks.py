@@ -105,7 +105,7 @@ class TestDoctor:
         waiting(predecessor_id=first.pk, backend=backend)
         assert [level for level, _ in findings(backend)] == ["ok"]
 
-    def test_places_held_by_tasks_of_a_paused_queue_are_a_warning(self, backend: str) -> None:
+    def test_limit_used_up_by_a_paused_queue_is_a_warning(self, backend: str) -> None:
         QueueFactory.create(backend=backend, using=backend, name="paused", paused=True)
         waiting(status="READY", queue_name="paused", backend=backend)
         waiting(backend=backend)
@@ -113,7 +113,7 @@ class TestDoctor:
         ((level, text),) = findings(backend)
 
         assert level == "warning"
-        assert f"{ACCOUNT}: its places are taken by READY tasks of queues that are paused" in text
+        assert f"{ACCOUNT} is used up by READY tasks of queues that are paused" in text
 
 
 def test_doctor_without_executors_finds_nothing_about_limits(backend: str) -> None:

@@ -215,10 +215,10 @@ def add_limit_verbs(add: Add) -> None:
     kinds = [str(kind) for kind in KINDS]
 
     def add_kind(parser: CommandParser, **options: Any) -> None:
-        text = "only limits of this kind" if not options else "if a concurrency limit and a rate have the key"
+        text = "only limits of this kind" if not options else "needed if a concurrency limit and a rate have the key"
         parser.add_argument("--kind", choices=kinds, metavar="|".join(kinds), help=text, **options)
 
-    text = "List keys of limits, those with the most BLOCKED tasks first. With an action: set or reset a number."
+    text = "List the keys of limits by key, most BLOCKED tasks first. With an action: set or reset a number."
     verb = add("limits", limits.list_limits, text)
     name = "a part of a limit's name, or the start of a key, with or without NAME: before it"
     verb.add_argument("--name", default="", help=name)
@@ -227,15 +227,17 @@ def add_limit_verbs(add: Add) -> None:
     verb.add_argument("-n", "--lines", type=count(1000), default=25, help="number of keys of each backend (25)")
     add_action = _actions(verb)
 
-    key = "name of a limit for all of its keys, or NAME:KEY for one"
-    text = "Set the number of a limit, in place of the declared one. It takes effect at once."
+    key = "NAME of a limit for all of its keys, or NAME:KEY for one"
+    text = "Set the number of a limit. It replaces the declared one at once. Running tasks continue."
     action = add_action("set", limits.set_number, text)
     action.add_argument("key", metavar="KEY", help=key)
-    action.add_argument("number", type=arguments.number_of_limit, metavar="NUMBER", help="tasks at once, or starts")
+    action.add_argument(
+        "number", type=arguments.number_of_limit, metavar="NUMBER", help="how many tasks at once, or how many starts"
+    )
     add_kind(action, default=SUPPRESS)
     action.add_argument("--reason", default="", help="why; the list and the admin show it")
     action.add_argument("--by", help="who sets it (default: your login name)")
-    action = add_action("reset", limits.reset_number, "Remove the number that was set. The declared one holds again.")
+    action = add_action("reset", limits.reset_number, "Remove the number that people have set.")
     action.add_argument("key", metavar="KEY", help=key)
     add_kind(action, default=SUPPRESS)
 

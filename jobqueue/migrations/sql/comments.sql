@@ -42,7 +42,7 @@ COMMENT ON COLUMN jobqueue_task.key IS 'Unique among unfinished tasks of the bac
 COMMENT ON COLUMN jobqueue_task.idempotency_key IS 'Digest of owner and idempotency key. Unique among all tasks.';
 COMMENT ON COLUMN jobqueue_task.idempotency_digest IS 'Digest of the request that used the idempotency key.';
 COMMENT ON COLUMN jobqueue_task.concurrency_key IS 'Tasks with the same key count together: name of the limit, colon, key.';
-COMMENT ON COLUMN jobqueue_task.concurrency_limit IS 'How many tasks of the key may be READY or RUNNING at once.';
+COMMENT ON COLUMN jobqueue_task.concurrency_limit IS 'How many tasks may count for the key at once.';
 COMMENT ON COLUMN jobqueue_task.hold_while_retrying IS 'Whether it counts while it waits for a retry, too.';
 COMMENT ON COLUMN jobqueue_task.still_counts IS 'Counts for its concurrency key although it is not READY or RUNNING.';
 COMMENT ON COLUMN jobqueue_task.rate_key IS 'Starts with the same key count together: name of the limit, colon, key.';
@@ -67,13 +67,13 @@ COMMENT ON COLUMN jobqueue_task.errors IS 'Errors of attempts, newest last: JSON
 COMMENT ON COLUMN jobqueue_task.cause IS 'Of the last attempt, if it failed: a digest of task, exception class and message.';
 COMMENT ON COLUMN jobqueue_task.parent_notified_at IS 'When the parent got the only message of this task''s end.';
 COMMENT ON TABLE jobqueue_limit IS
-'A number of a limit that people have set, in place of the one in code. A key that ends in a colon stands for all keys.';
+'A number of a limit by key that people have set. It replaces the one in code. A key with a colon at its end: all keys.';
 COMMENT ON TABLE jobqueue_admissionrequest IS
-'A request to look whether BLOCKED tasks of a key may run. Inserted with each change that may let one run.';
+'A request that executors look at a key. Each change after which a BLOCKED task may run inserts one.';
 COMMENT ON TABLE jobqueue_ratestart IS
-'An earlier start of a task that a rate counts, after the task has started again or was deleted.';
+'A start that a rate counts and that no row of a task has: the task has started again, or was deleted.';
 COMMENT ON TABLE jobqueue_keyreservation IS
-'A key that one task has until a time, even if it ends earlier (unique_for).';
+'A unique key that unique_for keeps taken until expires_at, even if the task ends earlier.';
 COMMENT ON TABLE jobqueue_inboxmessage IS
 $$A message to a task. The sender is outside, another task, or a child that has ended.
 
