@@ -109,7 +109,7 @@ class Engine:
         """
         Commit outcomes and claim tasks in one transaction: the database writes its log to disk once for both.
 
-        admits: between the two, admit tasks whose limits have room now. Without anything to claim, it does not admit.
+        admits: between the two, admit tasks whose limits allow it now. If it is to claim nothing, it does not admit.
         """
         if (outcomes or admits) and not request.is_empty:
             try:

@@ -27,7 +27,7 @@ class ClaimPolicy:
     """
     What the next claim asks for, and when to make it.
 
-    Each pool is asked for as many tasks as it has room for. It asks again at once when it got all it asked for, when a
+    Each pool asks for as many tasks as it can take. It asks again at once when it got all it asked for, when a
     notification came since its last claim, and with each commit; otherwise after POLL_INTERVAL.
 
     on_notification() and wake() may be called from any thread, all else from the loop's. Each moment is written on one
@@ -54,7 +54,7 @@ class ClaimPolicy:
         self._queues_read_at = self._limits_read_at = AT_ONCE
         self._limited: frozenset[str] = frozenset()  # queues that have a max_running
         self._restricted = frozenset(settings.queue_limits)  # those, and the ones that this process limits
-        self._freed: Counter[str] = Counter()  # slots that our tasks left in such queues
+        self._ended: Counter[str] = Counter()  # how many tasks of such queues have left this process
 
     def on_notification(self, queue: str) -> bool:
         """A queue has work. Return whether this executor serves it."""
@@ -100,7 +100,7 @@ class ClaimPolicy:
 
     def request(self, budget: int, *, with_commit: bool) -> ClaimRequest:
         """
-        Return what to claim now; it is empty when there is no room, or no claim is due.
+        Return what to claim now. It is empty if no pool can take a task, or no claim is due.
 
         budget: how many tasks this process may still take. with_commit: outcomes are committed anyway, in the same
         transaction.
@@ -169,7 +169,7 @@ class ClaimPolicy:
     # --- what came of it
 
     def claimed(self, request: ClaimRequest, claims: ClaimedBatch, began_at: float) -> None:
-        """Record the answer to a request. A pool without room keeps what is known of it."""
+        """Record the answer to a request. If a pool was asked for nothing, its values stay."""
         if request.limit == 0:
             return
         of_pool = Counter(claimed.pool for claimed in claims)
@@ -181,27 +181,27 @@ class ClaimPolicy:
         seconds = LOCKED_QUEUE_SECONDS if claims.locked_queues else interval * random.uniform(0.9, 1.1)
         self._next_poll_at = time.monotonic() + seconds
 
-    # --- slots of queues with a limit
+    # --- queues that are below their limit again
 
-    def freed(self, queue: str) -> None:
+    def ended(self, queue: str) -> None:
         """Record that a task of this queue has left this process."""
         if queue in self._restricted:
-            self._freed[queue] += 1
+            self._ended[queue] += 1
 
-    def queues_with_free_slots(self, request: ClaimRequest, claims: ClaimedBatch) -> set[str]:
+    def queues_below_limit(self, request: ClaimRequest, claims: ClaimedBatch) -> set[str]:
         """
-        Return the limited queues that other executors should be notified of, because this one freed a slot there.
+        Return the limited queues of which other executors should be notified: a task of this process has ended there.
 
-        Not those where its own claim filled the slot, or found no more work.
+        Without those from which its own claim took as many tasks, or found no more.
         """
-        if not self._freed:
+        if not self._ended:
             return set()
         if request.limit == 0 and max(self._claimed_at.values()) > AT_ONCE:
             self._claimed_at = dict.fromkeys(self._pools, AT_ONCE)  # the next turn of the loop claims
             return set()
-        free = {queue for queue, count in self._freed.items() if not _is_filled(queue, count, request, claims)}
-        self._freed.clear()
-        return free & self._limited
+        below = {queue for queue, count in self._ended.items() if not _is_filled(queue, count, request, claims)}
+        self._ended.clear()
+        return below & self._limited
 
 
 def _is_filled(queue: str, count: int, request: ClaimRequest, claims: ClaimedBatch) -> bool:

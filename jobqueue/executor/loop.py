@@ -397,7 +397,7 @@ class ExecutorLoop(threading.Thread):
         task = completed.running
         self.running_tasks.remove(task)
         self._isolation.ended()
-        self._policy.freed(task.claimed.queue_name)
+        self._policy.ended(task.claimed.queue_name)
         self.counts.undelivered += completed.undelivered
         if status is None:
             self.counts.lost += 1
@@ -420,14 +420,14 @@ class ExecutorLoop(threading.Thread):
         self.callbacks.add(completed, status)
 
     def _on_admitted(self, queues: Mapping[str, int]) -> None:
-        """Maintenance has admitted tasks. Other executors are to take those that this one cannot take at once."""
-        room = sum(max(0, pool.free_slots()) for pool in self.pools.values()) if self._claim_budget() else 0
+        """Notify other executors of admitted tasks that this one cannot claim at once. Maintenance calls it."""
+        free = sum(max(0, pool.free_slots()) for pool in self.pools.values()) if self._claim_budget() else 0
         self._queues_with_work |= {
-            queue for queue, count in queues.items() if count > room or not self._policy.serves(queue)
+            queue for queue, count in queues.items() if count > free or not self._policy.serves(queue)
         }
 
     def _notify_others(self, request: ClaimRequest, claims: ClaimedBatch) -> None:
-        self._queues_with_work |= self._policy.queues_with_free_slots(request, claims)
+        self._queues_with_work |= self._policy.queues_below_limit(request, claims)
         if claims.admitted is not None:
             claimed = Counter(task.queue_name for task in claims)
             admitted = claims.admitted.queues

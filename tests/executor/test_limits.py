@@ -85,7 +85,7 @@ def test_short_tasks_of_a_limited_queue_are_not_claimed_ahead(start: Start) -> N
 
 
 @on_postgresql
-def test_slot_that_one_executor_cannot_use_is_used_by_another(start: Start) -> None:
+def test_task_that_one_executor_cannot_claim_is_claimed_by_another(start: Start) -> None:
     api.limit("limited", 1)
     first = tasks.wait_at.using(queue_name="limited").enqueue("first")
     busy = start(threads=1, poll_interval=600.0)
@@ -104,7 +104,7 @@ def test_slot_that_one_executor_cannot_use_is_used_by_another(start: Start) -> N
 
 
 @on_postgresql
-def test_atomic_task_frees_its_slot_at_its_end(start: Start) -> None:
+def test_atomic_task_counts_for_its_queue_until_its_end(start: Start) -> None:
     api.limit("limited", 1)
     atomic_tasks.add_atomically.using(queue_name="limited").enqueue_many([((number,), {}) for number in range(20)])
 

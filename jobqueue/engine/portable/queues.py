@@ -137,8 +137,7 @@ class Queues(Part):
         """
         Whether these queues (None: all) have no tasks that are ready, running, or due within these seconds.
 
-        Nor does any limit have room for a BLOCKED task within these seconds.
-
+        No admission request may be due within these seconds either: it may make a BLOCKED task READY.
         Of a paused queue only the running tasks count.
         """
         rows = self.db.tasks if queues is None else self.db.tasks.filter(queue_name__in=queues)

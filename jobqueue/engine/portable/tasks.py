@@ -158,7 +158,7 @@ class Tasks(Part):
         if wake_at is not None and row.max_wait_seconds is not None:
             wake_at = min(wake_at, holder.enqueued_at + timedelta(seconds=row.max_wait_seconds))
         is_due = wake_at is None or wake_at <= now
-        self.admissions.request([holder.pk])  # the limits of the old values may have room now
+        self.admissions.request([holder.pk])  # the limits of the old values may allow another task now
         if holder.rate_key not in (None, row.rate_key):
             self.admissions.keep_starts([holder.pk])
         rows = self.db.tasks.filter(pk=holder.pk)

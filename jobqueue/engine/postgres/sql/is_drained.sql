@@ -1,5 +1,5 @@
--- Whether nothing of some queues is ready, running, or due soon, and no limit has room for a BLOCKED task soon. Of a
--- paused queue only the running tasks count.
+-- Whether nothing of some queues is ready, running, or due soon, and no admission request is due soon: it may make a
+-- BLOCKED task READY. Of a paused queue only the running tasks count.
 -- Parameters: backend, queues, within_seconds; only_these: FALSE takes running and due tasks of every queue.
 -- Index: jobqueue_task_ready, one step per queue; jobqueue_task_running; jobqueue_task_wake_at;
 --   jobqueue_admission_due. Locks: none.
