@@ -7,6 +7,7 @@ Each status is read in the order of the index that serves it, so wrong statistic
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -99,6 +100,20 @@ def capped(number: int) -> Count:
 def count(rows: QuerySet[Any]) -> Count:
     """Count rows up to CAP."""
     return capped(rows[: CAP + 1].count())
+
+
+def count_by(rows: QuerySet[Any], column: str) -> Counter[Any]:
+    """
+    Count the first CAP + 1 rows by the values of a column.
+
+    The ORM cannot group a part of the rows. To send 10,000 values to Python takes longer than to count them.
+    """
+    part, params = rows.values_list(column, flat=True)[: CAP + 1].query.get_compiler(rows.db).as_sql()
+    connection = connections[rows.db]
+    name = connection.ops.quote_name(column)
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {name}, count(*) FROM ({part}) AS part GROUP BY {name}", params)  # noqa: S608
+        return Counter(dict(cursor.fetchall()))
 
 
 def count_or_estimate(rows: QuerySet[Any], like: QuerySet[Any] | None = None, exact: int | None = None) -> Count:

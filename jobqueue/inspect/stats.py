@@ -14,7 +14,7 @@ from jobqueue.api import declared_queues
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.formatting import describe_pause, duration
-from jobqueue.inspect.queries import CAP, Count, capped, count, of_status
+from jobqueue.inspect.queries import CAP, Count, capped, count, count_by, of_status
 from jobqueue.models import Executor, FallbackHeartbeat, Queue, TaskQuerySet
 from jobqueue.records import FINAL, Status
 
@@ -155,7 +155,7 @@ def _by_queue(engine: Engine, status: Status) -> Counter[str]:
     rows = of_status(engine, status)
     order = {**dict.fromkeys(FINAL, "-finished_at"), Status.BLOCKED: "queue_name"}.get(status)
     rows = rows.order_by(order) if order else rows
-    return Counter(rows.values_list("queue_name", flat=True)[: CAP + 1])
+    return count_by(rows, "queue_name")
 
 
 def read_executors(engine: Engine, now: datetime) -> Iterator[ExecutorStats]:
