@@ -117,16 +117,16 @@ class Task(models.Model):
         "Schedule", models.DO_NOTHING, null=True, related_name="tasks", db_constraint=False, db_index=False
     )
 
-    # A task with limits is BLOCKED wherever another would be READY, until admit() lets it run.
+    # A task with limits by key becomes BLOCKED where another task becomes READY. admit() makes it READY.
     concurrency_key = models.CharField(_("concurrency key"), max_length=560, null=True)
     concurrency_limit = models.IntegerField(_("concurrency limit"), null=True)
     hold_while_retrying = models.BooleanField(_("hold while retrying"), default=False, db_default=False)
-    # Counts against its concurrency limit while it waits for a retry or for its rate, as READY and RUNNING tasks do.
+    # Counts for its concurrency limit while it waits for a retry or for its rate. READY and RUNNING tasks count anyway.
     still_counts = models.BooleanField(_("still counts"), default=False, db_default=False)
     rate_key = models.CharField(_("rate key"), max_length=560, null=True)
     rate_limit = models.IntegerField(_("rate limit"), null=True)
     rate_seconds = models.FloatField(_("rate in seconds"), null=True)
-    # Two tasks with one key, of which the first one runs: the second one has the key, and starts after it.
+    # The successor has taken over the unique key of its predecessor, and starts after its end.
     predecessor_id = models.UUIDField(_("starts after"), null=True)
     successor_id = models.UUIDField(_("followed by"), null=True)
 
@@ -212,7 +212,7 @@ class Task(models.Model):
                 concurrency_key__isnull=False,
                 finished_at__isnull=True,
             ),
-            # The tasks that may start when their rate allows it, best rank first, and those that will start.
+            # The BLOCKED tasks that wait for their rate, best rank first, and the READY ones.
             models.Index(
                 fields=["backend", "rate_key", "status", "rank", "id"],
                 name="jobqueue_task_rate",

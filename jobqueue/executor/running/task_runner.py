@@ -73,7 +73,8 @@ def declared_limits(claims: Iterable[ClaimedTask]) -> list[tuple[ClaimedTask, di
     """
     Return the claimed tasks without limits that their code limits, with the columns of these limits.
 
-    They were enqueued by SQL, or before their code declared the limits. A task whose limits cannot be made fails later.
+    They were enqueued by SQL, or before their code declared the limits. If a key cannot be made, the task runs without
+    limits. If the reason is that its arguments do not fit, its attempt fails.
     """
     found = []
     for claimed in claims:
