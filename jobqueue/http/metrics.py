@@ -246,7 +246,7 @@ class Collector:
         labels = ("backend", "kind", "limit")
         blocked = GaugeMetricFamily("jobqueue_limit_blocked", "Tasks that wait for a limit.", labels=labels)
         oldest = GaugeMetricFamily(
-            "jobqueue_limit_oldest_blocked_seconds", "How long the task with the lowest rank has waited for a limit.", labels=labels
+            "jobqueue_limit_oldest_blocked_seconds", "How long the best task by rank has waited.", labels=labels
         )
         for limit in self._metrics.limits:
             blocked.add_metric((limit.backend, limit.kind, limit.limit), limit.blocked)
