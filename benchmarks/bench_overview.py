@@ -1,5 +1,5 @@
 """
-Measure the overview and its pages: python -m benchmarks.bench_overview
+Measure the overview, its pages and the task list: python -m benchmarks.bench_overview
 
 80 of 100 tasks are successful, 10 scheduled, 5 ready, 3 failed for 40 causes, 1 suspended, 1 cancelled; 40 queues, 100
 task types, and counters of a week. Each request goes through the middleware of a site, without a network. Prints the
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import time
+from datetime import UTC, datetime, timedelta
+from urllib.parse import quote
 
 from django.db import connection
 from django.test import Client
@@ -19,6 +21,7 @@ from benchmarks.bench_schedule_pages import AIM_SECONDS, in_ms, measure
 
 BATCH = 250_000  # rows of a statement
 CAUSE = "0" * 15 + "1"
+STATUSES = ("READY", "SCHEDULED", "SUSPENDED", "SUCCESSFUL", "FAILED", "CANCELLED")
 PAGES = {
     "overview, hour": "",
     "overview, day": "?range=day",
@@ -30,6 +33,19 @@ PAGES = {
     "queues": "queue/",
     "executors": "executor/",
     "list of a cause": f"task/?status=FAILED&cause={CAUSE}",
+    "list": "task/",
+    **{f"list of {status}": f"task/?status={status}" for status in STATUSES},
+    "list, page 100": "task/?p=100",
+    "list of a queue": "task/?queue=queue-7",
+    "list of FAILED and a queue": "task/?status=FAILED&queue=queue-7",
+    "list of SUCCESSFUL and a task": "task/?status=SUCCESSFUL&task=shop.tasks.task_7",
+    "list, enqueued since": "task/?enqueued_since={day_ago}",
+    "list of FAILED, ended since": "task/?status=FAILED&ended_since={day_ago}",
+    "search by id": "task/?q=01a",
+    "search by key": "task/?q=key:order:7",
+    "search by argument": "task/?q=args.order_id:57",
+    "search by argument in FAILED": "task/?status=FAILED&q=args.order_id:57",
+    "search by name": "task/?q=task:task_7",
 }
 TASKS = """
     INSERT INTO jobqueue_task (
@@ -106,6 +122,7 @@ def main() -> None:
         list(measure(client, "/admin/jobqueue/", 3))  # imports, and caches of templates
         print(f"PostgreSQL {cluster.version()}, {options.rows:,} tasks, {options.requests} requests each\n")
         for name, address in PAGES.items():
+            address = address.replace("{day_ago}", quote((datetime.now(UTC) - timedelta(days=1)).isoformat()))
             found = list(measure(client, f"/admin/jobqueue/{address}", options.requests))
             print(
                 f"{name}: {in_ms(each.seconds for each in found)}; Python {in_ms(each.cpu_seconds for each in found)};"

@@ -167,6 +167,7 @@ class Task(models.Model):
         db_table = "jobqueue_task"
         verbose_name = _("task")
         verbose_name_plural = _("tasks")
+        default_permissions = ("delete", "view")
         permissions = [
             ("requeue_task", "Can requeue tasks"),
             ("cancel_task", "Can cancel tasks"),
@@ -266,6 +267,7 @@ class InboxMessage(models.Model):
         db_table = "jobqueue_inboxmessage"
         verbose_name = _("message")
         verbose_name_plural = _("messages")
+        default_permissions = ()
         indexes = [
             index("inbox_task", "task", "id"),
             index("inbox_unread", "task", "id", consumed_at__isnull=True),
@@ -306,6 +308,7 @@ class Executor(models.Model):
         db_table = "jobqueue_executor"
         verbose_name = _("executor")
         verbose_name_plural = _("executors")
+        default_permissions = ("view",)
         permissions = [("command_executor", "Can pause, resume and stop executors")]
 
     def __str__(self) -> str:
@@ -348,6 +351,7 @@ class Queue(models.Model):
         db_table = "jobqueue_queue"
         verbose_name = _("queue")
         verbose_name_plural = _("queues")
+        default_permissions = ("view",)
         permissions = [("pause_queue", "Can pause, resume and limit queues")]
         constraints = [
             unique("queue_name", "backend", "name"),

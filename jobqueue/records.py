@@ -398,6 +398,20 @@ class RequeueReport:
     busy: frozenset[UUID] = frozenset()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeReport:
+    """
+    What run_now(), discard() or delete() did.
+
+    changed: how many tasks. skipped: unknown, or in a state that the call does not change. busy: not changed, because
+    another transaction has locked them; try again after its end.
+    """
+
+    changed: int = 0
+    skipped: int = 0
+    busy: frozenset[UUID] = frozenset()
+
+
 class Command(StrEnum):
     """A request to an executor: claim no more tasks, claim again, or stop gracefully."""
 

@@ -23,14 +23,27 @@ from jobqueue.admin.json_field import JsonField
 from jobqueue.exceptions import JobQueueError, TaskNotFound
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.backends import databases, options_of
-from jobqueue.inspect.bulk import CANCEL, CANCEL_TREE, REQUEUE, WAKE, BulkAction, BulkRun
+from jobqueue.inspect.bulk import (
+    CANCEL,
+    CANCEL_TREE,
+    DELETE,
+    DISCARD,
+    REQUEUE,
+    RUN_NOW,
+    BulkAction,
+    BulkRun,
+    numbers_of,
+)
 from jobqueue.inspect.inbox import actor_of, check_message, takes_messages
 from jobqueue.inspect.payload_display import read
+from jobqueue.inspect.queries import Count
 from jobqueue.inspect.task_detail import describe, find_task
 from jobqueue.models import Task
 
 View = Callable[[HttpRequest, Task], HttpResponse]
-ACTIONS = (WAKE, REQUEUE, CANCEL)
+ACTIONS = (RUN_NOW, REQUEUE, CANCEL, DISCARD, DELETE)
+# By action, the permission, if it has another name.
+PERMISSIONS = {"discard": "cancel_task"}
 
 
 class MessageForm(forms.Form):
@@ -73,7 +86,7 @@ class TaskPage(ReadOnlyAdmin):
         return find_task(object_id, databases())
 
     def get_urls(self) -> list[URLPattern]:
-        views = {one.name: self._post_view(f"{one.name}_task", self._action_view(one)) for one in ACTIONS}
+        views = {one.name: self._post_view(permission_for(one), self._action_view(one)) for one in ACTIONS}
         views["send"] = self._post_view("send_message", self._send)
         return [
             path(f"<path:object_id>/{name}/", self.admin_site.admin_view(view), name=f"jobqueue_task_{name}")
@@ -99,7 +112,7 @@ class TaskPage(ReadOnlyAdmin):
         def may(permission: str) -> bool:
             return bool(request.user.has_perm(f"jobqueue.{permission}"))
 
-        allowed = [one for one in ACTIONS if may(f"{one.name}_task")]
+        allowed = [one for one in ACTIONS if may(permission_for(one))]
         context = {
             **describe(task, with_payload=may("view_payload")),
             "actions": [one for one in allowed if task.status in one.statuses],
@@ -132,6 +145,9 @@ class TaskPage(ReadOnlyAdmin):
 
     def _action_view(self, action: BulkAction) -> View:
         def view(request: HttpRequest, task: Task) -> HttpResponse:
+            is_running = action is CANCEL and task.status == Task.Status.RUNNING
+            if (action is DELETE or is_running) and "confirmed" not in request.POST:
+                return self._confirm_one(request, task, action)
             run = BulkRun(CANCEL_TREE if action is CANCEL and request.POST.get("tree") else action)
             try:
                 run.perform([task.pk])
@@ -140,9 +156,32 @@ class TaskPage(ReadOnlyAdmin):
                 return self._answer(request, task, text, messages.ERROR)
             if run.affected:
                 audit_log.write(request, [task], str(run.action.label))
+                if action is DELETE:
+                    self.message_user(request, str(run), level_of(run))
+                    return HttpResponseRedirect(reverse(f"{self.admin_site.name}:jobqueue_task_changelist"))
             return self._answer(request, task, str(run), level_of(run))
 
         return view
+
+    def _confirm_one(self, request: HttpRequest, task: Task, action: BulkAction) -> HttpResponse:
+        """Ask before an action that cannot be undone."""
+        tree = [("tree", "1")] if request.POST.get("tree") else []
+        numbers = numbers_of(Count(1))
+        button = str(action.button % numbers)
+        return self.confirm(
+            request,
+            [("confirmed", "1"), *tree],
+            title=_("%(action)s?") % {"action": button},
+            text=f"{task.task_type} {task.pk}",
+            names=[action.forecast % numbers],
+            button=button,
+            refusal=_("Keep it"),
+            is_destructive=action.is_destructive,
+            back=self._address(task),
+        )
+
+    def _address(self, task: Task) -> str:
+        return reverse(f"{self.admin_site.name}:jobqueue_task_change", args=[task.pk])
 
     def _send(self, request: HttpRequest, task: Task) -> HttpResponse:
         form = MessageForm(request.POST, task=task)
@@ -167,12 +206,16 @@ class TaskPage(ReadOnlyAdmin):
 
     def _answer(self, request: HttpRequest, task: Task, text: str, level: int) -> HttpResponse:
         self.message_user(request, text, level)
-        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:jobqueue_task_change", args=[task.pk]))
+        return HttpResponseRedirect(self._address(task))
 
     def _gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
         text = _("Unknown task %(id)s. Ended tasks are pruned after a while.") % {"id": unquote(object_id)}
         self.message_user(request, text, messages.WARNING)
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:jobqueue_task_changelist"))
+
+
+def permission_for(action: BulkAction) -> str:
+    return PERMISSIONS.get(action.name, f"{action.name}_task")
 
 
 def level_of(run: BulkRun) -> int:

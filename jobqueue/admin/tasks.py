@@ -41,9 +41,12 @@ from jobqueue.inspect import audit_log
 from jobqueue.inspect.backends import backends_on, options_of
 from jobqueue.inspect.bulk import (
     CANCEL,
+    DELETE,
+    DISCARD,
     EXAMPLES,
     MAX_IN_REQUEST,
     REQUEUE,
+    RUN_NOW,
     BulkAction,
     BulkRun,
     Target,
@@ -95,7 +98,7 @@ class TaskAdmin(FailuresPage, SummaryPage, TaskPage):
     search_fields = ("pk",)
     search_help_text = gettext_lazy("An id or its beginning, a key, a task's name, args.NAME:VALUE or error:TEXT")
     ordering = ("-pk",)
-    actions = ("requeue_selected", "cancel_selected")
+    actions = ("requeue_selected", "cancel_selected", "wake_selected", "discard_selected", "delete_ended")
     change_list_template = "admin/jobqueue/task/change_list.html"
 
     # --- the list
@@ -234,6 +237,20 @@ class TaskAdmin(FailuresPage, SummaryPage, TaskPage):
     def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
         return self._perform(request, queryset, CANCEL)
 
+    has_wake_permission, has_remove_permission = permission("wake_task"), permission("delete_task")
+
+    @admin.action(description=RUN_NOW.label_many, permissions=["wake"])
+    def wake_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
+        return self._perform(request, queryset, RUN_NOW)
+
+    @admin.action(description=DISCARD.label_many, permissions=["cancel"])
+    def discard_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
+        return self._perform(request, queryset, DISCARD)
+
+    @admin.action(description=DELETE.label_many, permissions=["remove"])
+    def delete_ended(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
+        return self._perform(request, queryset, DELETE)
+
     def _perform(self, request: HttpRequest, rows: QuerySet[Task], action: BulkAction) -> HttpResponse | None:
         """
         Perform an action on one task at once, on more after a confirmation.
@@ -244,7 +261,7 @@ class TaskAdmin(FailuresPage, SummaryPage, TaskPage):
         task_list: TaskChangeList = request.task_list  # type: ignore[attr-defined]
         if request.POST.get("select_across") != "1":
             ticked = [pk for text in request.POST.getlist(ACTION_CHECKBOX_NAME) if (pk := to_uuid(text))]
-            if "confirmed" not in request.POST and len(ticked) != 1:
+            if "confirmed" not in request.POST and (len(ticked) != 1 or action is DELETE):
                 return self._confirm_ticked(request, action, ticked)
             run = perform_ids(action, ticked)
             self._report(request, run, rows.db, None)
@@ -315,7 +332,7 @@ class TaskAdmin(FailuresPage, SummaryPage, TaskPage):
         button = str(action.button % numbers)
         return self.confirm(
             request,
-            [("action", f"{action.name}_selected"), *hidden],
+            [("action", "delete_ended" if action is DELETE else f"{action.name}_selected"), *hidden],
             template="task/confirm",
             title=_("%(action)s?") % {"action": button} if number else _("Nothing to change"),
             names=[action.forecast % numbers],

@@ -1,8 +1,8 @@
 """
 Functions that change the queue, for views, tasks, the admin and commands.
 
-`tasks` cancels, requeues and wakes. `messages` sends. `queues` pauses and limits queues, and commands executors.
-`limits` sets the numbers of limits.
+`tasks` cancels, requeues, discards, deletes and runs tasks now. `messages` sends. `queues` pauses and limits queues,
+and commands executors. `limits` sets the numbers of limits.
 `notifications` does what follows a commit. `backends` finds the backend of an id.
 
 Each function takes the backend's alias where it matters. Ids are UUIDs or their text. Changes are made in the
@@ -21,7 +21,7 @@ from jobqueue.api.backends import aliases as aliases
 from jobqueue.api.backends import declared_queues as declared_queues
 from jobqueue.api.messages import send, send_many
 from jobqueue.api.queues import command, limit, pause, resume
-from jobqueue.api.tasks import cancel, requeue, wake
+from jobqueue.api.tasks import cancel, delete, discard, requeue, run_now, wake
 from jobqueue.records import Command
 
 P = ParamSpec("P")
@@ -39,25 +39,32 @@ def as_async(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
 
 
 acancel, arequeue, awake = as_async(cancel), as_async(requeue), as_async(wake)
+arun_now, adiscard, adelete = as_async(run_now), as_async(discard), as_async(delete)
 asend, asend_many = as_async(send), as_async(send_many)
 apause, aresume, alimit = as_async(pause), as_async(resume), as_async(limit)
 
 __all__ = [
     "Command",
     "acancel",
+    "adelete",
+    "adiscard",
     "alimit",
     "apause",
     "arequeue",
     "aresume",
+    "arun_now",
     "asend",
     "asend_many",
     "awake",
     "cancel",
     "command",
+    "delete",
+    "discard",
     "limit",
     "pause",
     "requeue",
     "resume",
+    "run_now",
     "send",
     "send_many",
     "wake",

@@ -20,9 +20,9 @@ from jobqueue.api.notifications import (
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
 from jobqueue.models import Task
-from jobqueue.records import CancelReport, RequeueReport
+from jobqueue.records import CancelReport, ChangeReport, RequeueReport
 
-Report = TypeVar("Report", CancelReport, RequeueReport)
+Report = TypeVar("Report", CancelReport, RequeueReport, ChangeReport)
 
 LOCK_WAIT_SECONDS = 1.0  # how long a batch waits for rows that other transactions have locked
 LOCK_RETRY_SECONDS = 0.02
@@ -86,6 +86,37 @@ def requeue(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = Non
         skipped=sum(report.skipped for report in reports),
         busy=busy,
     )
+
+
+def run_now(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = None) -> ChangeReport:
+    """
+    Make SCHEDULED and SUSPENDED tasks READY, before their time, or before a message.
+
+    A task with a limit or a rate still waits for it. backend and `busy`: as for cancel().
+    """
+
+    def act(engine: Engine, batch: Collection[UUID]) -> ChangeReport:
+        report = engine.run_now(batch, wait=False)
+        if report.changed:
+            after_commit(engine, partial(notify_ready, engine, batch))
+        return report
+
+    return _sum(*_in_batches(ids, backend, act))
+
+
+def discard(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = None) -> ChangeReport:
+    """Make FAILED tasks CANCELLED. They can be requeued until they are pruned. backend and `busy`: as for cancel()."""
+    return _sum(*_in_batches(ids, backend, lambda engine, batch: engine.discard(batch, wait=False)))
+
+
+def delete(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = None) -> ChangeReport:
+    """Delete ended tasks with their messages. backend and `busy`: as for cancel()."""
+    return _sum(*_in_batches(ids, backend, lambda engine, batch: engine.delete(batch, wait=False)))
+
+
+def _sum(reports: list[ChangeReport], busy: frozenset[UUID]) -> ChangeReport:
+    changed, skipped = (sum(getattr(one, name) for one in reports) for name in ("changed", "skipped"))
+    return ChangeReport(changed=changed, skipped=skipped, busy=busy)
 
 
 def _in_batches(

@@ -70,6 +70,7 @@ class Engine:
         tasks = self.tasks_class(db, messages, counters, admissions)
         self.enqueue, self.enqueue_once = tasks.enqueue, tasks.enqueue_once
         self.cancel, self.descendants, self.requeue = tasks.cancel, tasks.descendants, tasks.requeue
+        self.run_now, self.discard, self.delete = tasks.run_now, tasks.discard, tasks.delete
         self.prune, self.prune_status = tasks.prune, tasks.prune_status
 
         self.schedules = self.schedules_class(db, tasks)

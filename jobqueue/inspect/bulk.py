@@ -28,7 +28,7 @@ from jobqueue.inspect.formatting import Text
 from jobqueue.inspect.queries import CAP, Count, count, status_condition
 from jobqueue.inspect.selection import Selection
 from jobqueue.models import Task
-from jobqueue.records import FINAL, LIVE, CancelReport, RequeueReport, Status
+from jobqueue.records import FINAL, LIVE, WAITING, CancelReport, ChangeReport, RequeueReport, Status
 
 WALKED = 5000  # tasks per page of a walk
 MAX_PAGES = 20  # of a walk in one request or poll
@@ -85,14 +85,9 @@ def numbers_of(number: Count) -> dict[str, object]:
     return {"count": number.number, "number": number}
 
 
-def _numbers(report: RequeueReport | CancelReport) -> dict[str, int]:
+def _numbers(report: RequeueReport | CancelReport | ChangeReport) -> dict[str, int]:
     values = {one.name: getattr(report, one.name) for one in fields(report)}
     return {name: value if isinstance(value, int) else len(value) for name, value in values.items()}
-
-
-def _wake(ids: Sequence[UUID], backend: str | None) -> Mapping[str, int]:
-    woken = sum(api.wake(ids, backend=alias) for alias in (api.aliases() if backend is None else [backend]))
-    return {"woken": woken, "skipped": len(ids) - woken}
 
 
 BUSY = ngettext_lazy(
@@ -165,26 +160,82 @@ CANCEL_TREE = replace(
     label=gettext_lazy("Cancel with descendants"),
     perform=lambda ids, backend: _numbers(api.cancel(ids, backend=backend, tree=True)),
 )
-WAKE = BulkAction(
+RUN_NOW = BulkAction(
     name="wake",
-    label=gettext_lazy("Wake now"),
+    label=gettext_lazy("Run now"),
+    label_many=gettext_lazy("Run selected %(verbose_name_plural)s now"),
+    forecast=ngettext_lazy(
+        "%(number)s scheduled or suspended task will run as soon as an executor has a free slot.",
+        "%(number)s scheduled or suspended tasks will run as soon as executors have free slots.",
+        "count",
+    ),
+    button=ngettext_lazy("Run %(number)s task now", "Run %(number)s tasks now", "count"),
+    has_rate=True,
     sentences={
-        "woken": ngettext_lazy(
-            "Woke %(number)s task. It runs as soon as an executor has a free slot.",
-            "Woke %(number)s tasks. They run as soon as executors have free slots.",
+        "changed": ngettext_lazy(
+            "%(number)s task runs as soon as an executor has a free slot.",
+            "%(number)s tasks run as soon as executors have free slots.",
             "count",
         ),
         "skipped": ngettext_lazy(
-            "Skipped %(number)s task: not suspended, or deleted.",
-            "Skipped %(number)s tasks: not suspended, or deleted.",
+            "Skipped %(number)s task: not scheduled or suspended, or deleted.",
+            "Skipped %(number)s tasks: not scheduled or suspended, or deleted.",
             "count",
         ),
         "busy": BUSY,
     },
-    statuses=(Status.SUSPENDED,),
-    perform=_wake,
+    statuses=WAITING,
+    perform=lambda ids, backend: _numbers(api.run_now(ids, backend=backend)),
 )
-ACTIONS: Mapping[str, BulkAction] = {action.name: action for action in (REQUEUE, CANCEL)}
+DISCARD = BulkAction(
+    name="discard",
+    label=gettext_lazy("Discard"),
+    label_many=gettext_lazy("Discard selected %(verbose_name_plural)s: failed ones become cancelled"),
+    forecast=ngettext_lazy(
+        "%(number)s failed task will be kept as cancelled. It can be requeued until it is pruned.",
+        "%(number)s failed tasks will be kept as cancelled. They can be requeued until they are pruned.",
+        "count",
+    ),
+    button=ngettext_lazy("Discard %(number)s task", "Discard %(number)s tasks", "count"),
+    refusal=gettext_lazy("Keep them"),
+    is_destructive=True,
+    sentences={
+        "changed": ngettext_lazy("Discarded %(number)s task.", "Discarded %(number)s tasks.", "count"),
+        "skipped": ngettext_lazy(
+            "Skipped %(number)s task: not failed, or deleted.",
+            "Skipped %(number)s tasks: not failed, or deleted.",
+            "count",
+        ),
+        "busy": BUSY,
+    },
+    statuses=(Status.FAILED,),
+    perform=lambda ids, backend: _numbers(api.discard(ids, backend=backend)),
+)
+DELETE = BulkAction(
+    name="delete",
+    label=gettext_lazy("Delete"),
+    label_many=gettext_lazy("Delete selected %(verbose_name_plural)s that have ended"),
+    forecast=ngettext_lazy(
+        "%(number)s ended task will be deleted with its messages. This cannot be undone.",
+        "%(number)s ended tasks will be deleted with their messages. This cannot be undone.",
+        "count",
+    ),
+    button=ngettext_lazy("Delete %(number)s task", "Delete %(number)s tasks", "count"),
+    refusal=gettext_lazy("Keep them"),
+    is_destructive=True,
+    sentences={
+        "changed": ngettext_lazy("Deleted %(number)s task.", "Deleted %(number)s tasks.", "count"),
+        "skipped": ngettext_lazy(
+            "Skipped %(number)s task: not ended, or deleted before.",
+            "Skipped %(number)s tasks: not ended, or deleted before.",
+            "count",
+        ),
+        "busy": BUSY,
+    },
+    statuses=FINAL,
+    perform=lambda ids, backend: _numbers(api.delete(ids, backend=backend)),
+)
+ACTIONS: Mapping[str, BulkAction] = {action.name: action for action in (REQUEUE, CANCEL, RUN_NOW, DISCARD, DELETE)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

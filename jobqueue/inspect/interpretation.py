@@ -10,7 +10,7 @@ from __future__ import annotations
 from jobqueue.engine import engine_for
 from jobqueue.inspect.backends import backends_on
 from jobqueue.inspect.failures import read_failures
-from jobqueue.inspect.search import ARGUMENT, ERROR, KEY, TASK, clean, id_range, matching_types
+from jobqueue.inspect.search import ARGUMENT, ERROR, KEY, TASK, clean, id_range, ids_with_key, matching_types
 from jobqueue.models import Task
 from jobqueue.records import Status
 
@@ -35,9 +35,8 @@ def _with_word(text: str, database: str) -> str:
     if not text or text.lower().startswith((KEY, TASK, ARGUMENT)):
         return text
     tasks = Task.objects.using(database).filter(backend__in=backends_on(database))
-    for is_live in (True, False):  # each has its index
-        if tasks.filter(key=text, finished_at__isnull=is_live)[:1].exists():
-            return f"{KEY}{text}"
+    if ids_with_key(tasks, text, limit=1):
+        return f"{KEY}{text}"
     ids = id_range(text)
     if (ids is None or not tasks.filter(ids)[:1].exists()) and matching_types(text, database):
         return f"{TASK}{text}"

@@ -24,7 +24,7 @@ from jobqueue import registry
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.inspect.backends import backends_on, options_of
 from jobqueue.inspect.formatting import short_type
-from jobqueue.models import Counter
+from jobqueue.models import Counter, TaskQuerySet
 from jobqueue.serialization.json import encode
 from jobqueue.serialization.redaction import is_named
 
@@ -118,6 +118,22 @@ def id_range(text: str) -> Q | None:
     if not HEX.fullmatch(digits):
         return None
     return Q(pk__range=(UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))))
+
+
+def ids_with_key(tasks: TaskQuerySet, key: str, limit: int) -> list[UUID]:
+    """
+    Return the tasks that have or had a key.
+
+    One index has the live tasks that hold keys, another one those that have ended. A running task whose key another
+    one has taken over is in none of them, but that one names it.
+    """
+    holders = list(
+        tasks.filter(key=key, finished_at__isnull=True, successor_id__isnull=True).values_list("pk", "predecessor_id")
+    )
+    first = [predecessor for _pk, predecessor in holders if predecessor]
+    running = tasks.filter(pk__in=first, finished_at__isnull=True).values_list("pk", flat=True) if first else []
+    ended = tasks.filter(key=key, finished_at__isnull=False).values_list("pk", flat=True)[:limit]
+    return [*(pk for pk, _predecessor in holders), *running, *ended]
 
 
 def matching_types(text: str, database: str) -> list[str]:

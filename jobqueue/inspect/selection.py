@@ -33,7 +33,7 @@ from jobqueue.engine.portable.admissions import INDEXED, of_limit
 from jobqueue.inspect.backends import backends_on
 from jobqueue.inspect.limits import Key
 from jobqueue.inspect.queries import CAP, Count, count_of_status, count_or_estimate, status_condition
-from jobqueue.inspect.search import NOTHING, Search
+from jobqueue.inspect.search import NOTHING, Search, ids_with_key
 from jobqueue.models import ScheduleTick, Task, TaskQuerySet
 from jobqueue.records import FINAL, Status
 from jobqueue.serialization.ids import first_id
@@ -160,9 +160,15 @@ class Selection:
     def condition(self) -> Q:
         """The condition for a task of the selection."""
         condition = self.search.condition
+        if self.search.key is not None and len(self.ids_of_key) <= CAP:
+            condition &= Q(pk__in=self.ids_of_key)
         for name, text in self.filters.items():
             condition &= FILTERS[name](text, self.database)
         return condition & self.in_window
+
+    @cached_property
+    def ids_of_key(self) -> list[UUID]:
+        return ids_with_key(self.tasks, self.search.key or "", CAP + 1)
 
     @property
     def in_window(self) -> Q:
@@ -264,11 +270,9 @@ class Selection:
 
         OFFSET over rows instead of keys would unpack the errors of every skipped row.
         """
-        if self.search.key is not None:  # one index has the keys of live tasks, another those of ended ones
-            keys = [pk for live in (True, False) for pk in read_keys(self.rows.filter(finished_at__isnull=live))]
-            if len(keys) <= CAP:
-                return sorted(keys, reverse=True)
-        elif self.all_keys is not None:
+        if self.search.key is not None and len(self.ids_of_key) <= CAP:
+            return sorted(read_keys(self.rows), reverse=True)
+        if self.all_keys is not None:
             return sorted(read_keys(self.rows) if self.has_unindexed_filter else self.all_keys, reverse=True)
         rows = self.rows.values_list("pk", flat=True)
         return list(rows[: CAP + 1]) if self.has_unindexed_filter else rows

@@ -311,6 +311,7 @@ class Migration(migrations.Migration):
                 ],
                 "verbose_name": "task",
                 "verbose_name_plural": "tasks",
+                "default_permissions": ("delete", "view"),
             },
         ),
         migrations.CreateModel(
@@ -336,6 +337,7 @@ class Migration(migrations.Migration):
                 "indexes": INBOX_INDEXES,
                 "verbose_name": "message",
                 "verbose_name_plural": "messages",
+                "default_permissions": (),
             },
         ),
         migrations.CreateModel(
@@ -436,6 +438,7 @@ class Migration(migrations.Migration):
                 "permissions": [("command_executor", "Can pause, resume and stop executors")],
                 "verbose_name": "executor",
                 "verbose_name_plural": "executors",
+                "default_permissions": ("view",),
             },
         ),
         migrations.CreateModel(
@@ -465,6 +468,7 @@ class Migration(migrations.Migration):
                 "permissions": [("pause_queue", "Can pause, resume and limit queues")],
                 "verbose_name": "queue",
                 "verbose_name_plural": "queues",
+                "default_permissions": ("view",),
             },
         ),
         migrations.CreateModel(

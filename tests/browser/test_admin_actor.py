@@ -79,7 +79,7 @@ def test_invalid_message_is_shown_again_with_reason(admin: Browser) -> None:
     assert admin.run("return document.querySelector('.jq-send textarea').value") == '{"number": 7,}'
 
 
-def test_wake_button_polls_suspended_actor(admin: Browser) -> None:
+def test_run_now_button_polls_suspended_actor(admin: Browser) -> None:
     counter = Counter.enqueue()
     run_what_is_ready()
     Task.objects.filter(pk=counter.id).update(wake_at=now() + timedelta(days=3))
@@ -88,7 +88,7 @@ def test_wake_button_polls_suspended_actor(admin: Browser) -> None:
 
     admin.click("button.jq-wake")
 
-    admin.wait_for(lambda: "Woke 1 task" in admin.text(".messagelist"))
+    admin.wait_for(lambda: "1 task runs as soon as" in admin.text(".messagelist"))
     assert "Ready" in admin.text(".jq-head .jq-badge")
     run_what_is_ready()
     assert (row_of(counter).status, row_of(counter).polls) == ("SUSPENDED", 2)

@@ -366,17 +366,18 @@ def test_send_is_offered_for_living_actors_only(make, show, send, state, task_ty
 @pytest.mark.parametrize(
     ("state", "words", "status"),
     [
-        ("suspended", "Woke 1 task. It runs as soon as an executor has a free slot.", "READY"),
-        ("running", "Skipped 1 task: not suspended, or deleted.", "RUNNING"),
+        ("suspended", "1 task runs as soon as an executor has a free slot.", "READY"),
+        ("scheduled", "1 task runs as soon as an executor has a free slot.", "READY"),
+        ("running", "Skipped 1 task: not scheduled or suspended, or deleted.", "RUNNING"),
     ],
 )
-def test_wake_now_makes_only_a_suspended_task_ready(make, post, show, state, words, status):
+def test_run_now_makes_only_a_waiting_task_ready(make, post, show, state, words, status):
     row = make(state, wake_at=now())
-    assert ("Wake now" in show(row)) is (state == "suspended")
+    assert ("Run now" in show(row)) is (state != "running")
 
     assert messages_of(post(row, "wake")) == [words]
     assert status_of(row) == status
-    assert [entry.change_message for entry in LogEntry.objects.all()] == ["Wake now"] * (status == "READY")
+    assert [entry.change_message for entry in LogEntry.objects.all()] == ["Run now"] * (status == "READY")
 
 
 def test_lock_timeout_is_reported(make, post, monkeypatch, backend):
@@ -385,7 +386,7 @@ def test_lock_timeout_is_reported(make, post, monkeypatch, backend):
     def refuse(*args, **kwargs):
         raise OperationalError("canceling statement due to lock timeout")
 
-    monkeypatch.setattr(engine_for(backend), "wake", refuse)
+    monkeypatch.setattr(engine_for(backend), "run_now", refuse)
 
     assert messages_of(post(row, "wake")) == [
         "Nothing was changed: another transaction has locked the task. Try again in a moment."
@@ -424,7 +425,7 @@ def test_children_of_an_ended_parent_can_be_cancelled(make, post, show, child_of
 
 @pytest.mark.parametrize(
     ("permission", "words"),
-    [("send_message", "<textarea"), ("wake_task", "Wake now"), ("cancel_task", ">Cancel<")],
+    [("send_message", "<textarea"), ("wake_task", "Run now"), ("cancel_task", ">Cancel<")],
 )
 def test_page_offers_only_permitted_actions(client, make, permission, words):
     """test_security.py tries the actions themselves."""

@@ -1,6 +1,7 @@
 """Requeue and cancel in the admin: permissions, POST only, counts, the log."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -81,7 +82,7 @@ def fail_in_order(make, count):
 def test_task_page_performs_action_and_reports(client, staff, make, action, columns, message, status):
     row = make(**columns)
 
-    response = client.post(task_url(row, action))
+    response = client.post(task_url(row, action), {"confirmed": "1"})
 
     assert response.url == task_url(row)
     assert messages_of(response) == [message]
@@ -126,7 +127,7 @@ def test_list_offers_permitted_actions(client):
 
     form = client.get(LIST_URL).context["action_form"]
 
-    assert [name for name, _ in form.fields["action"].choices] == ["", "cancel_selected"]
+    assert [name for name, _ in form.fields["action"].choices] == ["", "cancel_selected", "discard_selected"]
 
 
 def test_selected_tasks_are_confirmed_counted_and_logged(client, act, confirm, make, staff):
@@ -339,3 +340,44 @@ def test_edge_of_another_list_is_bad_request(act, make):
 
     assert act("requeue", query="&status=FAILED", **data).status_code == 400
     assert status_of(row) == "FAILED"
+
+
+@pytest.mark.parametrize(
+    ("action", "state", "button", "words", "after"),
+    [
+        ("wake_selected", "scheduled", "Run 2 tasks now", "2 tasks run as soon as executors have free slots.", "READY"),
+        ("discard_selected", "failed", "Discard 2 tasks", "Discarded 2 tasks.", "CANCELLED"),
+        ("delete_ended", "successful", "Delete 2 tasks", "Deleted 2 tasks.", None),
+    ],
+)
+def test_verbs_ask_then_change_what_the_list_shows(client, staff, make, backend, action, state, button, words, after):
+    rows = [
+        make(**{state: True}, **({"wake_at": now() + timedelta(days=1)} if state == "scheduled" else {})) for _ in "ab"
+    ]
+    left = make(running=True)
+    address = f"{LIST_URL}?backend={backend}"
+    asked = client.post(address, {"action": action, "_selected_action": "all", "select_across": "1"})
+
+    response = client.post(address, dict(asked.context["hidden"]))
+
+    assert f'value="{button}"' in asked.content.decode()
+    assert "1 task in another state is not changed." in asked.content.decode()
+    assert messages_of(response) == [words]
+    found = dict(Task.objects.using(backend).values_list("pk", "status"))
+    assert found == {left.pk: "RUNNING"} | ({row.pk: after for row in rows} if after else {})
+
+
+@pytest.mark.parametrize(("action", "state"), [("delete", "failed"), ("cancel", "running")])
+def test_page_asks_before_it_deletes_or_stops_a_task(client, staff, make, backend, action, state):
+    row = make(**{state: True})
+
+    asked = client.post(task_url(row, action))
+    assert f'value="{action.capitalize()} 1 task"' in asked.content.decode()
+    assert status_of(row) == state.upper()
+    response = client.post(task_url(row, action), dict(asked.context["hidden"]))
+
+    if action == "delete":
+        assert not Task.objects.using(backend).filter(pk=row.pk).exists()
+        assert response.url == LIST_URL
+    else:
+        assert reload(row).cancel_requested_at is not None

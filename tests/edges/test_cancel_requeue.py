@@ -14,7 +14,7 @@ import jobqueue
 from jobqueue import api
 from jobqueue.api import tasks
 from jobqueue.models import Queue, Task
-from jobqueue.records import CancelReport, RequeueReport, Status
+from jobqueue.records import CancelReport, ChangeReport, RequeueReport, Status
 from jobqueue.serialization.ids import new_id
 from tests.engine.sessions import session
 from tests.factories import TaskFactory
@@ -154,3 +154,17 @@ def test_report_repr_omits_defaults() -> None:
     shown = repr(CancelReport(cancelled=1))
     assert shown.startswith("CancelReport(cancelled=1, requested=0, skipped=0, ")
     assert "parents" not in shown
+
+
+@BOTH
+def test_other_changes_find_tasks_in_all_backends(django_capture_on_commit_callbacks: Any) -> None:
+    here = TaskFactory.create(scheduled=True, wake_at="2100-01-01T00:00:00Z")
+    there = failed(backend="sqlite", using="sqlite")
+
+    with django_capture_on_commit_callbacks(execute=True):
+        assert api.run_now([here.pk, there.pk]) == ChangeReport(changed=1, skipped=1)
+    assert api.discard(there.pk, backend="sqlite") == ChangeReport(changed=1)
+    assert api.delete([there.pk, new_id()]) == ChangeReport(changed=1, skipped=1)
+
+    assert Task.objects.get().status == "READY"
+    assert not Task.objects.using("sqlite").exists()

@@ -126,6 +126,11 @@ FORM |= {"timezone": "UTC", "unit": "1", "overlap": "skip", "catch_up": "latest"
 RANGE = {"start": "2026-03-02T00:00", "end": "2026-03-03T00:00", "confirmed": "1"}
 REQUESTS = {
     "task_wake": ActionRequest("admin:jobqueue_task_wake", "wake_task"),
+    "task_discard": ActionRequest("admin:jobqueue_task_discard", "cancel_task", on="task_id"),
+    "task_delete": ActionRequest("admin:jobqueue_task_delete", "delete_task", {"confirmed": "1"}, on="task_id"),
+    "wake_selected": ActionRequest(TASKS, "wake_task", {"action": "wake_selected"}),
+    "discard_selected": ActionRequest(TASKS, "cancel_task", {"action": "discard_selected"}, on="task_id"),
+    "delete_ended": ActionRequest(TASKS, "delete_task", {"action": "delete_ended", "confirmed": "1"}, on="task_id"),
     "task_cancel": ActionRequest("admin:jobqueue_task_cancel", "cancel_task"),
     "task_requeue": ActionRequest("admin:jobqueue_task_requeue", "requeue_task", on="task_id"),
     "task_send": ActionRequest("admin:jobqueue_task_send", "send_message", {"body": '"dear diary"'}),
@@ -165,7 +170,10 @@ def test_every_action_of_the_admin_is_tried() -> None:
     registered: dict[Any, Any] = {model: admin.site._registry[model] for model in (Task, Executor, Queue, Schedule)}
     actions = {name for one in registered.values() for name in one.actions or ()}
     views = {name.removeprefix("admin:jobqueue_") for name in IN_ADMIN if not name.endswith(SHOWN)}
-    assert actions | views | {*FORMS, "schedule_add", "schedule_delete", "limit_set", "limit_reset"} == REQUESTS.keys()
+    assert (
+        actions | views | {*FORMS, "task_delete", "schedule_add", "schedule_delete", "limit_set", "limit_reset"}
+        == REQUESTS.keys()
+    )
 
 
 @pytest.mark.parametrize("action", REQUESTS.values(), ids=REQUESTS)

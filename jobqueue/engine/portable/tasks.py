@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
-from django.db.models import QuerySet
+from django.db.models import Case, F, QuerySet, When
 from django.db.models.functions import Coalesce
 from msgspec.structs import replace
 
@@ -21,7 +21,7 @@ from jobqueue.engine.portable.messages import UNSUCCESSFUL, Messages, ending_of
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.failpoints import failpoint
 from jobqueue.models import CounterDelta, FallbackHeartbeat, KeyReservation, Task, TaskQuerySet
-from jobqueue.records import FINAL, CancelReport, Enqueued, NewTask, RequeueReport, Status
+from jobqueue.records import FINAL, WAITING, CancelReport, ChangeReport, Enqueued, NewTask, RequeueReport, Status
 
 ENQUEUE_BATCH = 1000  # rows per INSERT
 KEY_TRIES = 3  # a task with the key may come and go between the insert and the query
@@ -412,6 +412,65 @@ class Tasks(Part):
         self.admissions.request(found)
         return count
 
+    # --- run now, discard, delete
+
+    def run_now(self, ids: Collection[UUID], *, wait: bool = True) -> ChangeReport:
+        """
+        Make SCHEDULED and SUSPENDED tasks READY, as if their time had come. Locks: the rows in id order.
+
+        A SUSPENDED task is not told that its wait has timed out.
+        """
+
+        def change(rows: TaskQuerySet) -> int:
+            scheduled = list(rows.scheduled().values_list("pk", flat=True))
+            suspended = list(rows.suspended().values_list("pk", flat=True))
+            self.db.tasks.filter(pk__in=scheduled).update(
+                status=ready_status(),
+                still_counts=Case(When(rate_key__isnull=True, then=False), default=F("still_counts")),
+                rank=rank_from(Clock(), self.db.options.aging),
+                wake_at=None,
+            )
+            self.admissions.request(scheduled)
+            self.messages.wake_locked(suspended)
+            return len(scheduled) + len(suspended)
+
+        return self._change(ids, WAITING, change, wait=wait)
+
+    def discard(self, ids: Collection[UUID], *, wait: bool = True) -> ChangeReport:
+        """Make FAILED tasks CANCELLED now, so that nobody looks at them again. Locks: the rows in id order."""
+
+        def change(rows: TaskQuerySet) -> int:
+            return rows.update(status=Status.CANCELLED, cancel_requested_at=Clock(), finished_at=Clock())
+
+        return self._change(ids, (Status.FAILED,), change, wait=wait)
+
+    def delete(self, ids: Collection[UUID], *, wait: bool = True) -> ChangeReport:
+        """Delete ended tasks with their messages. Locks: the rows FOR UPDATE in id order."""
+
+        def change(rows: TaskQuerySet) -> int:
+            found = list(rows.values_list("pk", flat=True))
+            self._delete_locked(found)
+            return len(found)
+
+        return self._change(ids, FINAL, change, wait=wait, no_key=False)
+
+    def _change(
+        self,
+        ids: Collection[UUID],
+        statuses: Collection[Status],
+        change: Callable[[TaskQuerySet], int],
+        *,
+        wait: bool,
+        no_key: bool = True,
+    ) -> ChangeReport:
+        """Lock tasks, then change those with one of the statuses. Rows locked elsewhere are `busy` unless `wait`."""
+        with self.db.transaction():
+            rows = self.db.by_ids(ids).order_by("pk").only("pk")
+            seen = list(self.db.with_lock(rows, wait=wait, no_key=no_key))
+            busy = frozenset[UUID]() if wait else self.db.locked_elsewhere(ids, seen)
+            changed = change(self.db.tasks.filter(pk__in=[row.pk for row in seen], status__in=statuses))
+        return ChangeReport(changed=changed, skipped=len(set(ids) - busy) - changed, busy=busy)
+
     # --- prune
 
     def prune(self, limit: int = 1000) -> int:
@@ -445,11 +504,14 @@ class Tasks(Part):
         old = self.db.tasks.filter(status=status, finished_at__lte=now_plus(-kept_seconds)).order_by("finished_at")
         with self.db.transaction():
             ids = [row.pk for row in self.db.with_lock(old, no_key=False).only("pk")[:limit]]
-            if ids:
-                self.admissions.keep_starts(ids)
-                self.messages.delete_of(ids)
-                self.db.tasks.filter(pk__in=ids)._raw_delete(self.db.using)
+            self._delete_locked(ids)
             return len(ids)
+
+    def _delete_locked(self, ids: Sequence[UUID]) -> None:
+        if ids:
+            self.admissions.keep_starts(ids)
+            self.messages.delete_of(ids)
+            self.db.tasks.filter(pk__in=ids)._raw_delete(self.db.using)
 
     def _may_prune(self) -> bool:
         """Whether no other session prunes. Without such a lock, two sessions delete different rows, or one waits."""

@@ -1,0 +1,76 @@
+"""run_now, discard and delete, on every engine."""
+
+import pytest
+
+from jobqueue.models import InboxMessage
+from jobqueue.records import ChangeReport, Status
+from jobqueue.serialization.ids import new_id
+from tests.engine.bench import ERROR, Bench, outcome
+
+pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
+
+
+def retrying(bench: Bench):
+    claimed = bench.running()
+    bench.commit(outcome(claimed, Status.SCHEDULED, attempts=1, error=ERROR, wake_after_seconds=600.0))
+    return claimed.id
+
+
+def failed(bench: Bench):
+    claimed = bench.running()
+    bench.commit(outcome(claimed, Status.FAILED, attempts=1, error=ERROR))
+    return claimed.id
+
+
+def later(bench: Bench):
+    return bench.add(wake_after_seconds=600.0)
+
+
+@pytest.mark.parametrize("make", [later, retrying, Bench.suspended])
+def test_run_now_lets_a_waiting_task_be_claimed(bench: Bench, make) -> None:
+    pk = make(bench)
+    attempts = bench.row(pk).attempts
+
+    assert bench.engine.run_now([pk, pk]) == ChangeReport(changed=1)
+
+    row = bench.row(pk)
+    assert (row.status, row.wake_at, row.attempts, row.timed_out) == ("READY", None, attempts, False)
+    assert [claimed.id for claimed in bench.claim(queues=[row.queue_name])] == [pk]
+
+
+def test_run_now_leaves_a_task_with_a_full_limit_blocked(bench: Bench) -> None:
+    limit = {"concurrency_key": "a:1", "concurrency_limit": 1}
+    first = bench.add(**limit)
+    bench.engine.admit()
+    pk = bench.add(wake_after_seconds=600.0, **limit)
+
+    assert bench.engine.run_now([pk]) == ChangeReport(changed=1)
+
+    bench.engine.admit()
+    assert (bench.row(first).status, bench.row(pk).status) == ("READY", "BLOCKED")
+
+
+def test_run_now_skips_tasks_in_other_states(bench: Bench) -> None:
+    ended, running, ready = bench.ended(), bench.running().id, bench.add()
+
+    assert bench.engine.run_now([ended, running, ready, new_id()]) == ChangeReport(skipped=4)
+
+
+def test_discard_makes_a_failed_task_cancelled(bench: Bench) -> None:
+    pk, other = failed(bench), bench.ended()
+
+    assert bench.engine.discard([pk, other]) == ChangeReport(changed=1, skipped=1)
+
+    assert (bench.row(pk).status, bench.row(other).status) == ("CANCELLED", "SUCCESSFUL")
+    assert len(bench.row(pk).errors) == 1
+    assert bench.engine.requeue([pk]).requeued == 1
+
+
+def test_delete_removes_ended_tasks_with_their_messages(bench: Bench) -> None:
+    ended, live = failed(bench), bench.suspended()
+    InboxMessage.objects.using(bench.engine.database).create(task_id=ended, body=1, sent_at=bench.engine.now())
+
+    assert bench.engine.delete([ended, live]) == ChangeReport(changed=1, skipped=1)
+
+    assert bench.engine.by_ids([ended, live]).values_list("pk", flat=True).get() == live
+    assert not bench.engine.messages.filter(task_id=ended).exists()
