@@ -193,7 +193,8 @@ class Task(models.Model):
             # The sweep looks here for tasks with unread messages.
             index("task_suspended", "backend", "id", status="SUSPENDED"),
             index("task_failed", "task_type", "finished_at", status="FAILED"),
-            index("task_cause", "backend", "cause", "finished_at", status="FAILED"),
+            # With a cause that is not NULL, so that no list of FAILED tasks uses it.
+            index("task_cause", "backend", "cause", "finished_at", status="FAILED", cause__isnull=False),
             index("task_finished", "backend", "status", "finished_at", finished_at__isnull=False),
             # A repeated message to a key is recognized after the task has ended.
             index("task_ended_key", "backend", "key", finished_at__isnull=False, key__isnull=False),

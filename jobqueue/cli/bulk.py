@@ -16,7 +16,7 @@ from jobqueue.cli.console import EXIT_INTERRUPTED, Console, list_ids, log
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.bulk import CANCEL_TREE, REQUEUE, Bounds, BulkRun
-from jobqueue.inspect.failures import read_failures
+from jobqueue.inspect.failures import TooManyCauses, causes_with, read_failures
 from jobqueue.inspect.formatting import duration
 from jobqueue.inspect.queries import CAP, ORDER, Count, TaskFilter, many, of_status, walk
 from jobqueue.inspect.stats import count_ended
@@ -112,10 +112,13 @@ def _walk(engine: Engine, task_filter: TaskFilter, bounds: Bounds) -> Iterator[t
 
 def _causes(engine: Engine, text: str) -> list[str]:
     """Return the causes of failures that a text names. Raises CommandError without any."""
-    failures = read_failures(engine).shown
-    if found := [failure.cause for failure in failures if failure.matches(text)]:
+    try:
+        found = causes_with(engine, text)
+    except TooManyCauses as error:
+        raise CommandError(str(error)) from error
+    if found:
         return found
-    known = "; ".join(failure.title for failure in failures[:CAUSES_NAMED]) or "none"
+    known = "; ".join(failure.title for failure in read_failures(engine).shown[:CAUSES_NAMED]) or "none"
     raise CommandError(f"No failed task has the error {text!r}. The most frequent errors: {known}.")
 
 

@@ -26,17 +26,18 @@ from jobqueue.inspect.task_detail import masked_errors
 from jobqueue.models import TaskQuerySet
 from jobqueue.records import Status
 
-MAX_CAUSES = 100  # read; those that failed last are shown
+MAX_CAUSES = 100  # shown: those that failed last
+MAX_CAUSES_FOUND = 10_000  # in the index
 HOURS = 24  # of the small chart
 # Jumps from one cause to the next in the index: two entries for each. For PostgreSQL and SQLite.
 CAUSES = """
 WITH RECURSIVE causes (cause) AS (
     SELECT min(cause) FROM jobqueue_task
-    WHERE backend = %(backend)s AND status = 'FAILED' AND finished_at IS NOT NULL
+    WHERE backend = %(backend)s AND status = 'FAILED' AND cause IS NOT NULL
     UNION ALL
     SELECT (
         SELECT min(task.cause) FROM jobqueue_task AS task
-        WHERE backend = %(backend)s AND status = 'FAILED' AND finished_at IS NOT NULL AND task.cause > causes.cause
+        WHERE backend = %(backend)s AND status = 'FAILED' AND task.cause > causes.cause
     )
     FROM causes WHERE cause IS NOT NULL
 )
@@ -46,6 +47,16 @@ SELECT cause, (
 )
 FROM causes WHERE cause IS NOT NULL LIMIT %(limit)s
 """
+
+
+class TooManyCauses(Exception):
+    """There are more causes than a search can read."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"More than {MAX_CAUSES_FOUND:,} different errors are stored. "
+            "Pass the cause of one, which is in the address of its list in the admin."
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +83,6 @@ class Failure:
     def title(self) -> str:
         return ": ".join(filter(None, (self.error_class, self.message)))
 
-    def matches(self, text: str) -> bool:
-        """Whether a text is the fingerprint, or a part of class and message."""
-        return text == self.cause or text.casefold() in self.title.casefold()
-
 
 @dataclass(frozen=True, slots=True)
 class Failures:
@@ -94,12 +101,27 @@ def read_failures(engine: Engine, limit: int = MAX_CAUSES, task_type: str = "") 
     """Read the causes that failed last, at most `limit`, also of one task type only."""
     newest = _newest(engine)
     found: list[Failure] = []
-    for cause, _at in newest:
+    for cause, _at in newest[:MAX_CAUSES]:
         if len(found) == limit:
             return Failures(_by_number(found), is_more=True)
         if (failure := read_failure(engine, cause)) and task_type in ("", failure.task_type):
             found.append(failure)
     return Failures(_by_number(found), is_more=len(newest) > MAX_CAUSES)
+
+
+def causes_with(engine: Engine, text: str) -> list[str]:
+    """
+    Return the causes that a text names: the fingerprint of one, or a part of class and message.
+
+    Raises TooManyCauses. So no cause is left out.
+    """
+    if of_cause(engine, text).exists():
+        return [text]
+    causes = _newest(engine)
+    if len(causes) > MAX_CAUSES_FOUND:
+        raise TooManyCauses
+    failures = (read_failure(engine, cause) for cause, _at in causes)
+    return [failure.cause for failure in failures if failure and text.casefold() in failure.title.casefold()]
 
 
 def read_failure(engine: Engine, cause: str) -> Failure | None:
@@ -148,7 +170,7 @@ def _last_error(engine: Engine, task: Any) -> Mapping[str, Any]:
 def _newest(engine: Engine) -> list[tuple[str, Any]]:
     """Return the causes with the times of their last failures, the newest first, in one statement."""
     with connections[engine.database].cursor() as cursor:
-        cursor.execute(CAUSES, {"backend": engine.alias, "limit": MAX_CAUSES + 1})
+        cursor.execute(CAUSES, {"backend": engine.alias, "limit": MAX_CAUSES_FOUND + 1})
         return sorted(cursor.fetchall(), key=lambda found: str(found[1]), reverse=True)
 
 

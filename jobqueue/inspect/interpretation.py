@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from jobqueue.engine import engine_for
 from jobqueue.inspect.backends import backends_on
-from jobqueue.inspect.failures import read_failures
+from jobqueue.inspect.failures import TooManyCauses, causes_with
 from jobqueue.inspect.search import ARGUMENT, ERROR, KEY, TASK, clean, id_range, ids_with_key, matching_types
 from jobqueue.models import Task
 from jobqueue.records import Status
@@ -23,10 +23,12 @@ def interpret(text: str, database: str) -> dict[str, str]:
     """
     text = clean(text)
     if text.lower().startswith(ERROR):
-        engines = map(engine_for, backends_on(database))
-        failures = (failure for engine in engines for failure in read_failures(engine).shown)
         wanted = text[len(ERROR) :].strip()
-        causes = ",".join(sorted({failure.cause for failure in failures if failure.matches(wanted)}))
+        engines = map(engine_for, backends_on(database))
+        try:
+            causes = ",".join(sorted({cause for engine in engines for cause in causes_with(engine, wanted)}))
+        except TooManyCauses:
+            causes = ""
         return {"status": Status.FAILED.value, "cause": causes} if causes and wanted else {"q": text}
     return {"q": _with_word(text, database)}
 

@@ -31,7 +31,7 @@ TASK_INDEXES = [
     index("task_isolated", "backend", "queue_name", "rank", "id", executor_losses__gte=2, status="READY"),
     index("task_suspended", "backend", "id", status="SUSPENDED"),
     index("task_failed", "task_type", "finished_at", status="FAILED"),
-    index("task_cause", "backend", "cause", "finished_at", status="FAILED"),
+    index("task_cause", "backend", "cause", "finished_at", status="FAILED", cause__isnull=False),
     index("task_finished", "backend", "status", "finished_at", finished_at__isnull=False),
     index("task_ended_key", "backend", "key", finished_at__isnull=False, key__isnull=False),
     index("task_children", "parent", parent__isnull=False),

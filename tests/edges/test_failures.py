@@ -9,6 +9,7 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue.causes import cause_of
+from jobqueue.inspect import failures
 from tests.edges.admin import BOTH, LIST_URL, SCRIPT, messages_of, reload, status_of
 from tests.edges.cli import jobqueue
 from tests.factories import ago, error, make_user
@@ -149,6 +150,26 @@ class TestRequeue:
         assert result.code == 0
         assert "Requeued 3 tasks." in result.out
         assert [status_of(row) for row in (*chosen, other)] == ["READY"] * 3 + ["FAILED"]
+
+    def test_error_chooses_among_more_causes_than_a_page_shows(self, fail, backend, monkeypatch):
+        monkeypatch.setattr(failures, "MAX_CAUSES", 3)
+        rows = [fail(f"the {word} is broken") for word in ("door", "lamp", "roof", "stove", "table")]
+
+        result = jobqueue("requeue", "--backend", backend, "--error", "is broken", "--yes")
+
+        assert "Requeued 5 tasks." in result.out
+        assert {status_of(row) for row in rows} == {"READY"}
+
+    def test_error_is_refused_if_there_are_too_many_causes(self, fail, backend, monkeypatch):
+        monkeypatch.setattr(failures, "MAX_CAUSES_FOUND", 1)
+        row, _ = fail("the door is broken"), fail("the lamp is broken")
+
+        result = jobqueue("requeue", "--backend", backend, "--error", "door", "--yes")
+
+        assert result.code == 1
+        assert "More than 1 different errors are stored." in result.err
+        jobqueue("requeue", "--backend", backend, "--error", row.cause, "--yes")
+        assert status_of(row) == "READY"
 
     def test_since_chooses_by_the_end(self, fail, backend):
         recent, old = fail(finished_at=ago(60)), fail(finished_at=ago(7200))
