@@ -59,6 +59,11 @@ class LockedRow:
     executor_id: UUID | None
 
 
+def acts_on_taken_key(row: NewTask) -> bool:
+    """Whether the row wants more than the answer which task has its key."""
+    return row.on_conflict != "keep" or row.unique_for_seconds is not None
+
+
 @dataclass(eq=False)
 class Tasks(Part):
     messages: Messages
@@ -78,8 +83,7 @@ class Tasks(Part):
         Waits for a concurrent insert of the same key.
         """
         with self.db.transaction():
-            has_keys = any(row.key is not None for row in rows)
-            return self._insert_unique(rows) if has_keys else self.insert(rows)
+            return self._insert_unique(rows) if any(map(acts_on_taken_key, rows)) else self.insert(rows)
 
     def _insert_unique(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         """Insert rows, and do what each wants if its key is taken. Waits for other sessions with the same keys."""

@@ -15,7 +15,14 @@ import msgspec
 
 from jobqueue.engine.portable.claim import Claims
 from jobqueue.engine.portable.commit import Commits, locked_rows
-from jobqueue.engine.portable.tasks import ENQUEUE_BATCH, KEY_TRIES, LockedRow, Tasks, key_taken
+from jobqueue.engine.portable.tasks import (
+    ENQUEUE_BATCH,
+    KEY_TRIES,
+    LockedRow,
+    Tasks,
+    acts_on_taken_key,
+    key_taken,
+)
 from jobqueue.engine.postgres.connection import PostgresDatabase, as_array, as_json, as_text_array
 from jobqueue.metrics import EDGES
 from jobqueue.records import (
@@ -237,11 +244,6 @@ class PostgresCommits(Commits):
             outcomes=as_json([as_written(outcome, entering) for outcome, entering in changes]),
         )
         return {pk: None if status is None else Status(status) for pk, status in rows}
-
-
-def acts_on_taken_key(row: NewTask) -> bool:
-    """Whether the row wants more than the answer which task has its key."""
-    return row.on_conflict != "keep" or row.unique_for_seconds is not None
 
 
 def as_written(outcome: Outcome, entering: Status) -> Outcome:
