@@ -155,7 +155,9 @@ class TestListing:
         waiting("tests.imports:account-7", backend=backend)
         rated(backend=backend)
 
-        assert {key for key, *_ in listed(backend, kind=RATE)} == {"tests.call_api:", "tests.call_api:api-7"}
+        rates = {key for key, *_ in listed(backend, kind=RATE)}  # other tests declare rates, too
+        assert {"tests.call_api:", "tests.call_api:api-7"} <= rates
+        assert ACCOUNT not in rates
         assert (ACCOUNT, 1, 0) in listed(backend, text="IMPORTS")
         assert listed(backend, text="account-4") == [(ACCOUNT, 1, 0)]
         assert listed(backend, text=ACCOUNT) == [(ACCOUNT, 1, 0)]

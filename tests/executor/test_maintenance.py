@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from jobqueue.api import limits
 from jobqueue.api.schedule_deployments import DeclaredSchedules
 from jobqueue.engine import engine_for
 from jobqueue.executor.database.connection import DatabaseState
@@ -70,6 +71,7 @@ def test_prune_continues_soon_after_a_full_batch(
         schedules=SimpleNamespace(prune=lambda limit: ticks),
     )
     monkeypatch.setattr(DeclaredSchedules, "synchronize", lambda self, engine: False)
+    monkeypatch.setattr(limits, "remove_fixed", lambda engine: 0)
     heart: Any = SimpleNamespace(has_unknown_claims=False)
     maintenance = Maintenance(
         engine, new_id(), heart, lambda: None, lambda queues: None, lambda command: None, lambda tasks: None
@@ -95,6 +97,7 @@ def test_schedule_that_stays_locked_is_tried_twice_a_second(clock: Clock, monkey
         schedules=SimpleNamespace(fire=fire),
     )
     monkeypatch.setattr(DeclaredSchedules, "synchronize", lambda self, engine: False)
+    monkeypatch.setattr(limits, "remove_fixed", lambda engine: 0)
     heart: Any = SimpleNamespace(has_unknown_claims=False)
     maintenance = Maintenance(
         engine, new_id(), heart, lambda: None, lambda queues: None, lambda command: None, lambda tasks: None
