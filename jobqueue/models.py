@@ -175,6 +175,7 @@ class Task(models.Model):
             ("send_message", "Can send messages to tasks"),
             ("wake_task", "Can wake suspended tasks"),
             ("submit_task", "Can submit tasks over HTTP"),
+            ("enqueue_task", "Can enqueue tasks by hand"),
         ]
         indexes = [
             index("task_ready", "backend", "queue_name", "pool", "rank", "id", status="READY"),

@@ -17,7 +17,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobqueue import api, bulk_actor
+from jobqueue import api, bulk_actor, registry
 from jobqueue.admin.base import ReadOnlyAdmin
 from jobqueue.admin.json_field import JsonField
 from jobqueue.exceptions import JobQueueError, TaskNotFound
@@ -117,6 +117,7 @@ class TaskPage(ReadOnlyAdmin):
             **describe(task, with_payload=may("view_payload")),
             "actions": [one for one in allowed if task.status in one.statuses],
             "may_cancel": CANCEL in allowed,
+            "may_copy": may("enqueue_task") and may("view_payload") and _is_copyable(task),
             "form": form or (MessageForm(task=task) if may("send_message") and takes_messages(task) else None),
             "original": task,
             "progress": self._progress(task),
@@ -216,6 +217,10 @@ class TaskPage(ReadOnlyAdmin):
 
 def permission_for(action: BulkAction) -> str:
     return PERMISSIONS.get(action.name, f"{action.name}_task")
+
+
+def _is_copyable(task: Task) -> bool:
+    return registry.get(task.task_type) is not None and not bulk_actor.is_internal(task.task_type)
 
 
 def level_of(run: BulkRun) -> int:

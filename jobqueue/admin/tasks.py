@@ -20,6 +20,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from jobqueue import bulk_actor
 from jobqueue.admin.base import database_for, permission
+from jobqueue.admin.enqueue_page import EnqueuePage
 from jobqueue.admin.failures import FailuresPage
 from jobqueue.admin.filters import (
     BackendFilter,
@@ -36,7 +37,7 @@ from jobqueue.admin.filters import (
 )
 from jobqueue.admin.summaries import SummaryPage
 from jobqueue.admin.task_list import TaskChangeList, read_rows
-from jobqueue.admin.task_page import TaskPage, level_of
+from jobqueue.admin.task_page import level_of
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.backends import backends_on, options_of
 from jobqueue.inspect.bulk import (
@@ -87,7 +88,7 @@ class RateForm(forms.Form):
     )
 
 
-class TaskAdmin(FailuresPage, SummaryPage, TaskPage):
+class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
     scope = Scope.TASK
     list_display_links = ("name",)
     list_filter = (

@@ -308,6 +308,7 @@ class Migration(migrations.Migration):
                     ("send_message", "Can send messages to tasks"),
                     ("wake_task", "Can wake suspended tasks"),
                     ("submit_task", "Can submit tasks over HTTP"),
+                    ("enqueue_task", "Can enqueue tasks by hand"),
                 ],
                 "verbose_name": "task",
                 "verbose_name_plural": "tasks",

@@ -126,6 +126,7 @@ FORM |= {"timezone": "UTC", "unit": "1", "overlap": "skip", "catch_up": "latest"
 RANGE = {"start": "2026-03-02T00:00", "end": "2026-03-03T00:00", "confirmed": "1"}
 REQUESTS = {
     "task_wake": ActionRequest("admin:jobqueue_task_wake", "wake_task"),
+    "task_enqueue": ActionRequest("admin:jobqueue_task_enqueue", "enqueue_task", FORM),
     "task_discard": ActionRequest("admin:jobqueue_task_discard", "cancel_task", on="task_id"),
     "task_delete": ActionRequest("admin:jobqueue_task_delete", "delete_task", {"confirmed": "1"}, on="task_id"),
     "wake_selected": ActionRequest(TASKS, "wake_task", {"action": "wake_selected"}),
