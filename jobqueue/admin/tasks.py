@@ -95,7 +95,7 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
         StatusFilter, QueueFilter, TaskFilter, BackendFilter, CauseFilter, ParentFilter, ScheduleFilter, LimitFilter,
         ExecutorFilter, EnqueuedFilter, EndedFilter,
     )  # fmt: skip
-    list_per_page = 100
+    list_per_page = 50
     search_fields = ("pk",)
     search_help_text = gettext_lazy("An id or its beginning, a key, a task's name, args.NAME:VALUE or error:TEXT")
     ordering = ("-pk",)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from inspect import iscoroutinefunction
@@ -71,8 +71,9 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
                 **entry,
                 "at": read_moment(entry.get("at")),
                 "headline": headline(entry.get("exception_class_path"), entry["message"]),
+                "is_first": is_first,
             }
-            for entry in reversed(errors)
+            for entry, is_first in reversed([*zip(errors, first_of_series(errors), strict=True)])
         ],
         "ancestors": ancestors,
         "parent": ancestors.parent,
@@ -95,6 +96,16 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
             "metadata": show(metadata, patterns, secrets=secrets) if metadata else None,
         }
     return context
+
+
+def first_of_series(errors: Sequence[Mapping[str, Any]]) -> Iterator[bool]:
+    """Yield for each error, oldest first, whether attempts were counted anew before it: after a requeue, or a poll."""
+    last = 0
+    for entry in errors:
+        number = entry.get("attempt")
+        number = number if isinstance(number, int) else last + 1
+        yield 0 < last >= number
+        last = number
 
 
 def masked_errors(errors: Any, patterns: Sequence[str], secrets: Secrets) -> list[Mapping[str, Any]]:

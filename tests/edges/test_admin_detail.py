@@ -312,12 +312,13 @@ def test_add_edit_and_delete_are_refused(client, make, make_executor, is_superus
     ]
     client.force_login(make_user(*rights, is_superuser=is_superuser))
     row, web = make(), make_executor()
-    pages = [f"{name}/{kind}/" for name in (f"task/{row.pk}", f"executor/{web.pk}") for kind in ("change", "delete")]
+    pages = [f"task/{row.pk}/change/", f"executor/{web.pk}/change/", f"executor/{web.pk}/delete/"]
 
     for page in (*pages, "task/add/", "executor/add/", "queue/add/"):
         values = {"status": "SUCCESSFUL", "name": "x", "post": "yes"}
         assert client.post(f"/admin/jobqueue/{page}", values).status_code == 403
     assert client.get("/admin/jobqueue/task/add/").status_code == 403
+    client.post(task_url(row, "delete"), {"confirmed": "1"})  # of tasks that have ended
     assert Task.objects.using(row.backend).get(pk=row.pk).status == "READY"
 
 
@@ -362,3 +363,22 @@ def test_sites_without_the_admin_still_render_templates():
     done = subprocess.run([sys.executable, "-c", dedent(script)], capture_output=True, text=True, check=False)
 
     assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr
+
+
+def test_errors_before_a_requeue_are_set_apart(make, show):
+    row = make(failed=True, errors=[error("old", attempt=1), error("older", attempt=2), error("new", attempt=1)])
+
+    content = show(row)
+
+    texts = ("SMTPServerBusy: new</", "Before it was requeued", "SMTPServerBusy: older</")
+    new, divider, old = map(content.index, texts)
+    assert new < divider < old
+    assert content.count("Before it was requeued") == 1
+
+
+def test_queue_key_and_task_type_are_links(make, show, backend):
+    content = show(make(queue_name="a&b", key="order:7"))
+
+    assert f'queue/summary/?name=a%26b&amp;backend={backend}"' in content
+    assert f'?backend={backend}&amp;q=key:order%3A7"' in content
+    assert f'summary/?name=shop.tasks.send_receipt&amp;backend={backend}"' in content
