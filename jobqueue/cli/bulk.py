@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -81,9 +82,12 @@ def _perform_matching(console: Console, flags: Any, run: BulkRun, engine: Engine
     def perform_batches() -> Iterator[int]:
         ids = chain.from_iterable(ids for _, ids in _walk(engine, task_filter, bounds))
         chosen = islice(ids, flags.limit)
-        while batch := list(islice(chosen, flags.batch)):
+        rate = getattr(flags, "rate", None)
+        while batch := list(islice(chosen, min(flags.batch, rate or flags.batch))):
             run.perform(batch)
             yield len(batch)
+            if rate:
+                time.sleep(len(batch) / rate)
 
     logged = {"tasks": str(task_filter), "backend": engine.alias}
     _run(console, name, logged, perform_batches(), matching, run.result, partial(str, run))

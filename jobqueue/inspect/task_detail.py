@@ -99,7 +99,7 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
 
 
 def first_of_series(errors: Sequence[Mapping[str, Any]]) -> Iterator[bool]:
-    """Yield for each error, oldest first, whether attempts were counted anew before it: after a requeue, or a poll."""
+    """Yield for each error, oldest first, whether attempts count from 1 there: after a requeue, or after a poll."""
     last = 0
     for entry in errors:
         number = entry.get("attempt")

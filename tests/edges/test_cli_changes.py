@@ -140,6 +140,17 @@ class TestRequeueAndCancel:
         assert f"Requeue 1 task (status FAILED)? {question}" in result.err
         assert (status_of(row), result.code) == (after, 0 if after == "READY" else 1)
 
+    def test_rate_spreads_tasks_over_time(self, make, run, monkeypatch) -> None:
+        made = [make(failed=True) for _ in range(5)]
+        pauses: list[float] = []
+        monkeypatch.setattr("jobqueue.cli.bulk.time.sleep", pauses.append)
+
+        result = run("requeue", "--failed", "--yes", "--rate", 2)
+
+        assert result.out == "Requeued 5 tasks.\n"
+        assert pauses == [1.0, 1.0, 0.5]
+        assert {status_of(row) for row in made} == {"READY"}
+
     def test_ctrl_c_ends_after_the_batch_and_reports(self, make, run, monkeypatch) -> None:
         made = [make(failed=True) for _ in range(6)]
         requeue, done = api.requeue, []

@@ -15,6 +15,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from jobqueue.api.limits import KINDS
+from jobqueue.bulk_actor import MAX_RATE
 from jobqueue.cli import (
     arguments,
     bulk,
@@ -119,6 +120,7 @@ def add_changing_verbs(add: Add) -> None:
     verb.add_argument(
         "--since", type=arguments.duration, metavar="TIME", help="tasks that ended in this time, such as 2h"
     )
+    verb.add_argument("--rate", type=count(MAX_RATE), metavar="N", help="at most N tasks a second")
     verb = add("cancel", bulk.perform, "Cancel unfinished tasks; running ones are asked to stop.", action=CANCEL)
     _add_bulk(verb, CANCEL.statuses)
     verb.add_argument("--descendants", action="store_true", help="also cancel children, and their children")
