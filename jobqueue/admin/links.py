@@ -1,4 +1,4 @@
-"""Addresses of the admin's pages, for a user who may view them."""
+"""Addresses of the admin's pages that a user may view."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Pages:
         return self.request.user.has_perm(f"jobqueue.view_{model}")
 
     def address(self, rows: Rows) -> str:
-        """Return the address of rows; empty for a user who may not view them."""
+        """Return the address of rows; empty if the user may not view them."""
         args = [] if rows.pk is None else [rows.pk]
         return self.page(rows.model, rows.page or ("changelist" if rows.pk is None else "change"), *args, **rows.query)
 

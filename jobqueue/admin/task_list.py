@@ -110,7 +110,7 @@ class TaskChangeList(ChangeList):
 
     @cached_property
     def suggestions(self) -> list[str]:
-        """What the search box offers: the names of known tasks, and of their arguments to those who may see them."""
+        """What the search box offers: the names of known tasks, and of their arguments if the user may see them."""
         known = [name for name in registry.all() if not is_internal(name)]
         found = {short_type(name) for name in known}
         if self.with_payload:

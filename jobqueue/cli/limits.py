@@ -115,7 +115,7 @@ def _title(key: Key) -> str:
 
 
 def _sentence(state: KeyState) -> str:
-    """Return which number applies to a key, and who has set it."""
+    """Return which number applies to a key, and by whose change."""
     row, subject = state.changed, f"{_title(state.key)} ({state.key.kind})"
     subject = f"{subject} has the limit {state.words}{' for each key' if state.is_all else ''}"
     if row is None:
