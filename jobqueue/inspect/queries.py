@@ -103,17 +103,8 @@ def count(rows: QuerySet[Any]) -> Count:
 
 
 def count_by(rows: QuerySet[Any], column: str) -> Counter[Any]:
-    """
-    Count the first CAP + 1 rows by the values of a column.
-
-    The ORM cannot group a part of the rows. To send 10,000 values to Python takes longer than to count them.
-    """
-    part, params = rows.values_list(column, flat=True)[: CAP + 1].query.get_compiler(rows.db).as_sql()
-    connection = connections[rows.db]
-    name = connection.ops.quote_name(column)
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {name}, count(*) FROM ({part}) AS part GROUP BY {name}", params)  # noqa: S608
-        return Counter(dict(cursor.fetchall()))
+    """Count the first CAP + 1 rows by the values of a column. The ORM cannot group a part of the rows."""
+    return Counter(rows.values_list(column, flat=True)[: CAP + 1])
 
 
 def count_or_estimate(rows: QuerySet[Any], like: QuerySet[Any] | None = None, exact: int | None = None) -> Count:
