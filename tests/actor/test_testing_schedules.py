@@ -80,6 +80,7 @@ class TestAdvance:
         assert history("mail") == [(1, "")] * 30
         assert len(ran()) == 31
 
+    @pytest.mark.slow
     def test_steps_and_one_jump_fire_the_same_ticks(self, stage: Stage) -> None:
         schedule("a", add, Cron("*/7 * * * *", "UTC"), args=[1], overlap="allow", jitter=600)
         schedule("b", add, Every(minutes=11), args=[1], overlap="allow")

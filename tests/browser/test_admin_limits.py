@@ -10,7 +10,7 @@ from jobqueue.models import Limit
 from tests.browser.webdriver import Browser
 from tests.edges.limited import rated, started, waiting
 
-pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
+pytestmark = [pytest.mark.django_db(transaction=True, databases=["default", "sqlite"]), pytest.mark.slow]
 
 LIST = "/admin/jobqueue/limit/"
 LONG = "customer_with_a_long_name_" * 8

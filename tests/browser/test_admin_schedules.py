@@ -11,7 +11,7 @@ from jobqueue.models import Schedule, Task
 from tests.browser.webdriver import Browser
 from tests.factories import ScheduleFactory, TaskFactory, TickFactory, ago, now, template_of
 
-pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
+pytestmark = [pytest.mark.django_db(transaction=True, databases=["default", "sqlite"]), pytest.mark.slow]
 
 LIST = "/admin/jobqueue/schedule/"
 LONG = "send_a_report_to_each_customer_of_the_shop_" * 4

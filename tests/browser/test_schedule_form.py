@@ -13,7 +13,7 @@ from jobqueue.schedules.expressions import Every
 from tests.browser.webdriver import Browser
 from tests.tasks import greet
 
-pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
+pytestmark = [pytest.mark.django_db(transaction=True, databases=["default", "sqlite"]), pytest.mark.slow]
 
 ADD = "/admin/jobqueue/schedule/add/"
 PREVIEW = "#jq-preview"

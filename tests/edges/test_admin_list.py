@@ -546,6 +546,7 @@ def test_list_needs_the_permission_to_view(client):
     assert client.get(LIST_URL).status_code == 403
 
 
+@pytest.mark.slow
 def test_filters_take_any_text(show, client):
     def follow(response):
         return client.get(response.url)

@@ -65,6 +65,7 @@ def test_pool_claims_ahead_what_starts_soon(monkeypatch: pytest.MonkeyPatch, sec
     assert pool.capacity() == 0, "both slots are busy for long"
 
 
+@pytest.mark.slow
 @on_both_databases
 @pytest.mark.parametrize(("long", "short"), [(tasks.wait_at, tasks.add_later), (tasks.wait_later, tasks.add)])
 def test_pool_full_of_long_tasks_delays_no_task_of_the_other(start: Start, long: Any, short: Any, backend: str) -> None:
