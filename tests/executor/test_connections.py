@@ -162,9 +162,9 @@ def test_nothing_grows_with_the_number_of_tasks(
     logged: list[int] = []
     loop = running.process.engine.commit_and_claim
 
-    def count(*arguments: Any) -> Any:
+    def count(*arguments: Any, **options: Any) -> Any:
         logged.append(len(connections[backend].queries_log))
-        return loop(*arguments)
+        return loop(*arguments, **options)
 
     monkeypatch.setattr(running.process.engine, "commit_and_claim", count)
 

@@ -47,10 +47,10 @@ class Trouble:
         original = getattr(self._engine, verb)
         self.times = times
 
-        def fail(*arguments: Any) -> Any:
+        def fail(*arguments: Any, **options: Any) -> Any:
             if not self.times:
-                return original(*arguments)
-            answer = original(*arguments) if is_done else None
+                return original(*arguments, **options)
+            answer = original(*arguments, **options) if is_done else None
             if is_done and not when(answer, *arguments):
                 return answer
             self.times -= 1
