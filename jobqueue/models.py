@@ -153,6 +153,7 @@ class Task(models.Model):
 
     errors = models.JSONField(_("errors"), default=list)
     cause = models.CharField(_("cause"), max_length=16, null=True)
+    history = models.TextField(_("history"), null=True)
     return_value = models.JSONField(_("result"), null=True)
 
     enqueued_at = models.DateTimeField(_("enqueued at"))

@@ -216,7 +216,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     keeps_rank: for READY, keep the rank (a release) instead of starting at the end of the order.
     worker_id: the executor to append to `worker_ids`; None if no attempt started. run_seconds: of the body.
     return_value, error, inner_state, metadata: JSON text; None leaves the column unchanged.
-    cause: the fingerprint of the error, which groups failures.
+    cause: the fingerprint of the error, which groups failures. history: a line to append to the column.
     decided: the state that the engine chose after it read the row and its messages.
     may_unblock: as of the ClaimedTask. The commit then inserts admission requests.
     """
@@ -238,6 +238,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     return_value: str | None = None
     error: str | None = None
     cause: str | None = None
+    history: str | None = None
     inner_state: str | None = None
     metadata: str | None = None
     decided: Status | None = None

@@ -12,6 +12,7 @@ from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import OperationalError
+from django.forms import Script
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
@@ -81,6 +82,9 @@ class MessageForm(forms.Form):
 
 class TaskPage(ReadOnlyAdmin):
     """One task: GET shows it, POST performs one of the actions."""
+
+    class Media:
+        js = [Script("jobqueue/copy.js", type="module")]
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Task | None:
         return find_task(object_id, databases())

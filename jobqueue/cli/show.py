@@ -16,6 +16,7 @@ from jobqueue.cli.console import Console
 from jobqueue.inspect.formatting import attempt_number, duration, local
 from jobqueue.inspect.payload_display import DisplayedValue
 from jobqueue.inspect.task_detail import describe, find_task
+from jobqueue.inspect.timeline import Timeline
 from jobqueue.inspect.tree import Branch
 from jobqueue.models import Task
 
@@ -63,11 +64,7 @@ def _lines(task: Task, page: Mapping[str, Any], width: int) -> Iterator[str]:
     yield from value_lines("Arguments", page["arguments"])
     for name in ("result", "state", "metadata", "options"):
         yield from value_lines(name.capitalize(), [page[name]] if page[name] else [])
-    for error in page["errors"]:
-        at = f", {_text(error['at'])}" if error["at"] else ""
-        by = f" on {error['executor']}" if error.get("executor") else ""
-        yield from ("", f"Attempt {error.get('attempt')}{by}{at}: {error['headline']}")
-        yield from textwrap.indent(error["traceback"].rstrip(), INDENT).splitlines()
+    yield from _timeline(page["timeline"])
     yield from _messages(page)
     yield from _children(page["children"])
     if page["log"]:
@@ -116,6 +113,24 @@ def value_lines(title: str, values: Iterable[DisplayedValue]) -> Iterator[str]:
             yield f"{INDENT}({value.note})"
 
 
+def _timeline(timeline: Timeline) -> Iterator[str]:
+    """Yield the attempts, the oldest first."""
+    if timeline.steps:
+        yield from ("", "Timeline")
+    for step in reversed(timeline.steps):
+        at = _text(step.at) if step.at else "?"
+        if step.is_requeue:
+            yield f"{INDENT}{at} {step.note}"
+            continue
+        times = {"waited": step.wait_seconds, "took": step.run_seconds}
+        words = [f"{name} {duration(seconds)}" for name, seconds in times.items() if seconds is not None]
+        by = [f"on {step.executor}"] if step.executor else []
+        yield f"{INDENT}{at} {step.label}: {', '.join([step.status.lower(), *words, *by, *filter(None, [step.note])])}"
+        if step.headline:
+            yield f"{INDENT * 2}{step.headline}"
+        yield from textwrap.indent(step.traceback.rstrip(), INDENT * 2).splitlines()
+
+
 def _messages(page: Mapping[str, Any]) -> Iterator[str]:
     inbox = page["inbox"]
     if inbox.entries:
@@ -158,6 +173,7 @@ def _as_json(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
         "executor": page["executor"] and page["executor"].name,
         "arguments": {value.name: _read(value) for value in page["arguments"]},
         **{name: _read(page[name]) for name in ("result", "state", "metadata")},
+        "timeline": [step.as_json() for step in reversed(page["timeline"].steps)],
         "errors": page["errors"],
         "messages": [
             {"id": one.row.pk, "kind": one.kind, "sender": one.row.sender_id, "sent_at": one.row.sent_at,

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from inspect import iscoroutinefunction
 from typing import Any
 
-from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import DEFAULT_DB_ALIAS
 from django.db.models.functions import Now
-from django.utils.timezone import localtime, make_naive
 
 from jobqueue import registry
 from jobqueue.inspect import audit_log
@@ -22,6 +20,7 @@ from jobqueue.inspect.formatting import attempts_text, headline
 from jobqueue.inspect.inbox import actor_of, read_inbox
 from jobqueue.inspect.limits import key_that_matters, keys_of, read_keys
 from jobqueue.inspect.payload_display import listed, raw, read, secrets_of, show, show_arguments
+from jobqueue.inspect.timeline import read_moment, read_timeline
 from jobqueue.inspect.tree import read_ancestors, read_tree
 from jobqueue.models import Executor, Queue, Schedule, Task
 from jobqueue.serialization.redaction import Secrets, redact, redact_text
@@ -51,6 +50,7 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
     inbox = read_inbox(database, task, patterns, with_payload)
     limits = {state.key: state for state in read_keys(database, task.backend, keys_of(task))}
     key = key_that_matters(task)
+    log = audit_log.entries_of(task)
     around = surroundings(
         task,
         database,
@@ -71,10 +71,10 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
                 **entry,
                 "at": read_moment(entry.get("at")),
                 "headline": headline(entry.get("exception_class_path"), entry["message"]),
-                "is_first": is_first,
             }
-            for entry, is_first in reversed([*zip(errors, first_of_series(errors), strict=True)])
+            for entry in reversed(errors)
         ],
+        "timeline": read_timeline(task, errors, listed(values["worker_ids"]), log, is_actor=is_polled(task)),
         "ancestors": ancestors,
         "parent": ancestors.parent,
         "schedule": schedule_of(task, database),
@@ -82,7 +82,7 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
         "children": children,
         "inbox": inbox,
         "is_actor": actor_of(task) is not None,
-        "log": audit_log.entries_of(task),
+        "log": log,
         "with_payload": with_payload,
         "options": show(values["options"], ()) if values["options"] else None,
         "attempts": attempts_text(task),
@@ -98,14 +98,9 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
     return context
 
 
-def first_of_series(errors: Sequence[Mapping[str, Any]]) -> Iterator[bool]:
-    """Yield for each error, oldest first, whether attempts count from 1 there: after a requeue, or after a poll."""
-    last = 0
-    for entry in errors:
-        number = entry.get("attempt")
-        number = number if isinstance(number, int) else last + 1
-        yield 0 < last >= number
-        last = number
+def is_polled(task: Task) -> bool:
+    """Whether the task is an actor, perhaps one that this process does not know."""
+    return actor_of(task) is not None or task.polls > 1
 
 
 def masked_errors(errors: Any, patterns: Sequence[str], secrets: Secrets) -> list[Mapping[str, Any]]:
@@ -160,13 +155,3 @@ def schedule_of(task: Task, database: str) -> Schedule | None:
     if task.schedule_id is None:
         return None
     return Schedule.objects.using(database).defer("new_task").filter(pk=task.schedule_id).first()
-
-
-def read_moment(text: Any) -> datetime | None:
-    """Read the time of an error; None if it is invalid, or outside the calendar in the site's time zone."""
-    try:
-        moment = datetime.fromisoformat(text)
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return localtime(moment) if settings.USE_TZ else make_naive(moment)
-    except (TypeError, ValueError, OverflowError):
-        return None

@@ -1,17 +1,20 @@
 """
 The ancestors of a task, and its descendants as a tree.
 
-Reading descendants takes at most four queries and about 16,000 short rows, however many there are. The rows are ordered
+Reading descendants takes at most five queries and about 16,000 short rows, however many there are. The rows are ordered
 by parent_id, which only the index of children provides, so statistics cannot lead the planner elsewhere.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
+
+from django.db.models.functions import Coalesce, Now
 
 from jobqueue.models import LIVE, Task
 
@@ -20,6 +23,7 @@ SHOWN = 100  # tasks per level
 COUNTED = 10_000  # children of the task itself
 COUNTED_BELOW = 2000  # children of a whole deeper level
 MAX_ANCESTORS = 20
+BAR_WIDTH = 1000
 
 # The order in which children are chosen if not all can be shown: failed, then unfinished ones.
 INTEREST: dict[str | None, int] = {Task.Status.FAILED: 0, Task.Status.CANCELLED: 2, Task.Status.SUCCESSFUL: 3}
@@ -45,12 +49,24 @@ class Relative(NamedTuple):
 
 @dataclass(slots=True)
 class Branch:
-    """The children of one task. counts: by status; is_truncated: there are more children, which were not counted."""
+    """
+    The children of one task.
+
+    counts: by status; is_truncated: there are more children, which were not counted. start, end: of the bars of the
+    whole tree, in its first branch.
+    """
 
     parent_id: UUID
     counts: Counter[str] = field(default_factory=Counter)
     is_truncated: bool = False
     nodes: list[Node] = field(default_factory=list)
+    start: datetime | None = None
+    end: datetime | None = None
+
+    def descendants(self) -> Iterator[Node]:
+        for node in self.nodes:
+            yield node
+            yield from node.branch.descendants()
 
     def __bool__(self) -> bool:
         return bool(self.counts) or self.is_truncated
@@ -77,11 +93,32 @@ class Branch:
         return sum(1 + node.branch.size for node in self.nodes)
 
 
-class Node(NamedTuple):
+class Bar(NamedTuple):
+    """When a task waited and ran: places from 0 to BAR_WIDTH, and seconds. None: it has not run."""
+
+    enqueued: int
+    started: int
+    ended: int
+    wait_seconds: float
+    run_seconds: float | None
+
+    @property
+    def waited(self) -> int:
+        return self.started - self.enqueued
+
+    @property
+    def ran(self) -> int:
+        """Return the width of the bar, of which the shortest can still be seen."""
+        return max(self.ended - self.started, BAR_WIDTH // 100) if self.run_seconds is not None else 0
+
+
+@dataclass(slots=True)
+class Node:
     """A task in the tree, with its children."""
 
     task: Relative
     branch: Branch
+    bar: Bar | None = None
 
 
 def read_tree(database: str, root: UUID) -> Branch:
@@ -97,7 +134,30 @@ def read_tree(database: str, root: UUID) -> Branch:
             branch = below[child.pk] = Branch(child.pk)
             level[child.parent_id].nodes.append(Node(child, branch))  # type: ignore[index]
         level, limit = below, COUNTED_BELOW
+    _draw(database, tree)
     return tree
+
+
+def _draw(database: str, tree: Branch) -> None:
+    """Draw the bars of all shown tasks, on one scale."""
+    nodes = {node.task.pk: node for node in tree.descendants()}
+    if not nodes:
+        return
+    rows = Task.objects.using(database).filter(pk__in=nodes).annotate(now=Now())
+    times = list(rows.values_list("pk", "enqueued_at", "started_at", Coalesce("finished_at", "now")))
+    tree.start = min((enqueued for _, enqueued, *_ in times), default=None)
+    tree.end = max((ended for *_, ended in times), default=None)
+    if tree.start is None or tree.end is None:
+        return
+    first, length = tree.start, max((tree.end - tree.start).total_seconds(), 0.001)
+
+    def place(at: datetime) -> int:
+        return int(BAR_WIDTH * (at - first).total_seconds() / length + 0.5)
+
+    for pk, enqueued, started, ended in times:
+        wait = ((started or ended) - enqueued).total_seconds()
+        run = None if started is None else max(0.0, (ended - started).total_seconds())
+        nodes[pk].bar = Bar(place(enqueued), place(started or ended), place(ended), max(0.0, wait), run)
 
 
 def _count_children(database: str, parents: Mapping[UUID, Branch], limit: int) -> list[Relative]:

@@ -290,6 +290,7 @@ class Migration(migrations.Migration):
                 ("cancel_requested_at", models.DateTimeField(null=True, verbose_name="cancel requested at")),
                 ("errors", models.JSONField(default=list, verbose_name="errors")),
                 ("cause", models.CharField(max_length=16, null=True, verbose_name="cause")),
+                ("history", models.TextField(null=True, verbose_name="history")),
                 ("return_value", models.JSONField(null=True, verbose_name="result")),
                 ("enqueued_at", models.DateTimeField(verbose_name="enqueued at")),
                 ("started_at", models.DateTimeField(null=True, verbose_name="started at")),

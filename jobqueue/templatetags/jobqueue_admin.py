@@ -22,8 +22,11 @@ from jobqueue.inspect import formatting
 from jobqueue.inspect.formatting import Text, clock_text, duration, moment_in_words, wall_time
 from jobqueue.inspect.schedules import RecordedTick
 from jobqueue.inspect.stats import ExecutorState
+from jobqueue.inspect.tree import Bar
 from jobqueue.models import Schedule, ScheduleTick, Task
 from jobqueue.schedules.rows import aware
+
+MAX_FOLDS, MAX_FOLD_DEPTH = 50, 4  # of a JSON value: each fold is a stop of the Tab key
 
 register = template.Library()
 register.filter("short_type", formatting.short_type)
@@ -154,6 +157,50 @@ def moment(at: datetime | None, now: datetime | None = None, words: str = "") ->
         words %= {"time": duration(abs(ahead))}
     exact = moment_in_words(at)
     return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), exact, words or exact)
+
+
+@register.filter
+def clock(at: datetime | None, now: datetime) -> SafeString:
+    """A time on the site's clock, with the exact time in its title."""
+    return moment(at, words="" if at is None else clock_text(at, now))
+
+
+@register.filter
+def bar_words(bar: Bar) -> str:
+    """When a task waited and ran, in words."""
+    values = {"wait": duration(bar.wait_seconds), "run": duration(bar.run_seconds or 0.0)}
+    if bar.run_seconds is None:
+        return _("waited %(wait)s") % values
+    return _("waited %(wait)s, since then %(run)s") % values
+
+
+@register.filter
+def foldable(text: str) -> SafeString:
+    """
+    Indented JSON, of which objects and lists can be folded. Its text is the same.
+
+    A line that ends with a bracket opens one, and a line that starts with one closes it: strings have quotes.
+    """
+    lines = text.split("\n")
+    if len(lines) < 4:
+        return format_html('<pre class="jq-value" tabindex="0">{}</pre>', text)
+    parts: list[SafeString] = []
+    opened: list[bool] = []
+    left = MAX_FOLDS
+    for line in lines:
+        if line.endswith(("{", "[")):
+            is_fold = left > 0 and len(opened) < MAX_FOLD_DEPTH
+            left -= is_fold
+            opened.append(is_fold)
+            parts.append(format_html("<details open><summary>{}\n</summary>" if is_fold else "{}\n", line))
+            continue
+        parts.append(format_html("{}\n", line))
+        if opened and line.lstrip().startswith(("}", "]")) and opened.pop():
+            parts.append(mark_safe("</details>"))
+    parts += [mark_safe("</details>")] * sum(opened)  # the text was cut
+    return format_html(
+        '<div class="jq-value jq-json" tabindex="0">{}</div>', format_html_join("", "{}", ((part,) for part in parts))
+    )
 
 
 @register.filter

@@ -125,11 +125,11 @@ def test_without_the_permission_no_value_is_read_or_shown(client, make, backend)
 def test_every_attempt_has_its_traceback_and_the_latest_is_open(make, show):
     content = show(make(failed=True, errors=[error("first", attempt=1), error("second", attempt=2)]))
 
-    content = content[content.index('id="jq-errors"') :]
+    content = content[content.index('id="jq-timeline"') : content.index('id="jq-arguments"')]
     newest, older = content.index("SMTPServerBusy: second"), content.index("SMTPServerBusy: first")
     assert newest < older
-    assert content.count("<details open>") == 1
-    assert content.index("<details open>") < newest
+    assert content.count(" open>") == 1
+    assert content.index(" open>") < newest
     assert content.count("Traceback (most recent call last)") == 2
 
 
@@ -221,7 +221,7 @@ def test_page_reads_in_a_bounded_number_of_queries(make, show, backend):
     with CaptureQueriesContext(connections["default"]) as first, CaptureQueriesContext(connections["sqlite"]) as second:
         show(row)
 
-    assert len(first) + len(second) <= 18
+    assert len(first) + len(second) <= 20
 
 
 def test_unreadable_value_does_not_fail_the_page(make, show, backend):
@@ -363,17 +363,6 @@ def test_sites_without_the_admin_still_render_templates():
     done = subprocess.run([sys.executable, "-c", dedent(script)], capture_output=True, text=True, check=False)
 
     assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr
-
-
-def test_errors_before_a_requeue_are_set_apart(make, show):
-    row = make(failed=True, errors=[error("old", attempt=1), error("older", attempt=2), error("new", attempt=1)])
-
-    content = show(row)
-
-    texts = ("SMTPServerBusy: new</", "Before it was requeued", "SMTPServerBusy: older</")
-    new, divider, old = map(content.index, texts)
-    assert new < divider < old
-    assert content.count("Before it was requeued") == 1
 
 
 def test_queue_key_and_task_type_are_links(make, show, backend):

@@ -14,6 +14,7 @@ from psycopg.errors import ProgramLimitExceeded
 
 from jobqueue.engine.portable.commit import is_refusal
 from jobqueue.engine.portable.database import json_from
+from jobqueue.history import HISTORY_CHARACTERS, read_history
 from jobqueue.records import FINAL, CommitResult, Effects, NewMessage, Status
 from tests.engine.bench import ERROR, Bench, new, outcome
 
@@ -371,3 +372,39 @@ def test_commit_stores_the_cause_of_a_failure_until_an_attempt_succeeds(bench: B
     bench.commit(outcome(again))
 
     assert bench.row(claimed.id).cause is None
+
+
+class TestHistory:
+    def test_commit_appends_line_and_keeps_the_newest(self, bench: Bench) -> None:
+        claimed = bench.running()
+        bench.commit(outcome(claimed, Status.READY, has_succeeded=True, history="first\n"))
+        (claimed,) = bench.claim(queues=[claimed.queue_name])
+        bench.commit(outcome(claimed, Status.READY, has_succeeded=True, history="second\n"))
+        assert bench.row(claimed.id).history == "first\nsecond\n"
+
+        (claimed,) = bench.claim(queues=[claimed.queue_name])
+        long = "x" * (HISTORY_CHARACTERS - 4) + "\n"
+        bench.commit(outcome(claimed, Status.READY, has_succeeded=True, history=long))
+
+        assert bench.row(claimed.id).history == f"nd\n{long}"
+
+    def test_commit_without_line_leaves_the_history(self, bench: Bench) -> None:
+        plain = bench.ended()
+        claimed = bench.running()
+        bench.set(claimed.id, history="first\n")
+        bench.commit(outcome(claimed))
+
+        assert bench.row(plain).history is None
+        assert bench.row(claimed.id).history == "first\n"
+
+    def test_requeue_appends_its_time(self, bench: Bench) -> None:
+        pk = bench.ended(Status.FAILED)
+        bench.set(pk, history="first\n")
+
+        bench.engine.requeue([pk])
+
+        first, *entries = (bench.row(pk).history or "").splitlines(keepends=True)
+        assert first == "first\n"
+        (entry,) = read_history("".join(entries))
+        assert entry.event == "REQUEUED"
+        assert abs(entry.at - bench.engine.now().timestamp()) < 60

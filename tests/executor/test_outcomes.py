@@ -412,3 +412,15 @@ def test_failures_have_one_cause_if_only_numbers_and_secrets_differ(burst: Burst
     first, second, third = (row_of(result).cause for result in (*results, other))
     assert first is not None
     assert first == second != third
+
+
+@on_both_databases
+def test_history_is_written_only_where_other_columns_lack_it(burst: Burst, backend: str) -> None:
+    plain, failed = tasks.add.using(backend=backend).enqueue(1), tasks.fail.using(backend=backend).enqueue()
+
+    burst(backend=backend)
+
+    assert (row_of(plain).history, row_of(failed).history) == (None, None)
+    for entry in row_of(failed).errors:
+        assert 0 <= entry["wait_seconds"] < 60
+        assert 0 <= entry["run_seconds"] < 60

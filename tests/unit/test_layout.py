@@ -21,6 +21,7 @@ VALUES = [
     "conf",
     "exceptions",
     "failpoints",
+    "history",
     "records",
     "printable",
     "serialization",

@@ -23,6 +23,7 @@ from jobqueue.engine.portable.database import (
     ERRORS_KEPT,
     WORKERS_KEPT,
     Part,
+    appended,
     json_from,
     read_list,
     with_texts,
@@ -233,6 +234,8 @@ class Commits(Part):
                 columns["worker_ids"] = [*read_list(row.worker_ids_text), outcome.worker_id][-WORKERS_KEPT:]
             if outcome.error is not None:
                 columns["errors"] = [*read_list(row.errors_text), json.loads(outcome.error)][-ERRORS_KEPT:]
+            if outcome.history is not None:
+                columns["history"] = appended(outcome.history)
             for name in ("return_value", "inner_state", "metadata"):
                 if (text := getattr(outcome, name)) is not None:
                     columns[name] = json_from(text)

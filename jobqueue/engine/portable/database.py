@@ -11,10 +11,11 @@ from uuid import UUID
 
 from django.db import OperationalError, connections, transaction
 from django.db.models import Expression, JSONField, QuerySet, TextField, Value
-from django.db.models.functions import Cast
+from django.db.models.functions import Cast, Coalesce, Concat, Right
 
 from jobqueue.conf import Options
 from jobqueue.engine.clock import read_clock
+from jobqueue.history import HISTORY_CHARACTERS
 from jobqueue.models import Executor, InboxMessage, Queue, Schedule, ScheduleTick, Task, TaskQuerySet
 from jobqueue.schedule_models import ScheduleQuerySet
 from jobqueue.serialization.json import decode
@@ -120,6 +121,12 @@ class Part:
     """A part of the engine: some verbs on one backend's rows. Its fields are the parts that it needs."""
 
     db: Database
+
+
+def appended(line: str) -> Expression:
+    """Append a line to the column `history`, and drop the oldest ones."""
+    text = TextField()
+    return Right(Concat(Coalesce("history", Value("", text)), Value(line, text)), HISTORY_CHARACTERS)
 
 
 def json_from(text: str) -> Expression:

@@ -16,10 +16,11 @@ from msgspec.structs import replace
 from jobqueue.engine.clock import Clock, now_plus, rank_from
 from jobqueue.engine.portable.admissions import Admissions, ready_status
 from jobqueue.engine.portable.counters import Counters
-from jobqueue.engine.portable.database import Part, json_from
+from jobqueue.engine.portable.database import Part, appended, json_from
 from jobqueue.engine.portable.messages import UNSUCCESSFUL, Messages, ending_of
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.failpoints import failpoint
+from jobqueue.history import Event, line_of
 from jobqueue.models import CounterDelta, FallbackHeartbeat, KeyReservation, Task, TaskQuerySet
 from jobqueue.records import FINAL, WAITING, CancelReport, ChangeReport, Enqueued, NewTask, RequeueReport, Status
 
@@ -412,6 +413,7 @@ class Tasks(Part):
             cancel_requested_at=None,
             finished_at=None,
             return_value=None,
+            history=appended(line_of(Event.REQUEUED, self.db.now())),
         )
         self.admissions.request(found)
         return count

@@ -19,6 +19,7 @@ from psycopg import Connection, Cursor, IsolationLevel
 from psycopg.pq import Format
 
 from jobqueue.engine.portable.database import Database, LockTimeout
+from jobqueue.history import HISTORY_CHARACTERS
 from jobqueue.models import ISOLATION_LOSSES, TaskQuerySet
 
 CHANNEL = "jobqueue"
@@ -32,13 +33,14 @@ def statement(name: str) -> str:
     """
     Read a statement from its file, without comments (a percent sign would count as a parameter) and indentation.
 
-    {name} stands for the statement of another file, {isolation_losses} for the number.
+    {name} stands for the statement of another file, {isolation_losses} and {history_characters} for the numbers.
 
     psycopg parses statements of more than 4,096 characters at every execution: 10 us for commit.sql.
     """
     text = (files("jobqueue.engine.postgres") / "sql" / f"{name}.sql").read_text(encoding="utf-8")
     sql = "\n".join(line.strip() for line in text.splitlines() if not line.lstrip().startswith("--"))
     sql = sql.replace("{isolation_losses}", str(ISOLATION_LOSSES))
+    sql = sql.replace("{history_characters}", str(HISTORY_CHARACTERS))
     return re.sub(r"\{(\w+)\}", lambda match: statement(match[1]), sql)
 
 

@@ -49,6 +49,7 @@ from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, Raised,
 from jobqueue.executor.telemetry.errors import TRACEBACK_CHARACTERS, full_traceback, message_of, path_of
 from jobqueue.executor.telemetry.logger import get_logger, mask_for
 from jobqueue.function import changed
+from jobqueue.history import Event, line_of
 from jobqueue.limits import limit_columns
 from jobqueue.records import FINAL, ClaimedTask, CommitResult, Outcome, Status, release_outcome
 from jobqueue.results import Context
@@ -213,8 +214,29 @@ def complete(attempt: Attempt, ending: Returned | Raised) -> CompletedAttempt:
             except BaseException as mistake:  # noqa: BLE001 - in a class of the body's, which would fail each time
                 error = mistake
                 outcome = failure_outcome(running, error)
-    outcome = replace(outcome, run_seconds=seconds)
+    outcome = replace(outcome, run_seconds=seconds, history=history_of(running, outcome, seconds))
     return CompletedAttempt(running=running, outcome=outcome, attempt=attempt, error=error, seconds=seconds)
+
+
+def history_of(running: RunningTask, outcome: Outcome, seconds: float) -> str | None:
+    """Return the line of an attempt for the history; None if it has ended the task or failed: other columns have it."""
+    if outcome.status in FINAL or outcome.error is not None:
+        return None
+    effects = outcome.effects
+    if outcome.has_succeeded:
+        event = Event.SUSPENDED if outcome.status is Status.SUSPENDED else Event.POLLED
+    else:
+        event = Event.STALE if outcome.status is Status.SCHEDULED else Event.RELEASED
+    return line_of(
+        event,
+        running.now(),
+        running.claimed.wait_seconds,
+        seconds,
+        running.identity.name,
+        consumed=len(effects.consumed),
+        spawned=len(effects.spawn),
+        sent=len(effects.send),
+    )
 
 
 def original_error(running: RunningTask, error: BaseException) -> BaseException:
@@ -280,6 +302,8 @@ def failure_outcome(running: RunningTask, error: BaseException, status: Status =
         "exception_class_path": path_of(error),
         "message": message_of(error),
         "traceback": clean_text(full_traceback(error), TRACEBACK_CHARACTERS),
+        "wait_seconds": round(claimed.wait_seconds, 3),
+        "run_seconds": None if running.started_at is None else round(time.monotonic() - running.started_at, 3),
     }
     return Outcome(
         task_id=claimed.id,

@@ -64,6 +64,8 @@ COMMENT ON COLUMN jobqueue_task.timed_out IS 'Whether the timeout of a SUSPENDED
 COMMENT ON COLUMN jobqueue_task.timeout_at IS 'End of a wait, if wake_at is earlier to look at unread messages again.';
 COMMENT ON COLUMN jobqueue_task.executor_losses IS 'Executors lost while they ran this task. From 2 on it runs alone.';
 COMMENT ON COLUMN jobqueue_task.errors IS 'Errors of attempts, newest last: JSON array, at most 20.';
+COMMENT ON COLUMN jobqueue_task.history IS
+'Newest polls, releases and requeues that no other column keeps: a line of JSON for each, at most 1,200 characters.';
 COMMENT ON COLUMN jobqueue_task.cause IS 'Of the last attempt, if it failed: a digest of task, exception class and message.';
 COMMENT ON COLUMN jobqueue_task.parent_notified_at IS 'When the parent got the only message of this task''s end.';
 COMMENT ON TABLE jobqueue_limit IS

@@ -10,13 +10,13 @@ WITH given AS (
     SELECT * FROM json_to_recordset(%(outcomes)s::json) AS given (
         task_id uuid, claim_number bigint, status text, attempts int, wake_after_seconds float8, wake_at timestamptz,
         recheck_seconds float8, unread_polls int, stale_polls int, has_succeeded bool, keeps_rank bool, worker_id text,
-        run_seconds float8, return_value text, error text, cause text, inner_state text, metadata text, decided text
+        run_seconds float8, return_value text, error text, cause text, history text, inner_state text, metadata text, decided text
     )
 ),
 locked AS (
     SELECT
         id, claim_number, status, executor_id, cancel_requested_at, backend, queue_name, task_type, attempts,
-        GREATEST(0, date_part('epoch', claimed_at - rank) - priority * %(aging)s::float8) AS wait_seconds
+        GREATEST(0, date_part('epoch', claimed_at - rank) - priority * %(aging)s::float8) AS wait
     FROM jobqueue_task
     WHERE id = ANY(ARRAY(SELECT task_id FROM given))
     ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
@@ -24,7 +24,7 @@ locked AS (
 held AS (
     SELECT given.*, backend, queue_name, task_type,
         given.attempts > locked.attempts AND given.status <> 'CANCELLED' AS has_failed,
-        CASE WHEN worker_id IS NOT NULL THEN wait_seconds END AS waited,
+        CASE WHEN worker_id IS NOT NULL THEN wait END AS waited,
         CASE WHEN worker_id IS NOT NULL THEN run_seconds END AS ran,
         LEAST(wake_at, clock_timestamp() + make_interval(secs => wake_after_seconds)) AS wakes_at,
         COALESCE(decided, CASE
@@ -54,24 +54,23 @@ written AS (
             WHEN held.entering = 'READY' AND held.keeps_rank IS NOT TRUE
             THEN clock_timestamp() - make_interval(secs => task.priority * %(aging)s::float8) ELSE task.rank
         END,
-        finished_at = CASE WHEN held.entering IN ('SUCCESSFUL', 'FAILED', 'CANCELLED') THEN clock_timestamp() END,
-        parent_notified_at = COALESCE(task.parent_notified_at, CASE
-            WHEN held.entering IN ('SUCCESSFUL', 'FAILED', 'CANCELLED') AND task.parent_id IS NOT NULL
-            THEN clock_timestamp()
-        END),
+        finished_at = CASE WHEN held.ends THEN clock_timestamp() END,
+        parent_notified_at = COALESCE(
+            task.parent_notified_at, CASE WHEN held.ends AND task.parent_id IS NOT NULL THEN clock_timestamp() END
+        ),
         worker_ids = CASE
             WHEN held.worker_id IS NULL OR jsonb_array_length(task.worker_ids) < 100 THEN task.worker_ids
             ELSE task.worker_ids - 0
         END || COALESCE(to_jsonb(held.worker_id), '[]'),
         errors = CASE
-            WHEN held.error IS NULL THEN task.errors
-            WHEN jsonb_array_length(task.errors) < 20 THEN task.errors || held.error::jsonb
-            ELSE (task.errors - 0) || held.error::jsonb
-        END,
+            WHEN held.error IS NULL OR jsonb_array_length(task.errors) < 20 THEN task.errors
+            ELSE task.errors - 0
+        END || COALESCE(held.error::jsonb, '[]'),
+        history = NULLIF(right(concat(task.history, held.history), {history_characters}), ''),
         return_value = COALESCE(held.return_value::jsonb, task.return_value),
         inner_state = COALESCE(held.inner_state::jsonb, task.inner_state),
         metadata = COALESCE(held.metadata::jsonb, task.metadata)
-    FROM held
+    FROM (SELECT *, entering IN ('SUCCESSFUL', 'FAILED', 'CANCELLED') AS ends FROM held) AS held
     WHERE task.id = held.task_id
     RETURNING task.id, task.status
 ),
@@ -82,10 +81,10 @@ counted AS (
     )
     SELECT backend, queue_name, task_type, clock_timestamp(), count(*) FILTER (WHERE entering = 'SUCCESSFUL'),
         count(*) FILTER (WHERE has_failed), count(*) FILTER (WHERE has_failed AND entering = 'SCHEDULED'),
-        count(*) FILTER (WHERE entering = 'FAILED'), count(worker_id), width_bucket(waited, edges) AS wait_place,
-        width_bucket(ran, edges) AS run_place, sum(waited), sum(ran)
+        count(*) FILTER (WHERE entering = 'FAILED'), count(worker_id), width_bucket(waited, edges) AS waits,
+        width_bucket(ran, edges) AS runs, sum(waited), sum(ran)
     FROM held, (VALUES (%(edges)s::float8[])) AS place (edges)
     WHERE worker_id IS NOT NULL OR entering = 'FAILED'
-    GROUP BY backend, queue_name, task_type, wait_place, run_place
+    GROUP BY backend, queue_name, task_type, waits, runs
 )
 SELECT locked.id, written.status FROM locked LEFT JOIN written USING (id)

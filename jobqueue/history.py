@@ -1,0 +1,65 @@
+"""
+The history of a task: what its other columns do not keep of successful polls, releases and requeues.
+
+It is the column `history`, a line of JSON for each entry. Failed attempts are in `errors`. The last attempt is in the
+columns of the row. So a task that succeeds at once has no history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+
+HISTORY_CHARACTERS = 1200  # about 20 polls, the newest. A longer column made the polls of actors slower.
+
+
+class Event(StrEnum):
+    """What a line of the history tells."""
+
+    POLLED = "POLLED"  # a poll that wants the next one at once
+    SUSPENDED = "SUSPENDED"  # a poll that waits for a message or a time
+    RELEASED = "RELEASED"  # the executor has stopped the attempt
+    STALE = "STALE"  # an attempt that is not counted, because it has read stale rows
+    REQUEUED = "REQUEUED"
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """at: the end of the attempt, in seconds since 1970. consumed, spawned, sent: numbers of an actor's poll."""
+
+    event: Event
+    at: float
+    wait_seconds: float = 0.0
+    run_seconds: float = 0.0
+    executor: str = ""
+    consumed: int = 0
+    spawned: int = 0
+    sent: int = 0
+
+
+def line_of(
+    event: Event,
+    at: datetime,
+    wait_seconds: float = 0.0,
+    run_seconds: float = 0.0,
+    executor: str = "",
+    *,
+    consumed: int = 0,
+    spawned: int = 0,
+    sent: int = 0,
+) -> str:
+    """Return the line of an entry. Times are rounded to milliseconds."""
+    wait, run = round(wait_seconds, 3), round(run_seconds, 3)
+    entry = Entry(event, round(at.timestamp(), 3), wait, run, executor, consumed, spawned, sent)
+    return f"{msgspec.json.encode(entry).decode()}\n"
+
+
+def read_history(text: str | None) -> Iterator[Entry]:
+    """Yield the entries of a column, oldest first, without lines that cannot be read: the first one may be cut."""
+    for line in (text or "").split("\n"):
+        try:
+            yield msgspec.json.decode(line, type=Entry)
+        except msgspec.MsgspecError:
+            continue

@@ -1,0 +1,238 @@
+"""
+The timeline of a task: its attempts and polls, newest first, with requeues between them.
+
+It is put together from the errors, the history, and for the last attempt the other columns of the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db.models import Q
+from django.utils.timezone import localtime, make_naive
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from jobqueue.history import Entry, Event, read_history
+from jobqueue.inspect.backends import options_of
+from jobqueue.inspect.formatting import attempt_number, headline, ready_since, short_id
+from jobqueue.models import Executor, Task
+
+ERRORS_SHOWN = 20  # as many as a row keeps
+LOGGED_WITHIN = timedelta(seconds=15)  # a bulk action is logged after its last batch
+POLLS = (Event.POLLED, Event.SUSPENDED)
+STATUSES = {
+    Event.POLLED: Task.Status.READY,
+    Event.SUSPENDED: Task.Status.SUSPENDED,
+    Event.RELEASED: Task.Status.READY,
+    Event.STALE: Task.Status.SCHEDULED,
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Step:
+    """
+    One attempt or poll, or a requeue between two of them.
+
+    at: its end, and of a RUNNING one its start. status: what it led to. poll: its number, of actors. attempt: its
+    number since the last requeue, and of an actor's poll; None if it did not count. note: more about its outcome.
+    executor: the name; executor_id: of its row, if there is one. is_poll: whether it is a poll that succeeded.
+    """
+
+    at: datetime | None
+    status: str = ""
+    is_requeue: bool = False
+    poll: int | None = None
+    attempt: int | None = None
+    wait_seconds: float | None = None
+    run_seconds: float | None = None
+    executor: str = ""
+    executor_id: UUID | None = None
+    note: str = ""
+    headline: str = ""
+    traceback: str = ""
+    is_poll: bool = False
+    is_open: bool = False
+    label: str = ""
+
+    @property
+    def key(self) -> str:
+        """Distinguish it from the other steps, to keep it open when the page is refreshed."""
+        return f"{self.at}"
+
+    def as_json(self) -> dict[str, Any]:
+        names = ("at", "poll", "attempt", "wait_seconds", "run_seconds", "executor")
+        values = {name: getattr(self, name) for name in names}
+        return {"event": "REQUEUED" if self.is_requeue else self.status, **values, "note": self.note or self.headline}
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """steps: newest first. is_truncated: older ones may be missing."""
+
+    steps: list[Step]
+    is_truncated: bool
+
+
+def read_timeline(
+    task: Task, errors: Sequence[Mapping[str, Any]], worker_ids: Sequence[Any], log: Iterable[Any], *, is_actor: bool
+) -> Timeline:
+    """
+    Put the timeline of a task together. Reads the executors.
+
+    errors: masked, oldest first. log: the manual actions.
+    """
+    history = list(read_history(task.history))
+    steps = [*map(_of_error, errors), *(_of_entry(entry, log) for entry in history)]
+    steps.sort(key=lambda step: step.at or task.enqueued_at)
+    if last := _of_row(task, worker_ids):
+        steps.append(last)
+    steps.reverse()
+    _number(task, steps, is_actor=is_actor)
+    _find_executors(task, steps)
+    if failed := [step for step in steps if step.traceback]:
+        failed[0].is_open = True
+    return Timeline(steps, len(errors) >= ERRORS_SHOWN or sum(step.is_poll for step in steps) < task.polls)
+
+
+def _of_error(error: Mapping[str, Any]) -> Step:
+    path = str(error.get("exception_class_path") or "")
+    number, wait, run = (error.get(name) for name in ("attempt", "wait_seconds", "run_seconds"))
+    has_started = "run_seconds" not in error or run is not None
+    return Step(
+        at=read_moment(error.get("at")),
+        status=Task.Status.CANCELLED if path == "jobqueue.exceptions.TaskCancelled" else Task.Status.FAILED,
+        attempt=number if has_started and isinstance(number, int) else None,
+        wait_seconds=wait if isinstance(wait, float | int) else None,
+        run_seconds=run if isinstance(run, float | int) else None,
+        executor=str(error.get("executor") or ""),
+        headline=headline(path, error["message"]),
+        traceback=error["traceback"],
+    )
+
+
+def _of_entry(entry: Entry, log: Iterable[Any]) -> Step:
+    at = moment_of(entry.at)
+    if entry.event is Event.REQUEUED:
+        return Step(at=at, is_requeue=True, note=_requeued(at, log))
+    return Step(
+        at=at,
+        status=STATUSES[entry.event],
+        wait_seconds=entry.wait_seconds,
+        run_seconds=entry.run_seconds,
+        executor=entry.executor,
+        note=", ".join(_notes(entry)),
+        is_poll=entry.event in POLLS,
+    )
+
+
+def _requeued(at: datetime | None, log: Iterable[Any]) -> str:
+    """Name the user who has requeued the task in the admin."""
+    for action in log:
+        if at is not None and abs(action.action_time - at) <= LOGGED_WITHIN:
+            return _("Requeued by %(user)s") % {"user": action.user}
+    return _("Requeued")
+
+
+def _notes(entry: Entry) -> Iterator[str]:
+    if entry.event is Event.RELEASED:
+        yield _("released by its executor; not counted")
+    elif entry.event is Event.STALE:
+        yield _("it has read stale rows; not counted")
+    if entry.consumed:
+        text = ngettext("%(number)d message read", "%(number)d messages read", entry.consumed)
+        yield text % {"number": entry.consumed}
+    if entry.spawned:
+        text = ngettext("%(number)d child spawned", "%(number)d children spawned", entry.spawned)
+        yield text % {"number": entry.spawned}
+    if entry.sent:
+        yield ngettext("%(number)d message sent", "%(number)d messages sent", entry.sent) % {"number": entry.sent}
+
+
+def _of_row(task: Task, worker_ids: Sequence[Any]) -> Step | None:
+    """Return the attempt that runs, or the one that has succeeded."""
+    is_running = task.status == Task.Status.RUNNING
+    if task.last_attempted_at is None or not (is_running or task.status == Task.Status.SUCCESSFUL):
+        return None
+    started = task.last_attempted_at
+    end = task.now if is_running else task.finished_at  # type: ignore[attr-defined]
+    executor = task.executor_id if is_running else next(iter(worker_ids[-1:]), None)
+    return Step(
+        at=started if is_running else end,
+        status=task.status,
+        wait_seconds=max(0.0, (started - ready_since(task, options_of(task.backend).aging)).total_seconds()),
+        run_seconds=max(0.0, (end - started).total_seconds()) if end is not None else None,
+        executor=str(executor or ""),
+        attempt=attempt_number(task),
+        is_poll=not is_running,
+    )
+
+
+def _number(task: Task, steps: Iterable[Step], *, is_actor: bool) -> None:
+    """Number the polls, and write the labels. steps: newest first."""
+    polls = task.polls
+    for step in steps:
+        if step.is_requeue:
+            continue
+        if is_actor:
+            step.poll = polls if step.is_poll else polls + 1
+        polls -= step.is_poll
+        step.label = ", ".join(_labels(step, task.max_attempts))
+
+
+def _labels(step: Step, max_attempts: int) -> Iterator[str]:
+    values = {"poll": step.poll, "number": step.attempt, "max": max_attempts}
+    if step.poll is None:
+        yield _("Attempt %(number)d of %(max)d") % values if step.attempt is not None else _("Not counted")
+        return
+    yield _("Poll %(poll)d") % values
+    if step.attempt is not None and (step.attempt > 1 or step.headline):
+        yield _("attempt %(number)d of %(max)d") % values
+
+
+def _find_executors(task: Task, steps: Iterable[Step]) -> None:
+    """Find the rows of the executors, which steps name, or whose ids they have."""
+    names = {step.executor for step in steps} - {""}
+    ids = {pk for name in names if (pk := _to_uuid(name)) is not None}
+    rows = Executor.objects.using(task._state.db).filter(Q(name__in=names) | Q(pk__in=ids), backend=task.backend)
+    found: dict[str, tuple[UUID, str]] = {}
+    for pk, name in rows.order_by("started_at").values_list("pk", "name") if names else ():
+        found |= {name: (pk, name), str(pk): (pk, name)}
+    for step in steps:
+        if step.executor in found:
+            step.executor_id, step.executor = found[step.executor]
+        elif _to_uuid(step.executor) is not None:
+            step.executor = short_id(step.executor)
+
+
+def _to_uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
+def read_moment(text: Any) -> datetime | None:
+    """Read the time of an error; None if it is invalid, or outside the calendar in the site's time zone."""
+    try:
+        moment = datetime.fromisoformat(text)
+        return _local(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def moment_of(seconds: float) -> datetime | None:
+    """Return the moment so many seconds after 1970; None outside the calendar."""
+    try:
+        return _local(datetime.fromtimestamp(seconds, UTC))
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _local(moment: datetime) -> datetime:
+    return localtime(moment) if settings.USE_TZ else make_naive(moment)

@@ -1,0 +1,156 @@
+"""The timeline of a task: attempts, polls and requeues, on its page and in `jobqueue show`."""
+
+import json
+
+import pytest
+from django.urls import reverse
+
+from jobqueue.history import Event, line_of
+from jobqueue.inspect.task_detail import describe, find_task
+from jobqueue.templatetags.jobqueue_admin import foldable
+from tests.actors import Counter
+from tests.edges.admin import BOTH, reload, task_url
+from tests.edges.cli import jobqueue
+from tests.factories import ago, error
+
+pytestmark = BOTH
+
+
+@pytest.fixture
+def timeline():
+    def read(row):
+        return describe(find_task(str(row.pk), [row.backend]), with_payload=False)["timeline"]
+
+    return read
+
+
+def told(steps):
+    return [(step.label, step.status or step.note) for step in steps]
+
+
+def test_timeline_of_plain_task_has_one_row_from_its_columns(make, timeline, make_executor):
+    executor = make_executor(name="web-7")
+    row = make(successful=True, worker_ids=[str(executor.pk)])
+
+    (step,) = timeline(row).steps
+
+    assert (step.label, step.status, step.executor, step.executor_id) == (
+        "Attempt 1 of 4", "SUCCESSFUL", "web-7", executor.pk
+    )  # fmt: skip
+    assert (round(step.wait_seconds), round(step.run_seconds)) == (28, 2)
+
+
+def test_timeline_shows_failed_attempts_and_the_last_one(make, timeline, show, make_executor):
+    executor = make_executor(name="web-7")
+    errors = [error(attempt=1, executor="web-7", wait_seconds=0.25, run_seconds=3.0), error("no start", run_seconds=None)]
+    row = make(successful=True, attempts=1, errors=errors)
+
+    steps = timeline(row).steps
+
+    assert told(steps) == [
+        ("Attempt 2 of 4", "SUCCESSFUL"), ("Not counted", "FAILED"), ("Attempt 1 of 4", "FAILED")
+    ]  # fmt: skip
+    page = show(row)
+    assert reverse("admin:jobqueue_executor_change", args=[executor.pk]) in page
+    assert "250 ms" in page
+    assert "3 s" in page
+
+
+def test_timeline_has_divider_that_names_who_requeued(client, staff, make, timeline):
+    row = make(failed=True, attempts=1, errors=[error(attempt=1)])
+    client.post(task_url(row, "requeue"))
+
+    assert told(timeline(row).steps) == [("", f"Requeued by {staff}"), ("Attempt 1 of 4", "FAILED")]
+
+
+def test_timeline_of_actor_numbers_its_polls(make, timeline):
+    lines = [
+        line_of(Event.POLLED, ago(50), 0.1, 0.2, "web-1", consumed=1, spawned=2, sent=3),
+        line_of(Event.RELEASED, ago(45), 0.1, 0.2, "web-1"),
+        line_of(Event.SUSPENDED, ago(40), 0.1, 0.2, "web-1"),
+    ]
+    row = make(
+        successful=True, task_type=Counter.task.task_type, polls=9, history="".join(lines),
+        errors=[error(attempt=1, at=ago(42).isoformat())],
+    )  # fmt: skip
+
+    found = timeline(row)
+
+    assert told(found.steps) == [
+        ("Poll 9", "SUCCESSFUL"),
+        ("Poll 8", "SUSPENDED"),
+        ("Poll 8, attempt 1 of 4", "FAILED"),
+        ("Poll 8", "READY"),
+        ("Poll 7", "READY"),
+    ]
+    assert found.steps[-1].note == "1 message read, 2 children spawned, 3 messages sent"
+    assert found.is_truncated
+
+
+def test_timeline_skips_lines_of_history_that_cannot_be_read(make, show, timeline):
+    row = make(suspended=True, history=f'ED",1]\n[]\nx\n["NEW",1]\n["POLLED",1e300]\n{line_of(Event.SUSPENDED, ago(9))}')
+
+    assert [step.status for step in timeline(row).steps] == ["SUSPENDED", "READY"]
+    assert "Timeline" in show(row)
+
+
+def test_timeline_shows_running_attempt(make, timeline, make_executor):
+    executor = make_executor()
+    (step,) = timeline(make(running=True, executor_id=executor.pk, attempts=2)).steps
+
+    assert (step.label, step.status, step.executor_id) == ("Attempt 3 of 4", "RUNNING", executor.pk)
+    assert 11 < step.run_seconds < 60
+
+
+def test_show_prints_the_timeline(make):
+    row = make(successful=True, attempts=1, errors=[error(attempt=1, run_seconds=3.0)])
+
+    lines = jobqueue("show", row.pk).out.splitlines()
+    steps = json.loads(jobqueue("show", row.pk, "--json").out)["timeline"]
+
+    timeline = lines[lines.index("Timeline") :]
+    assert timeline[1].endswith("Attempt 1 of 4: failed, took 3 s, on web-1")
+    assert any("Attempt 2 of 4: successful, waited" in line for line in timeline)
+    assert [(step["event"], step["attempt"]) for step in steps] == [("FAILED", 1), ("SUCCESSFUL", 2)]
+
+
+def test_requeue_is_remembered_by_the_row(make):
+    row = make(failed=True)
+
+    jobqueue("requeue", row.pk)
+
+    assert reload(row).history.startswith('["REQUEUED",')
+
+
+@pytest.mark.parametrize("value", [{"a": [1, {"b": "]"}], "c": {}, "d": "{"}, ["<script>", [], [[1], 2]], [[[[[[1]]]]]]])
+def test_folded_json_keeps_its_text(value):
+    text = json.dumps(value, indent=2)
+
+    html = foldable(text)
+
+    assert html.count("<details") == html.count("</details>") > 0
+    plain = html
+    for tag in ("<details open>", "</details>", "<summary>", "</summary>", '<div class="jq-value jq-json" tabindex="0">'):
+        plain = plain.replace(tag, "")
+    assert "<script>" not in html
+    for escaped, character in (("&quot;", '"'), ("&lt;", "<"), ("&gt;", ">")):
+        plain = plain.replace(escaped, character)
+    assert plain.removesuffix("</div>").rstrip("\n") == text
+
+
+def test_folded_json_that_was_cut_closes_its_tags():
+    html = foldable('{\n  "a": [\n    1,\n    2,\n    "unfini')
+
+    assert html.count("<details") == html.count("</details>") == 2
+
+
+def test_children_have_bars_on_one_scale(make, show):
+    parent = make(suspended=True, task_type=Counter.task.task_type)
+    make(parent_id=parent.pk, successful=True, enqueued_at=ago(100), started_at=ago(50), finished_at=ago(0))
+    make(parent_id=parent.pk, enqueued_at=ago(100))
+
+    page = show(parent)
+
+    assert '<rect x="500" y="1" width="500" height="8"/>' in page
+    assert "waited 50 s, since then 50 s" in page
+    assert 'aria-label="waited 2 min"' in page or 'aria-label="waited 100 s"' in page
