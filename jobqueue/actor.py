@@ -19,6 +19,7 @@ from jobqueue.compat import (
     TaskResult,
 )
 from jobqueue.function import Call, CommonOptions, FunctionTask
+from jobqueue.results import checked_progress, not_shown
 from jobqueue.serialization import typed
 from jobqueue.serialization.arguments import signature_of
 
@@ -111,6 +112,11 @@ class PollContext(Generic[S]):
     scheduled_at: datetime | None = None
     should_stop: Callable[[], bool] = bool
     make_result: Callable[[], Any] = lambda: None  # takes 7 us, so only on demand
+    report: Callable[[float, float | None, str], None] = not_shown
+
+    def progress(self, done: float, total: float | None = None, note: str = "") -> None:
+        """Report how much is done, as the context of a function does."""
+        self.report(*checked_progress(done, total, note))
 
     @property
     def idempotency_key(self) -> str:

@@ -283,6 +283,28 @@ class InboxMessage(models.Model):
         return f"message {self.pk} to {self.task_id}"
 
 
+class TaskProgress(models.Model):
+    """
+    What the body of a task has reported with `context.progress()`. claim_number: of the attempt.
+
+    task_id is not a foreign key, because checking one would lock the row of the task.
+    """
+
+    task_id = models.UUIDField(primary_key=True)
+    claim_number = models.BigIntegerField()
+    done = models.FloatField()
+    total = models.FloatField(null=True)
+    note = models.CharField(max_length=200)
+    reported_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "jobqueue_taskprogress"
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"progress of {self.task_id}"
+
+
 class Executor(models.Model):
     """A process that runs tasks, with its last heartbeat. Each start has a new id."""
 

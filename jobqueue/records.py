@@ -270,6 +270,16 @@ class CommitResult:
     dropped: dict[UUID, int] = field(default_factory=dict)
 
 
+class Progress(Struct, frozen=True, kw_only=True, gc=False):
+    """What the body of a claimed task has reported: how much is done, of which total if it is known, and a note."""
+
+    task_id: UUID
+    claim_number: int
+    done: float
+    total: float | None = None
+    note: str = ""
+
+
 class OwnedTask(Struct, frozen=True):
     """One task that an executor holds, as its heartbeat reads it."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from jobqueue.compat import TaskContext, TaskError, TaskResult, TaskResultStatus
 from jobqueue.function import FunctionTask, changed
 from jobqueue.records import ClaimedTask, NewTask, Status
 from jobqueue.serialization.json import decode
+from jobqueue.serialization.text import escape
 
 if TYPE_CHECKING:
     from jobqueue import models
@@ -30,7 +32,24 @@ SHOWN_AS: Mapping[str, TaskResultStatus] = {
     status: TaskResultStatus(OTHER_STATUS.get(status, status)) for status in Status
 }
 _put = object.__setattr__
+NOTE_CHARACTERS = 200
 CANCELLED = TaskError(exception_class_path="jobqueue.exceptions.TaskCancelled", traceback="The task was cancelled.\n")
+
+
+def not_shown(done: float, total: float | None, note: str) -> None:
+    """Do nothing with reported progress, for example in a test that makes a context by hand."""
+
+
+def checked_progress(done: Any, total: Any, note: Any) -> tuple[float, float | None, str]:
+    """Return progress as it can be stored. A long note is cut."""
+    for name, value in (("done", done), ("total", total)):
+        if value is None and name == "total":
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"progress() takes a number as {name}, not {value!r:.100}.")
+        if not 0 <= value < inf:
+            raise ValueError(f"progress() takes a finite number from 0 as {name}, not {value!r:.100}.")
+    return float(done), None if total is None else float(total), escape(str(note))[:NOTE_CHARACTERS]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +65,15 @@ class Context(TaskContext):  # type: ignore[misc,type-arg]
     should_stop: Callable[[], bool]
     schedule: str | None = None
     scheduled_at: datetime | None = None
+    report: Callable[[float, float | None, str], None] = not_shown
+
+    def progress(self, done: float, total: float | None = None, note: str = "") -> None:
+        """
+        Report how much is done, to show it on the task's page. It is written once a second, however often you call it.
+
+        Raises TypeError for what is no number, and ValueError for a negative or infinite one.
+        """
+        self.report(*checked_progress(done, total, note))
 
     @property
     def cancelled(self) -> bool:

@@ -44,7 +44,16 @@ from jobqueue.executor.running.attempt import (
 )
 from jobqueue.executor.running.task_runner import declared_limits, poll, prepare, reject_by_database
 from jobqueue.executor.telemetry import events
-from jobqueue.models import AdmissionRequest, Executor, InboxMessage, KeyReservation, Queue, RateStart, Task
+from jobqueue.models import (
+    AdmissionRequest,
+    Executor,
+    InboxMessage,
+    KeyReservation,
+    Queue,
+    RateStart,
+    Task,
+    TaskProgress,
+)
 from jobqueue.records import ClaimedTask, ClaimRequest, Status
 from jobqueue.serialization.ids import new_id
 from jobqueue.serialization.json import plain
@@ -119,6 +128,7 @@ def advance(time: timedelta, *, schedules: bool = True, downtime: bool = False, 
         raise TypeError(f"advance() takes a timedelta, such as timedelta(minutes=5), not {time!r}.")
     engine = engine_for(backend)
     move_back(InboxMessage.objects.using(engine.database).filter(task__backend=backend), time)
+    move_back(TaskProgress.objects.using(engine.database).filter(pk__in=engine.tasks.values("pk")), time)
     for model in (Task, Executor, Queue, AdmissionRequest, RateStart, KeyReservation):
         move_back(model._default_manager.using(engine.database).filter(backend=backend), time)
     if schedules:
@@ -230,6 +240,7 @@ class _Queue:
     def poll(self, claimed: ClaimedTask) -> Polled:
         messages = self.engine.read_messages([claimed.id]).get(claimed.id, ())
         completed, status = self._commit(self._run(RunningTask(claimed, self._identity, messages)))
+        self.engine.write_progress(self._identity.progress.take_due(is_last=True))
         if isinstance(completed.error, KeyboardInterrupt):
             raise completed.error
         if status is not None:

@@ -15,6 +15,7 @@ from jobqueue.cli.backends import engines
 from jobqueue.cli.console import Console
 from jobqueue.inspect.formatting import attempt_number, duration, local
 from jobqueue.inspect.payload_display import DisplayedValue
+from jobqueue.inspect.progress import ShownProgress
 from jobqueue.inspect.task_detail import describe, find_task
 from jobqueue.inspect.timeline import Timeline
 from jobqueue.inspect.tree import Branch
@@ -88,10 +89,18 @@ def _details(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
             for limit in page["limits"]
         },
         "Attempt": page["attempts"],
+        "Progress": _progress(page["reported"]),
         "Executor": page["executor"] and page["executor"].name,
         **{title: _ago(value, now) if isinstance(value, datetime) else value for title, value in values.items()},
         "Executor losses": task.executor_losses or None,
     }
+
+
+def _progress(reported: ShownProgress | None) -> str | None:
+    if reported is None:
+        return None
+    parts = (reported.words, reported.note, "" if reported.is_current else "by an earlier attempt")
+    return ", ".join(part for part in parts if part)
 
 
 def _text(moment: datetime) -> str:
@@ -173,6 +182,7 @@ def _as_json(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
         "executor": page["executor"] and page["executor"].name,
         "arguments": {value.name: _read(value) for value in page["arguments"]},
         **{name: _read(page[name]) for name in ("result", "state", "metadata")},
+        "progress": page["reported"] and page["reported"].as_json(),
         "timeline": [step.as_json() for step in reversed(page["timeline"].steps)],
         "errors": page["errors"],
         "messages": [

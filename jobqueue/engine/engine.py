@@ -15,6 +15,7 @@ from jobqueue.engine.portable.counters import Counters
 from jobqueue.engine.portable.database import Database
 from jobqueue.engine.portable.executors import Executors
 from jobqueue.engine.portable.messages import Messages
+from jobqueue.engine.portable.progress import ProgressTable
 from jobqueue.engine.portable.queues import Queues
 from jobqueue.engine.portable.schedules import Schedules
 from jobqueue.engine.portable.tasks import Tasks
@@ -37,6 +38,7 @@ class Engine:
     queues_class: type[Queues] = Queues
     admissions_class: type[Admissions] = Admissions
     messages_class: type[Messages] = Messages
+    progress_class: type[ProgressTable] = ProgressTable
     tasks_class: type[Tasks] = Tasks
     claims_class: type[Claims] = Claims
     commits_class: type[Commits] = Commits
@@ -67,7 +69,10 @@ class Engine:
         self.wake, self.wake_or_defer = messages.wake, messages.wake_or_defer
         self.wake_due, self.sweep = messages.wake_due, messages.sweep
 
-        tasks = self.tasks_class(db, messages, counters, admissions)
+        progress = self.progress_class(db)
+        self.write_progress = progress.write_progress
+
+        tasks = self.tasks_class(db, messages, counters, admissions, progress)
         self.enqueue, self.enqueue_once = tasks.enqueue, tasks.enqueue_once
         self.cancel, self.descendants, self.requeue = tasks.cancel, tasks.descendants, tasks.requeue
         self.run_now, self.discard, self.delete = tasks.run_now, tasks.discard, tasks.delete

@@ -20,6 +20,7 @@ from jobqueue.inspect.formatting import attempts_text, headline
 from jobqueue.inspect.inbox import actor_of, read_inbox
 from jobqueue.inspect.limits import key_that_matters, keys_of, read_keys
 from jobqueue.inspect.payload_display import listed, raw, read, secrets_of, show, show_arguments
+from jobqueue.inspect.progress import read_progress
 from jobqueue.inspect.timeline import read_moment, read_timeline
 from jobqueue.inspect.tree import read_ancestors, read_tree
 from jobqueue.models import Executor, Queue, Schedule, Task
@@ -60,8 +61,9 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
         limit=limits[key] if key is not None else None,
         is_orphan=ancestors.parent is not None and ancestors.parent.has_ended,
     )
-    context = {
+    context: dict[str, Any] = {
         "task": task,
+        "reported": read_progress(database, task, patterns, secrets, with_payload=with_payload),
         "sentence": explain(task, around),
         "executor": around.executor,
         "limits": list(limits.values()),

@@ -444,6 +444,18 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="TaskProgress",
+            fields=[
+                ("task_id", models.UUIDField(primary_key=True, serialize=False)),
+                ("claim_number", models.BigIntegerField()),
+                ("done", models.FloatField()),
+                ("total", models.FloatField(null=True)),
+                ("note", models.CharField(max_length=200)),
+                ("reported_at", models.DateTimeField()),
+            ],
+            options={"db_table": "jobqueue_taskprogress", "default_permissions": ()},
+        ),
+        migrations.CreateModel(
             name="FallbackHeartbeat",
             fields=[("id", ID), ("executor_id", models.UUIDField()), ("at", models.DateTimeField())],
             options={

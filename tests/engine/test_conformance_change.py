@@ -1,9 +1,9 @@
-"""run_now, discard and delete, on every engine."""
+"""run_now, discard, delete and write_progress, on every engine."""
 
 import pytest
 
-from jobqueue.models import InboxMessage
-from jobqueue.records import ChangeReport, Status
+from jobqueue.models import InboxMessage, TaskProgress
+from jobqueue.records import ChangeReport, Progress, Status
 from jobqueue.serialization.ids import new_id
 from tests.engine.bench import ERROR, Bench, outcome
 
@@ -74,3 +74,32 @@ def test_delete_removes_ended_tasks_with_their_messages(bench: Bench) -> None:
 
     assert bench.engine.by_ids([ended, live]).values_list("pk", flat=True).get() == live
     assert not bench.engine.messages.filter(task_id=ended).exists()
+
+
+def progress(claimed, **changes):
+    return Progress(**{"task_id": claimed.id, "claim_number": claimed.claim_number, "done": 1.0} | changes)
+
+
+class TestProgress:
+    def test_newest_report_of_the_claim_is_kept(self, bench: Bench) -> None:
+        first, second, ended = bench.running(), bench.running(), bench.ended()
+        gone = progress(first, task_id=new_id())
+
+        bench.engine.write_progress([progress(second), progress(first), gone])
+        newer = progress(first, done=2.0, total=3.0, note="two")
+        bench.engine.write_progress([newer, progress(second, claim_number=0)])
+
+        rows = {row.pk: row for row in TaskProgress.objects.using(bench.engine.database)}
+        assert rows.keys() == {first.id, second.id}
+        assert (rows[first.id].done, rows[first.id].total, rows[first.id].note) == (2.0, 3.0, "two")
+        assert rows[second.id].claim_number == 1
+        assert bench.status(ended) == "SUCCESSFUL"
+
+    def test_progress_is_deleted_with_its_task(self, bench: Bench) -> None:
+        claimed, other = bench.running(), bench.running()
+        bench.engine.write_progress([progress(claimed), progress(other)])
+        bench.commit(outcome(claimed))
+
+        bench.engine.delete([claimed.id])
+
+        assert [row.pk for row in TaskProgress.objects.using(bench.engine.database)] == [other.id]

@@ -209,6 +209,20 @@ async def ask_whether_to_stop_later(context: Any, gate: str) -> str:
 
 
 @task(takes_context=True)
+def report_progress(context: Any, gate: str) -> None:
+    context.progress(1, 4, "first")
+    gates[gate].pass_through()
+    context.progress(2.5, 4, "x" * 300)
+
+
+@task(takes_context=True)
+async def report_progress_later(context: Any, gate: str) -> None:
+    context.progress(1, 4, "first")
+    gates[gate].pass_through()
+    context.progress(2.5, 4, "x" * 300)
+
+
+@task(takes_context=True)
 def show_task(context: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
     result = context.task_result
     shown = {

@@ -18,6 +18,7 @@ from jobqueue.engine.portable.admissions import Admissions, ready_status
 from jobqueue.engine.portable.counters import Counters
 from jobqueue.engine.portable.database import Part, appended, json_from
 from jobqueue.engine.portable.messages import UNSUCCESSFUL, Messages, ending_of
+from jobqueue.engine.portable.progress import ProgressTable
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.failpoints import failpoint
 from jobqueue.history import Event, line_of
@@ -70,6 +71,7 @@ class Tasks(Part):
     messages: Messages
     counters: Counters
     admissions: Admissions
+    progress: ProgressTable
 
     # --- enqueue
 
@@ -517,6 +519,7 @@ class Tasks(Part):
         if ids:
             self.admissions.keep_starts(ids)
             self.messages.delete_of(ids)
+            self.progress.delete_of(ids)
             self.db.tasks.filter(pk__in=ids)._raw_delete(self.db.using)
 
     def _may_prune(self) -> bool:

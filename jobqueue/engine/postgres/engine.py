@@ -7,6 +7,7 @@ from jobqueue.engine.postgres.admissions import PostgresAdmissions
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.engine.postgres.executors import PostgresExecutors
 from jobqueue.engine.postgres.messages import PostgresMessages
+from jobqueue.engine.postgres.progress import PostgresProgressTable
 from jobqueue.engine.postgres.queues import PostgresCounters, PostgresQueues
 from jobqueue.engine.postgres.schedules import PostgresSchedules
 from jobqueue.engine.postgres.tasks import PostgresClaims, PostgresCommits, PostgresTasks
@@ -20,6 +21,7 @@ class PostgresEngine(Engine):
     queues_class = PostgresQueues
     admissions_class = PostgresAdmissions
     messages_class = PostgresMessages
+    progress_class = PostgresProgressTable
     tasks_class = PostgresTasks
     claims_class = PostgresClaims
     commits_class = PostgresCommits

@@ -67,6 +67,7 @@ def context_of(attempt: Attempt) -> PollContext[Any]:
         schedule=tick.schedule,
         scheduled_at=tick.scheduled_at,
         make_result=lambda: attempt.result,
+        report=attempt.running.report,
     )
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from datetime import datetime, timedelta
 from functools import cached_property, partial
 from typing import Any
@@ -20,9 +21,10 @@ from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import Interrupted, TaskCancelled
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.process_guard import leave_if_forked, this_process
+from jobqueue.executor.progress import ProgressReports
 from jobqueue.executor.telemetry.errors import from_the_body
 from jobqueue.function import FunctionTask
-from jobqueue.records import ClaimedTask, Outcome, StoredMessage
+from jobqueue.records import ClaimedTask, Outcome, Progress, StoredMessage
 from jobqueue.results import Result, from_claimed
 from jobqueue.task_options import Limits
 
@@ -38,6 +40,7 @@ class ExecutorIdentity:
     engine: Engine
     executor_id: UUID
     name: str
+    progress: ProgressReports = dataclass_field(default_factory=ProgressReports, compare=False)
 
     @cached_property
     def worker_id(self) -> str:
@@ -138,6 +141,12 @@ class RunningTask(Struct, eq=False):
 
     def should_stop(self) -> bool:
         return self.reason is not None
+
+    def report(self, done: float, total: float | None, note: str) -> None:
+        """Keep the progress that the body reports, until the loop writes it."""
+        self.identity.progress.add(
+            Progress(task_id=self.id, claim_number=self.claimed.claim_number, done=done, total=total, note=note)
+        )
 
 
 class Attempt(Struct, kw_only=True, eq=False):

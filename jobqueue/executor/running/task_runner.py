@@ -151,6 +151,7 @@ def call(attempt: Attempt) -> Any:
         should_stop=running.should_stop,
         schedule=tick.schedule,
         scheduled_at=tick.scheduled_at,
+        report=running.report,
     )
     return task.func(context, *attempt.args, **attempt.kwargs)
 

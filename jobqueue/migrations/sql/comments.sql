@@ -88,6 +88,8 @@ COMMENT ON COLUMN jobqueue_inboxmessage.body IS 'Content: JSON. From an ended ch
 COMMENT ON COLUMN jobqueue_inboxmessage.child_status IS 'Final status of an ended child; NULL for other messages.';
 COMMENT ON COLUMN jobqueue_inboxmessage.dedupe_key IS 'Unique per receiver. The row stays, emptied, once consumed.';
 COMMENT ON COLUMN jobqueue_inboxmessage.consumed_at IS 'When a message with a dedupe_key was consumed. NULL: unread.';
+COMMENT ON TABLE jobqueue_taskprogress IS
+'The last progress that the body of a task has reported with context.progress(). claim_number: of its attempt.';
 COMMENT ON TABLE jobqueue_executor IS
     'A process that runs tasks (manage.py run_executors), or ran them recently. It writes its heartbeat 3 times per '
     'HEARTBEAT_TIMEOUT (30 s). When the heartbeat is older than the timeout, others take its tasks.';

@@ -16,6 +16,10 @@ ALTER TABLE jobqueue_inboxmessage SET (
     autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
     autovacuum_analyze_scale_factor = 0.02, autovacuum_analyze_threshold = 1000
 );
+ALTER TABLE jobqueue_taskprogress SET (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0
+);
 ALTER TABLE jobqueue_executor SET (
     fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200
 );
