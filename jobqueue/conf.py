@@ -70,6 +70,7 @@ class Options:
     max_executor_losses: MaxAttempts = 3  # lost executors after which a task is FAILED
     max_payload_bytes: Annotated[int, between(64, 256 * 1_048_576, "a whole number")] = 1_048_576
     retention: Retention = field(default_factory=default_retention)  # None keeps, 0 deletes at once
+    keep_messages: Flag = False  # consumed ones, as long as their task
     tick_retention: TickRetention = 90 * DAY_SECONDS  # of schedules; None keeps
     notify: Flag = True  # LISTEN/NOTIFY saves waiting for the next poll
     redact: Annotated[tuple[str, ...], described("a list of argument paths")] = tuple(SECRETS.split())  # shown masked

@@ -20,7 +20,7 @@ from jobqueue.models import InboxMessage, Task
 from jobqueue.serialization.json import encode_message
 from jobqueue.serialization.redaction import MASK, NO_SECRETS, redact, redact_texts
 
-CONSUMED = 20
+CONSUMED = 50  # shown
 BODY_CHARACTERS = 1000  # shown per message
 READ_CHARACTERS = 50_000  # a larger body is not read, because a page has a hundred
 
@@ -34,7 +34,7 @@ KINDS: dict[str | None, Text] = {
 
 @dataclass(frozen=True, slots=True)
 class InboxEntry:
-    """One message in the task's inbox. body: None if it is consumed, or hidden from the reader."""
+    """One message in the task's inbox. body: None if it was deleted when it was read, or is hidden from the reader."""
 
     row: InboxMessage
     kind: Text
@@ -44,10 +44,15 @@ class InboxEntry:
 
 @dataclass(frozen=True, slots=True)
 class Inbox:
-    """The shown part of an inbox. unread: their number; one more than are shown if there are more."""
+    """
+    The shown part of an inbox. unread: their number; one more than are shown if there are more.
+
+    has_more_consumed: than are shown.
+    """
 
     entries: list[InboxEntry]
     unread: int
+    has_more_consumed: bool = False
 
     @property
     def has_more(self) -> bool:
@@ -55,12 +60,17 @@ class Inbox:
 
 
 def read_inbox(database: str, task: Task, patterns: tuple[str, ...], with_payload: bool) -> Inbox:
-    """Read the oldest unread and the newest consumed messages. Only those with a dedupe_key are kept when consumed."""
+    """
+    Read the oldest unread and the newest consumed messages.
+
+    Without KEEP_MESSAGES, only those with a dedupe_key are kept when consumed, without their bodies.
+    """
     rows = InboxMessage.objects.using(database).filter(task_id=task.pk).defer("body")
     rows = rows.annotate(body_text=raw("body", READ_CHARACTERS)) if with_payload else rows
     unread = list(rows.filter(consumed_at__isnull=True).order_by("pk")[: MAX_UNREAD + 1])
-    consumed = rows.filter(consumed_at__isnull=False).order_by("-pk")[:CONSUMED]
-    bodies = read_bodies(database, unread, patterns) if with_payload else {}
+    consumed = list(rows.filter(consumed_at__isnull=False).order_by("-pk")[: CONSUMED + 1])
+    kept = [row for row in consumed if row.body_text is not None] if with_payload else []  # type: ignore[attr-defined]
+    bodies = read_bodies(database, [*unread, *kept], patterns) if with_payload else {}
     entries = [
         InboxEntry(
             row,
@@ -68,9 +78,9 @@ def read_inbox(database: str, task: Task, patterns: tuple[str, ...], with_payloa
             is_undelivered=row.consumed_at is None and task.is_finished,
             body=bodies.get(row.pk),
         )
-        for row in (*unread[:MAX_UNREAD], *consumed)
+        for row in (*unread[:MAX_UNREAD], *consumed[:CONSUMED])
     ]
-    return Inbox(entries, len(unread))
+    return Inbox(entries, len(unread), len(consumed) > CONSUMED)
 
 
 def read_bodies(database: str, rows: Sequence[InboxMessage], patterns: tuple[str, ...]) -> dict[int, DisplayedValue]:

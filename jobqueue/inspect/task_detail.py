@@ -83,6 +83,7 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
         "tick_at": read_moment(options.get("scheduled_at")) if isinstance(options := values["options"], dict) else None,
         "children": children,
         "inbox": inbox,
+        "keeps_messages": options_of(task.backend).keep_messages,
         "is_actor": actor_of(task) is not None,
         "log": log,
         "with_payload": with_payload,

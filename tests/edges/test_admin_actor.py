@@ -106,7 +106,7 @@ def test_messages_show_kind_sender_and_body(make, show, message):
     assert shown.count("hello") == 4
     assert shown.count(">unread<") == 4
     assert "It has 4 unread messages." in shown
-    assert "read <time" in shown
+    assert "deleted when it was read" in shown
 
 
 def test_long_messages_are_cut_and_many_are_left_out(make, show, message, monkeypatch):

@@ -140,6 +140,19 @@ class TestConsume:
 
         assert [row.pk for row in bench.inbox(claimed.id)] == [second]
 
+    def test_commit_keeps_consumed_messages_if_asked(self, bench: Bench) -> None:
+        bench = bench.with_options(keep_messages=True)
+        claimed = bench.running()
+        first, second, third = (
+            bench.send(claimed.id, n, dedupe_key=key)[0] for n, key in ((1, None), (2, "k"), (3, None))
+        )
+
+        bench.perform(claimed, consumed=[first, second])
+
+        rows = [(row.pk, row.body, row.consumed_at is not None) for row in bench.inbox(claimed.id)]
+        assert rows == [(first, 1, True), (second, 2, True), (third, 3, False)]
+        assert [message.id for message in bench.engine.read_messages([claimed.id])[claimed.id]] == [third]
+
     def test_missing_message_refuses_outcome(self, bench: Bench) -> None:
         claimed, other = bench.running(), bench.running()
         first, second = (bench.send(claimed.id, number)[0] for number in range(2))

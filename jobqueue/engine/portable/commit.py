@@ -182,7 +182,7 @@ class Commits(Part):
 
     def _consume(self, outcomes: Sequence[Outcome]) -> None:
         """
-        Delete the messages that were consumed, by their exact ids.
+        Delete the messages that were consumed, by their exact ids. With KEEP_MESSAGES they stay.
 
         Ids are not in the order of commits: `id <= last` would lose messages. A message with a dedupe_key keeps an
         empty row, so that a late repeat of it inserts nothing.
@@ -192,10 +192,12 @@ class Commits(Part):
             raise MessageAlreadyConsumed
 
     def _delete_read(self, readers: Mapping[int, UUID]) -> int:
-        """Delete messages. Return their number. readers: by message, the task that read it."""
+        """Delete messages, or mark them as consumed. Return how many. readers: by message, the task that read it."""
         unread = self.db.messages.filter(pk__in=readers, consumed_at__isnull=True)
         if dict(unread.values_list("pk", "task_id")) != readers:
             return 0
+        if self.db.options.keep_messages:
+            return unread.update(consumed_at=Clock())
         emptied = unread.filter(dedupe_key__isnull=False).update(consumed_at=Clock(), body=None)
         return emptied + unread.filter(dedupe_key__isnull=True)._raw_delete(self.db.using)
 

@@ -225,7 +225,10 @@ class PostgresCommits(Commits):
 
     def _delete_read(self, readers: Mapping[int, UUID]) -> int:
         ((count,),) = self.db.query_prepared(
-            "consume_messages", ids=as_array(readers), task_ids=as_array(readers.values())
+            "consume_messages",
+            ids=as_array(readers),
+            task_ids=as_array(readers.values()),
+            keep=self.db.options.keep_messages,
         )
         return int(count)
 
