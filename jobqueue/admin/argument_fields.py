@@ -193,8 +193,9 @@ class ArgumentsForm(forms.Form):
         stored: Call | None,
         patterns: Sequence[str],
         typed: Mapping[str, Any] | None,
+        prefix: str | None = None,
     ) -> None:
-        super().__init__(data)
+        super().__init__(data, prefix=prefix)
         self.arguments = _arguments(parameters, stored, patterns)
         for name, argument in self.arguments.items():
             self.fields[name] = argument.field()

@@ -21,6 +21,7 @@ from django.utils.translation import gettext_lazy
 from jobqueue import api, bulk_actor, registry
 from jobqueue.admin.base import ReadOnlyAdmin
 from jobqueue.admin.json_field import JsonField
+from jobqueue.admin.message_forms import MessageKind, MessageKindForm, kinds_of
 from jobqueue.exceptions import JobQueueError, TaskNotFound
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.backends import databases, options_of
@@ -112,17 +113,26 @@ class TaskPage(ReadOnlyAdmin):
             raise PermissionDenied
         return self._gone(request, object_id) if task is None else self._show(request, task)
 
-    def _show(self, request: HttpRequest, task: Task, form: MessageForm | None = None) -> HttpResponse:
+    def _show(
+        self,
+        request: HttpRequest,
+        task: Task,
+        form: MessageForm | None = None,
+        kind_form: MessageKindForm | None = None,
+    ) -> HttpResponse:
         def may(permission: str) -> bool:
             return bool(request.user.has_perm(f"jobqueue.{permission}"))
 
         allowed = [one for one in ACTIONS if may(permission_for(one))]
+        shown = describe(task, with_payload=may("view_payload"))
+        is_asked = task.status == Task.Status.RUNNING and task.cancel_requested_at is not None
+        done = [CANCEL] if is_asked and not shown["children"].live else []
         context = {
-            **describe(task, with_payload=may("view_payload")),
-            "actions": [one for one in allowed if task.status in one.statuses],
+            **shown,
+            "actions": [one for one in allowed if task.status in one.statuses and one not in done],
             "may_cancel": CANCEL in allowed,
             "may_copy": may("enqueue_task") and may("view_payload") and _is_copyable(task),
-            "form": form or (MessageForm(task=task) if may("send_message") and takes_messages(task) else None),
+            **(_message_forms(task, form, kind_form) if may("send_message") and takes_messages(task) else {}),
             "original": task,
             "progress": self._progress(task),
             "has_view_permission": True,
@@ -189,17 +199,22 @@ class TaskPage(ReadOnlyAdmin):
         return reverse(f"{self.admin_site.name}:jobqueue_task_change", args=[task.pk])
 
     def _send(self, request: HttpRequest, task: Task) -> HttpResponse:
-        form = MessageForm(request.POST, task=task)
+        """Send the message of one of the page's forms: of a class of messages, or of JSON."""
         if not takes_messages(task):
             unknown = _("Message not sent: this site has no actor of this name.")
             ended = _("Message not sent: the task has ended.")
             return self._answer(request, task, ended if task.is_finished else unknown, messages.WARNING)
-        if not form.is_valid():
-            form.fields["body"].widget.attrs["autofocus"] = True
+        kind = next((one for one in _kinds(task) if one.name == request.POST.get("kind")), None)
+        form = MessageForm(request.POST, task=task) if kind is None else kind.form(request.POST)
+        if not form.is_valid() or (isinstance(form, MessageKindForm) and not _is_taken(form, task)):
             self.message_user(request, _("Message not sent. Please correct the error below."), messages.ERROR)
+            if isinstance(form, MessageKindForm):
+                return self._show(request, task, kind_form=form)
+            form.fields["body"].widget.attrs["autofocus"] = True
             return self._show(request, task, form)
+        body = form.body if isinstance(form, MessageKindForm) else form.cleaned_data["body"]
         try:
-            number = api.send(task.pk, form.cleaned_data["body"], backend=task.backend)
+            number = api.send(task.pk, body, backend=task.backend)
         except TaskNotFound:
             return self._gone(request, str(task.pk))
         except JobQueueError as error:
@@ -217,6 +232,30 @@ class TaskPage(ReadOnlyAdmin):
         text = _("Unknown task %(id)s. Ended tasks are pruned after a while.") % {"id": unquote(object_id)}
         self.message_user(request, text, messages.WARNING)
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:jobqueue_task_changelist"))
+
+
+def _kinds(task: Task) -> list[MessageKind]:
+    actor = actor_of(task)
+    return kinds_of(actor) if actor else []
+
+
+def _message_forms(task: Task, form: MessageForm | None, kind_form: MessageKindForm | None) -> dict[str, Any]:
+    """Return the forms for messages. One with an error is open, and the first one otherwise."""
+    by_name = {kind.name: kind.form() for kind in _kinds(task)}
+    if kind_form is not None:
+        by_name[kind_form.kind.name] = kind_form
+    opened = kind_form.kind.name if kind_form else next(iter(by_name), None) if form is None else None
+    return {"form": form or MessageForm(task=task), "kind_forms": list(by_name.values()), "open_kind": opened}
+
+
+def _is_taken(form: MessageKindForm, task: Task) -> bool:
+    """Whether the actor takes the message of a valid form. If not, the form gets an error."""
+    try:
+        check_message(task.task_type, form.body, options_of(task.backend).max_payload_bytes)
+    except ValueError as error:
+        form.add_error(None, str(error))
+        return False
+    return True
 
 
 def permission_for(action: BulkAction) -> str:

@@ -1,0 +1,124 @@
+"""Forms for the messages that an actor takes: one for each class of its `Message`."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+import msgspec
+from django.utils.translation import gettext as _
+
+from jobqueue.actor import Actor
+from jobqueue.admin.argument_fields import ArgumentsForm
+from jobqueue.serialization.arguments import Parameters
+
+REQUIRED = inspect.Parameter.empty
+
+
+class _NoValue:
+    """The default of a field that a message may lack."""
+
+    def __repr__(self) -> str:
+        return _("no value")
+
+
+NO_VALUE = _NoValue()
+
+
+class Field(NamedTuple):
+    """A field of a message. default: REQUIRED if it has none."""
+
+    name: str
+    kind: Any
+    default: Any = REQUIRED
+
+
+@dataclass(frozen=True)
+class MessageKind:
+    """One class of messages. constants: what each message of it contains, such as its tag."""
+
+    name: str
+    description: str
+    signature: inspect.Signature
+    constants: Mapping[str, Any]
+
+    def form(self, data: Mapping[str, Any] | None = None) -> MessageKindForm:
+        return MessageKindForm(data, kind=self)
+
+
+class MessageKindForm(ArgumentsForm):
+    """The fields of one class of messages."""
+
+    def __init__(self, data: Mapping[str, Any] | None, *, kind: MessageKind) -> None:
+        self.kind = kind
+        parameters = Parameters(
+            kind.signature, positional=(), variable=None, min_positional=0, context=None, is_context_positional=True
+        )
+        super().__init__(data, parameters=parameters, stored=None, patterns=(), typed=None, prefix=kind.name)
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The message of a valid form."""
+        return {**self.call()[1], **self.kind.constants}
+
+
+def kinds_of(actor: type[Actor[Any]]) -> list[MessageKind]:
+    """Return the classes of messages that an actor takes. Other types, such as str, are written as JSON."""
+    message = actor.Message
+    members = get_args(message) if isinstance(message, UnionType) or get_origin(message) is Union else (message,)
+    found = [_kind_of(member) for member in members if isinstance(member, type)]
+    return [kind for kind in found if kind is not None]
+
+
+def _kind_of(member: Any) -> MessageKind | None:
+    """Return a class as a kind of message; None if it is no class with fields, or one that forms cannot show."""
+    try:
+        fields = list(_fields_of(member))
+        constants: dict[str, Any] = {one.name: only for one in fields if (only := _constant(one.kind)) is not None}
+        config = getattr(member, "__struct_config__", None)
+        if config is not None and config.tag is not None:
+            constants[config.tag_field] = config.tag
+        parameters = [
+            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.kind)
+            for field in fields
+            if field.name not in constants
+        ]
+        signature = inspect.Signature(parameters)
+    except Exception:  # noqa: BLE001 - of annotations, factories and names of the site's classes
+        return None
+    description = next(iter((inspect.getdoc(member) or "").splitlines()), "")
+    has_own_text = description and not description.startswith(f"{member.__name__}(")  # dataclasses write their own
+    return MessageKind(member.__name__, description if has_own_text else "", signature, constants)
+
+
+def _fields_of(member: Any) -> Iterator[Field]:
+    """Yield the fields of a Struct, a dataclass or a TypedDict. Raises TypeError for other classes."""
+    if is_typeddict(member):
+        for name, kind in get_type_hints(member).items():
+            yield Field(name, kind, REQUIRED if name in member.__required_keys__ else NO_VALUE)
+    elif dataclasses.is_dataclass(member):
+        kinds = get_type_hints(member)
+        for one in dataclasses.fields(member):
+            yield Field(one.name, kinds[one.name], _default(one.default, one.default_factory, dataclasses.MISSING))
+    elif issubclass(member, msgspec.Struct) and not member.__struct_config__.array_like:
+        for info in msgspec.structs.fields(member):
+            default = _default(info.default, info.default_factory, msgspec.NODEFAULT)
+            yield Field(info.encode_name, info.type, default)
+    else:
+        raise TypeError(f"{member} has no fields.")
+
+
+def _default(default: Any, factory: Any, missing: Any) -> Any:
+    if default is not missing:
+        return NO_VALUE if default is msgspec.UNSET else default
+    return REQUIRED if factory is missing else factory()
+
+
+def _constant(kind: Any) -> str | None:
+    """Return the only value of a type, or None."""
+    values = get_args(kind) if get_origin(kind) is Literal else ()
+    return values[0] if len(values) == 1 and isinstance(values[0], str) else None
