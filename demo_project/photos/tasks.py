@@ -22,6 +22,7 @@ PROBE_SECONDS = 10
 IMPATIENT = Backoff(base=1.0, cap=10.0)
 FEED = "feed.json"
 FEED_PHOTOS = 20
+CHECKED_PHOTOS, CHECK_SECONDS = 20, 0.4
 
 
 def original_of(photo_id: str) -> bytes:
@@ -126,6 +127,20 @@ async def probe_archive(context: Any) -> dict[str, Any]:
     wait = PROBE_SECONDS + 2 if number % 5 == 0 else number % 3 / 2
     await asyncio.sleep(wait)
     return {"waited_seconds": wait}
+
+
+@task(queue_name="reports", takes_context=True)
+async def check_files(context: Any) -> dict[str, Any]:
+    """Check that the files of the newest photos exist. It is slow, so that its page shows how far it is."""
+    photos = [photo async for photo in Photo.objects.order_by("-uploaded_at").only("name", "original")[:CHECKED_PHOTOS]]
+    missing = []
+    for number, photo in enumerate(photos):
+        context.progress(number, len(photos), photo.name)
+        if not await asyncio.to_thread(photo.original.storage.exists, str(photo.original.name)):
+            missing.append(photo.name)
+        await asyncio.sleep(CHECK_SECONDS)
+    context.progress(len(photos), len(photos), f"{len(missing)} missing")
+    return {"photos": len(photos), "missing": missing}
 
 
 @task(max_attempts=3, backoff=Backoff(base=0.5, cap=2.0))
