@@ -154,7 +154,7 @@ class ScheduleTick(models.Model):
         db_table = "jobqueue_scheduletick"
         verbose_name = _("tick")
         verbose_name_plural = _("ticks")
-        default_permissions = ("view",)
+        default_permissions = ()  # the page of a schedule asks for view_schedule
         indexes = [models.Index(fields=["recorded_at"], name="jobqueue_scheduletick_age")]
         constraints = [
             models.UniqueConstraint(fields=["schedule", "tick_at", "trigger"], name="jobqueue_scheduletick_once"),

@@ -205,7 +205,7 @@ class Migration(migrations.Migration):
             options={
                 "constraints": TICK_CONSTRAINTS,
                 "db_table": "jobqueue_scheduletick",
-                "default_permissions": ("view",),
+                "default_permissions": (),
                 "indexes": [index("scheduletick_age", "recorded_at")],
                 "verbose_name": "tick",
                 "verbose_name_plural": "ticks",
