@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -191,3 +192,19 @@ def test_actor_list_fits_window_width(admin: Browser, width: int) -> None:
     right = "return document.querySelector('td.field-error .jq-line-of-error').getBoundingClientRect().right"
     assert admin.run(right) < width
     assert "SMTPServerBusy" in admin.text(".jq-line-of-error")
+
+
+def test_copy_button_copies_the_whole_of_folded_json(admin: Browser) -> None:
+    value = {"lines": [{"article": "mug", "count": 2}], "note": "two\nlines"}
+    row = TaskFactory.create(successful=True, return_value=value)
+    admin.open(page_of(row))
+    admin.run(
+        "window.copied = []; Object.defineProperty(navigator, 'clipboard',"
+        " { value: { writeText: async (text) => window.copied.push(text) } })"
+    )
+
+    admin.click("[data-live=result] summary")  # folds it
+    admin.click("[data-live=result] .jq-copy")
+
+    assert json.loads(admin.wait_for(lambda: admin.run("return window.copied[0]"))) == value
+    assert admin.text("[data-live=result] .jq-copy") == "Copied"
