@@ -24,9 +24,26 @@ CONNECTIONS_OF_AN_EXECUTOR = 8 + CONNECTIONS_BESIDE_SLOTS  # with the default nu
 
 def register() -> None:
     """Register the checks that are not part of a backend's check()."""
-    for check in (check_backends, check_task_names, check_actors, check_limits, check_schedules, check_time_zones):
+    for check in (
+        check_any_backend,
+        check_backends,
+        check_task_names,
+        check_actors,
+        check_limits,
+        check_schedules,
+        check_time_zones,
+    ):
         checks.register(check)
     checks.register(check_encodings, checks.Tags.database)
+
+
+def check_any_backend(**_: Any) -> list[checks.CheckMessage]:
+    """Report a TASKS without our backend: Django's default one runs tasks inside the web request."""
+    if our_backends():
+        return []
+    problem = "'jobqueue' is installed, but no backend in TASKS is a JobQueueBackend, so no task enters the queue."
+    hint = 'TASKS = {"default": {"BACKEND": "jobqueue.backend.JobQueueBackend"}}'
+    return [checks.Error(problem, hint=hint, id="jobqueue.E012")]
 
 
 def check_backends(**_: Any) -> list[Any]:

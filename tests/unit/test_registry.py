@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core import checks
 from django.core.checks.registry import registry as registry_of_checks
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
 from jobqueue import registry, task
 from jobqueue.backend import JobQueueBackend
-from jobqueue.checks import check_backends, check_task_names
+from jobqueue.checks import check_any_backend, check_backends, check_task_names
 from jobqueue.compat import PACKAGE
 from tests import tasks
 
@@ -232,3 +233,13 @@ def test_tasks_can_be_declared_before_apps_are_loaded() -> None:
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
     )
     assert ran.returncode == 0, ran.stderr
+
+
+def test_site_whose_tasks_do_not_enter_the_queue_is_an_error(settings: Any) -> None:
+    assert check_any_backend() == []
+
+    settings.TASKS = {"default": {"BACKEND": f"{PACKAGE}.backends.immediate.ImmediateBackend"}}
+
+    [message] = check_any_backend()
+    assert (message.id, message.level) == ("jobqueue.E012", checks.ERROR)
+    assert "jobqueue.backend.JobQueueBackend" in str(message.hint)
