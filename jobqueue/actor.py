@@ -18,7 +18,7 @@ from jobqueue.compat import (
     InvalidTask,
     TaskResult,
 )
-from jobqueue.function import Call, CommonOptions, FunctionTask
+from jobqueue.function import Call, CommonOptions, FunctionTask, invalid_declarations, unknown_option
 from jobqueue.results import checked_progress, not_shown
 from jobqueue.serialization import typed
 from jobqueue.serialization.arguments import signature_of
@@ -166,10 +166,16 @@ class Actor(Generic[S]):
     _options: ClassVar[ActorOptions] = {}
 
     def __init_subclass__(cls, **options: Unpack[ActorOptions]) -> None:
-        for option in options.keys() - ActorOptions.__annotations__.keys():
-            known = ", ".join(ActorOptions.__annotations__)
-            raise TypeError(f"{cls.__name__}: an actor takes no keyword {option!r}; it takes {known}")
         super().__init_subclass__()
+        try:
+            if error := unknown_option(f"{cls.__name__}: an actor", "keyword", options, ActorOptions):
+                raise error
+            cls._declare(**options)
+        except (InvalidTask, TypeError) as refusal:
+            cls.task = invalid_declarations.stand_in(ActorTask, cls, refusal)
+
+    @classmethod
+    def _declare(cls, **options: Unpack[ActorOptions]) -> None:
         name, is_abstract = options.pop("name", None), options.pop("abstract", False)
         cls._options = options
         if is_abstract:

@@ -96,6 +96,7 @@ class JobQueueBackend(BaseTaskBackend):
         if isinstance(queues, str):  # Django would take each letter for a queue
             raise ImproperlyConfigured(f"TASKS[{alias!r}]['QUEUES'] must be a list such as [{queues!r}], not a text.")
         super().__init__(alias, params)
+        self.keys = list(params)
 
     @cached_property
     def settings(self) -> conf.Options:
@@ -104,6 +105,8 @@ class JobQueueBackend(BaseTaskBackend):
 
     def validate_task(self, task: Task[..., Any]) -> None:
         """Raise InvalidTask if this backend cannot run the task."""
+        if isinstance(task, FunctionTask):
+            task.raise_if_invalid()
         if isinstance(task, FunctionTask) and isinstance(task.run_after, timedelta):
             task = changed(task, run_after=None)  # Django expects a datetime
         try:
@@ -152,7 +155,7 @@ class JobQueueBackend(BaseTaskBackend):
 
     def check(self, **kwargs: Any) -> list[Any]:
         """Return the system check messages about this backend's settings."""
-        return list(backend_problems(self.alias, self.options))
+        return list(backend_problems(self.alias, self.options, self.keys))
 
     def submit(self, submissions: Sequence[Submission]) -> list[Enqueued]:
         """

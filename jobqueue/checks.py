@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from django.apps import apps
@@ -16,7 +16,9 @@ from jobqueue.actor import ActorTask, unreadable
 from jobqueue.compat import PACKAGE, task_backends
 from jobqueue.limits import Concurrency, Rate, has_fields
 from jobqueue.records import LimitKind
+from jobqueue.suggestions import did_you_mean
 
+KEYS_OF_A_BACKEND = ("BACKEND", "QUEUES", "OPTIONS")
 CONNECTIONS_BESIDE_SLOTS = 4  # of an executor: loop, heartbeat, listener, and one that reads after a notification
 CONNECTIONS_FOR_ASYNC_TASKS = 32  # threads for async tasks that call the ORM
 CONNECTIONS_OF_AN_EXECUTOR = 8 + CONNECTIONS_BESIDE_SLOTS  # with the default number of threads
@@ -27,6 +29,7 @@ def register() -> None:
     for check in (
         check_any_backend,
         check_backends,
+        check_declarations,
         check_task_names,
         check_actors,
         check_limits,
@@ -164,6 +167,14 @@ def encoding_problems(database: str) -> Iterator[checks.CheckMessage]:
         )
 
 
+def check_declarations(**_: Any) -> list[checks.CheckMessage]:
+    """Report invalid options of tasks and actors."""
+    return [
+        checks.Error(f"The task in {location} cannot be used: {problem}.", id="jobqueue.E014")
+        for location, problem in sorted(function.invalid_declarations.problems.items())
+    ]
+
+
 def check_task_names(**_: Any) -> list[checks.CheckMessage]:
     """Check that no two functions have one task name."""
     return [
@@ -191,9 +202,16 @@ def check_actors(**_: Any) -> list[checks.CheckMessage]:
     ]
 
 
-def backend_problems(alias: str, options: Any) -> Iterator[checks.CheckMessage]:
-    """Yield the problems of one backend. options: its OPTIONS, which may have any type."""
+def backend_problems(alias: str, options: Any, keys: Iterable[Any] = ()) -> Iterator[checks.CheckMessage]:
+    """Yield the problems of one backend. options: its OPTIONS, which may have any type. keys: beside OPTIONS, too."""
     here = f"TASKS[{alias!r}]"
+    for key in keys:
+        if key not in KEYS_OF_A_BACKEND:
+            is_option = str(key).upper() in conf.KEYS
+            meant = " (it belongs in OPTIONS)" if is_option else did_you_mean(str(key), KEYS_OF_A_BACKEND)
+            yield checks.Error(
+                f"{here}: unknown key {key!r}{meant}; keys are {', '.join(KEYS_OF_A_BACKEND)}.", id="jobqueue.E013"
+            )
     if not apps.is_installed("jobqueue"):
         yield checks.Error(
             f"{here} uses jobqueue, which is not an installed app.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -16,6 +15,7 @@ from msgspec import Meta, ValidationError, convert
 from jobqueue import http_tokens
 from jobqueue.backoff import Backoff
 from jobqueue.http_tokens import Token
+from jobqueue.suggestions import did_you_mean
 
 DAY_SECONDS = 86_400.0
 YEAR_SECONDS = 365 * DAY_SECONDS
@@ -103,9 +103,7 @@ def problems(raw: Any) -> Iterator[str]:
         return
     for key, value in raw.items():
         if key not in KEYS:
-            near = difflib.get_close_matches(str(key), KEYS, n=1, cutoff=0.6)
-            meant = f" (did you mean {near[0]!r}?)" if near else ""
-            yield f"unknown option {key!r}{meant}; options are {', '.join(KEYS)}"
+            yield f"unknown option {key!r}{did_you_mean(str(key), KEYS)}; options are {', '.join(KEYS)}"
         elif key == "HTTP_TOKENS":
             yield from http_tokens.problems(value)
         elif wrong := problem(_in_seconds(value), _TYPES[KEYS[key]]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import inspect
 import sys
@@ -19,12 +18,13 @@ from jobqueue.actor import Actor, ActorTask
 from jobqueue.compat import BaseTaskBackend, InvalidTaskBackend, Task
 from jobqueue.conf import seconds
 from jobqueue.exceptions import InvalidArguments
-from jobqueue.function import ChangedOptions, CopyOptions, FunctionTask, backend_named
+from jobqueue.function import ChangedOptions, CopyOptions, FunctionTask, backend_named, relative
 from jobqueue.records import NewTask
 from jobqueue.schedules.expressions import EPOCH, MAX_INTERVAL, Cron, Every, Problem, moment_problems
 from jobqueue.schedules.planning import MAX_TICKS, CatchUp, Overlap
 from jobqueue.schedules.rows import expression_columns, stored
 from jobqueue.serialization.text import is_text
+from jobqueue.suggestions import did_you_mean
 
 MAX_NAME = 200
 MAX_JITTER = timedelta(days=1)
@@ -204,8 +204,7 @@ def _duration_problems(name: str, value: Any, at_most: timedelta) -> Iterator[Pr
 
 def _unknown_option(option: str) -> str:
     known = ScheduleOptions.__annotations__
-    near = difflib.get_close_matches(option, known, n=1)
-    meant = f" (did you mean {near[0]!r}?)" if near else ""
+    meant = did_you_mean(option, known)
     return f"schedule() takes no option {option!r:.100}{meant}; options are {', '.join(known)}"
 
 
@@ -234,7 +233,7 @@ def schedule(
     `task.using()`. A mistake is a system check with the file and line of this call.
     """
     frame = sys._getframe(1)
-    location = _relative(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+    location = relative(f"{frame.f_code.co_filename}:{frame.f_lineno}")
     own = {key: value for key, value in options.items() if key in OwnOptions.__annotations__}
     others = {key: value for key, value in options.items() if key not in own}
     is_actor = isinstance(task, type) and issubclass(task, Actor)
@@ -271,14 +270,8 @@ def _location_of(task: FunctionTask[..., Any]) -> str:
     """Return the file and line of a declared task."""
     if not isinstance(task, ActorTask):
         code = inspect.unwrap(task.func).__code__
-        return _relative(f"{code.co_filename}:{code.co_firstlineno}")
+        return relative(f"{code.co_filename}:{code.co_firstlineno}")
     try:
-        return _relative(f"{inspect.getfile(task.actor)}:{inspect.getsourcelines(task.actor)[1]}")
+        return relative(f"{inspect.getfile(task.actor)}:{inspect.getsourcelines(task.actor)[1]}")
     except (OSError, TypeError):  # without its source: in a shell, or installed without it
         return task.actor.__module__
-
-
-def _relative(location: str) -> str:
-    """Return a location below the folder of sys.path that it is in."""
-    folders = [folder for folder in sys.path if folder and location.startswith(f"{folder}/")]
-    return location.removeprefix(max(folders, key=len, default="")).lstrip("/")

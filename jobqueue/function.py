@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import datetime, timedelta
+from types import FrameType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -23,6 +25,7 @@ from typing import (
 )
 
 from asgiref.sync import sync_to_async
+from django.apps import apps
 from django.utils import timezone
 
 from jobqueue.backoff import Backoff
@@ -40,6 +43,7 @@ from jobqueue.compat import (
 from jobqueue.conf import seconds
 from jobqueue.limits import Concurrency, Debounce, OnConflict, Rate
 from jobqueue.schedules.expressions import Cron, Every
+from jobqueue.suggestions import did_you_mean
 from jobqueue.task_options import as_classes, problems
 
 P = ParamSpec("P")
@@ -151,9 +155,23 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
     metadata: Mapping[str, Any] | None = field(default=None, hash=False)
     # Derived from `name`. A copy made by using() keeps it.
     task_type: str = ""
+    # Why the declaration is invalid. Such a task cannot be enqueued.
+    problem: str = field(default="", init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        is_copy = bool(self.task_type)
+        try:
+            self._prepare()
+        except (InvalidTask, InvalidTaskBackend) as error:
+            if is_copy:
+                raise
+            invalid_declarations.record(self, error)
+        else:
+            declare(self)
 
     # dataclass(slots=True) makes a second class, which super() does not know: hence Task.__post_init__(self).
-    def __post_init__(self) -> None:
+    def _prepare(self) -> None:
+        """Derive fields from others. Raises InvalidTask or InvalidTaskBackend for invalid options."""
         if not is_importable(self.func):
             raise InvalidTask(
                 "Task function must be defined at a module level, by a def of its own, so that executors can import "
@@ -174,10 +192,15 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
             # Other backends take a datetime only.
             object.__setattr__(self, "run_after", timezone.now() + self.run_after)
         Task.__post_init__(self)
-        declare(self)
+
+    def raise_if_invalid(self) -> None:
+        """Raise InvalidTask if the declaration is invalid. The system checks have reported it."""
+        if self.problem:
+            raise InvalidTask(self.problem)
 
     def get_backend(self) -> BaseTaskBackend:
-        """Return the backend. Raises InvalidTaskBackend if TASKS has none of that name."""
+        """Return the backend. Raises InvalidTaskBackend if TASKS has none of that name. Every enqueue calls it."""
+        self.raise_if_invalid()
         return backend_named(self.backend)
 
     def using(self, **options: Unpack[ChangedOptions]) -> FunctionTask[P, R]:
@@ -187,8 +210,9 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
         run_after, expires: a datetime, or a timedelta from the enqueue by the database's clock. key: while a live task
         has it, enqueue() returns that task's result and adds nothing. on_conflict, unique_for and debounce change that.
         """
-        for option in options.keys() - ChangedOptions.__annotations__.keys():
-            raise TypeError(f"using() takes no option {option!r}; it takes {', '.join(ChangedOptions.__annotations__)}")
+        if error := unknown_option("using()", "option", options, ChangedOptions):
+            raise error
+        self.raise_if_invalid()
         changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         return replace(self, **changes)
 
@@ -241,6 +265,53 @@ def declare(task: FunctionTask[..., Any]) -> None:
         duplicates.add(Duplicate(task.task_type, known.module_path, task.module_path))
 
 
+class InvalidDeclarations:
+    """
+    The invalid declarations that were found while Django loaded the apps, for the system checks.
+
+    problems: by file and line. One wrong option does not end manage.py, which could then not report the others.
+    """
+
+    def __init__(self) -> None:
+        self.problems: dict[str, str] = {}
+
+    def record(self, task: FunctionTask[..., Any], error: Exception) -> None:
+        """Record an error and mark the task. Raises the error once the apps are loaded: the checks may have run."""
+        if apps.ready:
+            raise error
+        location = location_of_caller()
+        self.problems[location] = str(error).removesuffix(".")
+        object.__setattr__(task, "problem", f"{self.problems[location]}. It is declared in {location}.")
+
+    def stand_in(self, task_class: type[FunctionTask[..., Any]], func: Any, error: Exception) -> Any:
+        """Return a task that cannot be enqueued, in place of one that cannot be made. Raises as record()."""
+        task = object.__new__(task_class)
+        for one in fields(task_class):
+            value = one.default_factory() if one.default_factory is not MISSING else one.default
+            object.__setattr__(task, one.name, value)
+        object.__setattr__(task, "func", func)
+        self.record(task, error)
+        return task
+
+
+invalid_declarations = InvalidDeclarations()
+FRAMEWORK = {"jobqueue", "django", "django_tasks"}
+
+
+def location_of_caller() -> str:
+    """Return the file and line that runs outside of this package and of Django."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in FRAMEWORK:
+        frame = frame.f_back
+    return "an unknown file" if frame is None else relative(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+
+
+def relative(location: str) -> str:
+    """Return a location below the folder of sys.path that it is in."""
+    folders = [folder for folder in sys.path if folder and location.startswith(f"{folder}/")]
+    return location.removeprefix(max(folders, key=len, default="")).lstrip("/")
+
+
 def backend_named(alias: str) -> BaseTaskBackend:
     """Return a backend of TASKS. Raises InvalidTaskBackend, which lists the configured names."""
     known = list(task_backends)
@@ -260,6 +331,16 @@ def changed(task: FunctionTask[P, R], **values: Any) -> FunctionTask[P, R]:
     for f in fields(task):
         object.__setattr__(copy, f.name, values[f.name] if f.name in values else getattr(task, f.name))
     return copy
+
+
+def unknown_option(place: str, noun: str, options: Mapping[str, Any], known: type) -> TypeError | None:
+    """Return an error for the first option that a TypedDict does not have, or None."""
+    names = list(known.__annotations__)
+    for option in options:
+        if option not in names:
+            meant = did_you_mean(option, names)
+            return TypeError(f"{place} takes no {noun} {option!r}{meant}; it takes {', '.join(names)}")
+    return None
 
 
 class TaskDecorator(Protocol):
@@ -296,11 +377,17 @@ def task(
 
     Works with every backend of Django's task framework. Only JobQueueBackend applies the options that Django lacks.
     """
-    for option in options.keys() - TaskOptions.__annotations__.keys():
-        raise TypeError(f"task() takes no option {option!r}; it takes {', '.join(TaskOptions.__annotations__)}")
+    error = unknown_option("task()", "option", options, TaskOptions)
+    if error and apps.ready:
+        raise error
 
     def decorate(func: Callable[..., Any]) -> FunctionTask[..., Any]:
-        task_class = backend_named(options.get("backend", DEFAULT_TASK_BACKEND_ALIAS)).task_class
+        if error:
+            return invalid_declarations.stand_in(FunctionTask, func, error)  # type: ignore[no-any-return]
+        try:
+            task_class = backend_named(options.get("backend", DEFAULT_TASK_BACKEND_ALIAS)).task_class
+        except InvalidTaskBackend as unknown:
+            return invalid_declarations.stand_in(FunctionTask, func, unknown)  # type: ignore[no-any-return]
         chosen: Any = task_class if issubclass(task_class, FunctionTask) else FunctionTask
         return chosen(func=func, takes_context=takes_context, **options)  # type: ignore[no-any-return]
 

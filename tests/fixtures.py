@@ -60,6 +60,7 @@ def own_registry() -> Iterator[None]:
     with patch.dict(function.declared):
         yield
     function.duplicates.clear()
+    function.invalid_declarations.problems.clear()
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from django.db import DatabaseError, connections
 
 from jobqueue.checks import (
     check_actors,
+    check_declarations,
     check_limits,
     check_schedules,
     check_task_names,
@@ -39,7 +40,7 @@ LEVELS = {checks.INFO: "ok", checks.WARNING: "warning", checks.ERROR: "error"}
 
 def doctor(console: Console, flags: Any) -> None:
     """Print what the checks found. Raises CommandError, exit code 1, if one is an error."""
-    found = [*messages_of_backends(), *check_task_names(), *check_actors(), *check_limits()]
+    found = [*messages_of_backends(), *check_declarations(), *check_task_names(), *check_actors(), *check_limits()]
     found += [*check_schedules(), *check_time_zones()]
     found = found or [checks.Info("Settings: TASKS, tasks, actors and schedules pass the system checks.")]
     if not _has_error(found):

@@ -24,6 +24,7 @@ VALUES = [
     "history",
     "records",
     "printable",
+    "suggestions",
     "serialization",
     "metrics",
     "http_tokens",

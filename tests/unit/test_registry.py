@@ -112,6 +112,17 @@ def test_unknown_option_error_suggests_the_nearest() -> None:
     assert "did you mean" not in far.msg
 
 
+def test_unknown_key_beside_options_is_an_error_that_suggests_the_nearest() -> None:
+    params = {"BACKEND": "jobqueue.backend.JobQueueBackend", "QUEUE": ["emails"], "RETENTION": {}, "colour": 1}
+    near, option, far = JobQueueBackend("default", params).check()
+    assert near.id == "jobqueue.E013"
+    assert near.msg == (
+        "TASKS['default']: unknown key 'QUEUE' (did you mean 'QUEUES'?); keys are BACKEND, QUEUES, OPTIONS."
+    )
+    assert "unknown key 'RETENTION' (it belongs in OPTIONS); keys" in option.msg
+    assert "unknown key 'colour'; keys" in far.msg
+
+
 def test_unknown_database_error_has_a_hint() -> None:
     (message,) = JobQueueBackend("default", {"OPTIONS": {"DATABASE": "queue"}}).check()
     assert "TASKS['default']" in message.msg
