@@ -17,14 +17,15 @@ from django.utils.translation import gettext_lazy as _
 
 from jobqueue import registry
 from jobqueue.admin.base import database_for
-from jobqueue.api import aliases, declared_queues
+from jobqueue.api import aliases
 from jobqueue.engine import engine_for
 from jobqueue.inspect.backends import backends_on
 from jobqueue.inspect.failures import read_failure
 from jobqueue.inspect.formatting import local, short_id, short_type
 from jobqueue.inspect.limits import Key
+from jobqueue.inspect.names import known_queues
 from jobqueue.inspect.selection import ENDED, ENQUEUED, at, to_id, to_uuid
-from jobqueue.models import Executor, Queue, Schedule, Task
+from jobqueue.models import Executor, Schedule, Task
 from jobqueue.templatetags.jobqueue_admin import breakable
 
 CAUSES_NAMED = 5
@@ -240,14 +241,3 @@ def local_input(moment: datetime | None) -> str:
 def with_chosen(names: set[str], chosen: str | None) -> list[str]:
     """Return sorted names, including the selected one."""
     return sorted({*sorted(names)[:CHOICES], *([chosen] if chosen else [])})
-
-
-def known_queues(database: str) -> set[str]:
-    """Return the queues of a database that are configured, declared, have a row, or have READY tasks."""
-    backends = backends_on(database)
-    names = {name for backend in backends for name in declared_queues(backend)}
-    names.update(task.queue_name for task in registry.all().values() if task.backend in backends)
-    names.update(Queue.objects.using(database).filter(backend__in=backends).values_list("name", flat=True))
-    for backend in backends:
-        names.update(engine_for(backend).queues_in_use())
-    return names

@@ -8,9 +8,13 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 
 from jobqueue.api import aliases, declared_queues
+from jobqueue.cli.console import Console
 from jobqueue.compat import DEFAULT_TASK_BACKEND_ALIAS
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
+from jobqueue.inspect.formatting import short_type
+from jobqueue.inspect.names import known_queues, known_types
+from jobqueue.suggestions import did_you_mean
 
 
 def engines(alias: str | None) -> list[Engine]:
@@ -39,5 +43,26 @@ def check_queue_names(engine: Engine, names: Iterable[str]) -> None:
     known = declared_queues(engine.alias)
     for name in names if known else ():
         if not (name in known or engine.queues.filter(name=name).exists() or name in engine.queues_in_use()):
-            text = f"Unknown queue {name!r}. QUEUES of TASKS[{engine.alias!r}]: {', '.join(sorted(known))}."
-            raise CommandError(text)
+            meant, all_known = did_you_mean(name, known), ", ".join(sorted(known))
+            raise CommandError(f"Unknown queue {name!r}{meant}. QUEUES of TASKS[{engine.alias!r}]: {all_known}.")
+
+
+def report_unknown(
+    console: Console, databases: Iterable[str], queues: Iterable[str], tasks: Iterable[str], *, found: bool
+) -> None:
+    """Name the queues and tasks that do not exist: as a warning, or as a CommandError if nothing was found."""
+    types = {name for database in databases for name in known_types(database)}
+    kinds = (
+        ("task", tasks, types | {*map(short_type, types)}),
+        ("queue", queues, {name for database in databases for name in known_queues(database)}),
+    )
+    unknown = [
+        f"Unknown {kind} {name!r}{did_you_mean(name, known)}."
+        for kind, names, known in kinds
+        for name in names
+        if name not in known
+    ]
+    if unknown and not found:
+        raise CommandError(" ".join(unknown))
+    for sentence in unknown:
+        console.say(f"Warning: {sentence}")

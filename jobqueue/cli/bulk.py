@@ -8,23 +8,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain, islice
 from typing import Any
-from uuid import UUID
 
 from django.core.management.base import CommandError
 
-from jobqueue.cli.backends import check_queue_names, engine_of
+from jobqueue.cli.backends import engine_of, report_unknown
 from jobqueue.cli.console import EXIT_INTERRUPTED, Console, list_ids, log
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.bulk import CANCEL_TREE, REQUEUE, Bounds, BulkRun
 from jobqueue.inspect.failures import TooManyCauses, causes_with, read_failures
 from jobqueue.inspect.formatting import duration
-from jobqueue.inspect.queries import CAP, ORDER, Count, TaskFilter, many, of_status, walk
-from jobqueue.inspect.stats import count_ended
+from jobqueue.inspect.queries import ORDER, TaskFilter, many, of_status, walk
+from jobqueue.models import TaskQuerySet
 from jobqueue.records import FINAL, Status
 
 CAUSES_NAMED = 5  # if none matches
-MAX_READ = 100_000  # rows read for a preview
 DEFAULT_STATUSES = {
     "requeue": (Status.FAILED,),
     # The order in which tasks move on: a task that changes its status during the command is still found.
@@ -68,50 +66,53 @@ def _perform_matching(console: Console, flags: Any, run: BulkRun, engine: Engine
     )
     # Tasks that enter later are not changed. So a task that fails again is not requeued twice.
     bounds = Bounds.now(engine.database)
-    matching = _count(engine, task_filter, bounds, flags.limit)
-    if not matching:
-        check_queue_names(engine, flags.queue)
-    expected = f"{many(matching, 'task')} ({task_filter})"
+    number = _count(engine, task_filter, bounds)
+    number = number if flags.limit is None else min(number, flags.limit)
+    report_unknown(console, [engine.database], flags.queue, flags.task, found=bool(number))
+    expected = f"{many(number, 'task')} ({task_filter})"
     if flags.dry_run:
-        fields = {"would_change": matching.number, "is_more": matching.is_more}
-        console.report(fields, f"Would {name} {expected}.")
+        console.report({"would_change": number}, f"Would {name} {expected}.")
         return
-    if matching:
+    if number:
         console.confirm(f"{name.capitalize()} {expected}?", is_confirmed=flags.yes)
 
     def perform_batches() -> Iterator[int]:
-        ids = chain.from_iterable(ids for _, ids in _walk(engine, task_filter, bounds))
-        chosen = islice(ids, flags.limit)
+        parts = _parts_of(engine, task_filter, bounds)
+        ids = chain.from_iterable(ids for rows, order in parts for _, ids in walk(rows, order, task_filter))
+        chosen = islice(ids, number)
         rate = getattr(flags, "rate", None)
+        left = number
         while batch := list(islice(chosen, min(flags.batch, rate or flags.batch))):
             run.perform(batch)
+            left -= len(batch)
             yield len(batch)
             if rate:
                 time.sleep(len(batch) / rate)
+        if left:
+            run.result["moved"] = left
 
     logged = {"tasks": str(task_filter), "backend": engine.alias}
-    _run(console, name, logged, perform_batches(), matching, run.result, partial(str, run))
+    _run(console, name, logged, perform_batches(), number, run.result, partial(str, run))
 
 
-def _count(engine: Engine, task_filter: TaskFilter, bounds: Bounds, limit: int | None) -> Count:
-    """Count what will be changed: exactly up to CAP, unless MAX_READ rows were read first."""
-    found = read = 0
-    maximum = CAP if limit is None else min(CAP, limit)
-    for rows, ids in _walk(engine, task_filter, bounds):
-        read, found = read + rows, found + len(ids)
-        if found > maximum or read >= MAX_READ:
-            return Count(min(found, maximum), is_more=limit is None or found < limit)
-    return Count(min(found, maximum))
+def _count(engine: Engine, task_filter: TaskFilter, bounds: Bounds) -> int:
+    """Count what will be changed. Queues and tasks are compared as in the walk, which reads the rows."""
+    parts = _parts_of(engine, task_filter, bounds)
+    if not (task_filter.queues or task_filter.tasks):
+        return sum(rows.count() for rows, _ in parts)
+    return sum(len(ids) for rows, order in parts for _, ids in walk(rows, order, task_filter))
 
 
-def _walk(engine: Engine, task_filter: TaskFilter, bounds: Bounds) -> Iterator[tuple[int, list[UUID]]]:
+def _parts_of(
+    engine: Engine, task_filter: TaskFilter, bounds: Bounds
+) -> Iterator[tuple[TaskQuerySet, tuple[str, ...]]]:
+    """Yield rows that one index serves, and the order of the index. walk() compares queues and tasks."""
     for status in task_filter.statuses:
         rows = of_status(engine, status).filter(bounds.condition_of(status))
         if task_filter.since is not None:
             rows = rows.filter(finished_at__gte=task_filter.since)
-        parts = [rows.filter(cause=cause) for cause in task_filter.causes] or [rows]
-        for part in parts:
-            yield from walk(part, ORDER[status], task_filter)
+        for part in [rows.filter(cause=cause) for cause in task_filter.causes] or [rows]:
+            yield part, ORDER[status]
 
 
 def _causes(engine: Engine, text: str) -> list[str]:
@@ -133,11 +134,10 @@ def prune(console: Console, flags: Any) -> None:
     age = flags.older_than.total_seconds()
     ended = f"that ended more than {duration(flags.older_than)} ago"
     old = {status: of_status(engine, status).filter(finished_at__lte=now_plus(-age)) for status in statuses}
-    expected = {status.lower(): count_ended(rows) for status, rows in old.items()}
-    total = sum(expected.values(), Count())
+    expected = {status.lower(): rows.count() for status, rows in old.items()}
+    total = sum(expected.values())
     if flags.dry_run:
-        numbers = {status: count.number for status, count in expected.items()}
-        console.report(numbers, f"Would delete {many(total, 'task')} {ended}{_parts(numbers)}.")
+        console.report(expected, f"Would delete {many(total, 'task')} {ended}{_parts(expected)}.")
         return
     if total:
         question = f"Delete {many(total, 'task')} {ended} (status {' or '.join(statuses)})? This cannot be undone."
@@ -146,11 +146,13 @@ def prune(console: Console, flags: Any) -> None:
 
     def delete_batches() -> Iterator[int]:
         for status in statuses:
-            count = flags.batch
-            while count == flags.batch:
-                count = engine.prune_status(status, age, flags.batch)
+            left = expected[status.lower()]  # others grow old during the command
+            while left:
+                size = min(flags.batch, left)
+                count = engine.prune_status(status, age, size)
                 deleted[status.lower()] += count
                 yield count
+                left = left - count if count == size else 0
 
     def text() -> str:
         return f"Deleted {many(deleted.total(), 'task')} {ended}{_parts(deleted)}."
@@ -169,7 +171,7 @@ def _run(
     verb: str,
     logged: Mapping[str, object],
     batches: Iterable[int],
-    expected: Count,
+    expected: int,
     done: Mapping[str, int],
     text: Callable[[], str],
 ) -> None:

@@ -22,7 +22,6 @@ from typing import Any, TextIO
 from django.core.management.base import CommandError, OutputWrapper
 from msgspec import to_builtins
 
-from jobqueue.inspect.queries import Count
 from jobqueue.printable import printable
 
 EXIT_INTERRUPTED = 130
@@ -89,13 +88,13 @@ class Console:
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise CommandError("Nothing was changed.")
 
-    def progress(self, batches: Iterable[int], participle: str, expected: Count) -> bool:
+    def progress(self, batches: Iterable[int], participle: str, expected: int) -> bool:
         """
         Run batches, each of so many tasks, with a bar of tqdm on a terminal. Return whether Ctrl-C ended them.
 
         After Ctrl-C the batch that runs is completed. A second Ctrl-C raises KeyboardInterrupt.
         """
-        bar = self._bar(participle, None if expected.is_more else expected.number)
+        bar = self._bar(participle, expected)
         is_interrupted = False
 
         def interrupt(signum: int, frame: FrameType | None) -> None:
@@ -121,7 +120,7 @@ class Console:
                 bar.close()
         return is_interrupted
 
-    def _bar(self, participle: str, total: int | None) -> Any:
+    def _bar(self, participle: str, total: int) -> Any:
         if self.is_json or not (_is_terminal(self.err) and _is_terminal(sys.stderr)):
             return None
         try:

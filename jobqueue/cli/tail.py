@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from jobqueue.cli.backends import engines
+from jobqueue.cli.backends import engines, report_unknown
 from jobqueue.cli.console import Console
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.backends import options_of
@@ -36,6 +36,8 @@ def tail(console: Console, flags: Any) -> None:
     started = {engine: engine.now() for engine in backends}
     try:
         shown = _ended(dict.fromkeys(started), task_filter, flags.lines)[-flags.lines :] if flags.lines else []
+        databases = {engine.database for engine in backends}
+        report_unknown(console, databases, flags.queue, flags.task, found=bool(shown) or flags.follow)
         _print(console, shown)
         while flags.follow:
             time.sleep(flags.interval.total_seconds())

@@ -10,7 +10,8 @@ from __future__ import annotations
 from jobqueue.engine import engine_for
 from jobqueue.inspect.backends import backends_on
 from jobqueue.inspect.failures import TooManyCauses, causes_with
-from jobqueue.inspect.search import ARGUMENT, ERROR, KEY, TASK, clean, id_range, ids_with_key, matching_types
+from jobqueue.inspect.names import matching_types
+from jobqueue.inspect.search import ARGUMENT, ERROR, KEY, TASK, clean, id_range, ids_with_key
 from jobqueue.models import Task
 from jobqueue.records import Status
 

@@ -24,7 +24,8 @@ from jobqueue import registry
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.inspect.backends import backends_on, options_of
 from jobqueue.inspect.formatting import short_type
-from jobqueue.models import Counter, TaskQuerySet
+from jobqueue.inspect.names import matching_types
+from jobqueue.models import TaskQuerySet
 from jobqueue.serialization.json import encode
 from jobqueue.serialization.redaction import is_named
 
@@ -134,19 +135,6 @@ def ids_with_key(tasks: TaskQuerySet, key: str, limit: int) -> list[UUID]:
     running = tasks.filter(pk__in=first, finished_at__isnull=True).values_list("pk", flat=True) if first else []
     ended = tasks.filter(key=key, finished_at__isnull=False).values_list("pk", flat=True)[:limit]
     return [*(pk for pk, _predecessor in holders), *running, *ended]
-
-
-def matching_types(text: str, database: str) -> list[str]:
-    """Return the task types with a name, else those whose name contains it."""
-    known = known_types(database)
-    exact = [name for name in known if text in (name, short_type(name))]
-    return exact or [name for name in known if text.casefold() in name.casefold()]
-
-
-def known_types(database: str) -> list[str]:
-    """Return the task types that code declares, or that have been counted."""
-    counted = Counter.objects.using(database).filter(backend__in=backends_on(database))
-    return sorted({*registry.all(), *counted.values_list("task_type", flat=True).distinct()})
 
 
 def argument_condition(path: Sequence[str], text: str) -> Q:

@@ -20,7 +20,7 @@ import pytest
 from jobqueue import api
 from jobqueue.cli import bulk
 from jobqueue.engine import engine_for
-from jobqueue.inspect.queries import Count, walk
+from jobqueue.inspect.queries import walk
 from jobqueue.models import Executor, InboxMessage, Queue, Task
 from jobqueue.serialization.ids import new_id
 from tests.edges.admin import status_of
@@ -113,19 +113,40 @@ class TestRequeueAndCancel:
     def test_dry_run_only_counts(self, make, run) -> None:
         row = make(failed=True)
         assert run("requeue", "--failed", "--dry-run").out == "Would requeue 1 task (status FAILED).\n"
-        assert run("requeue", "--failed", "--dry-run", "--json").json == {"would_change": 1, "is_more": False}
+        assert run("requeue", "--failed", "--dry-run", "--json").json == {"would_change": 1}
         assert status_of(row) == "FAILED"
 
-    def test_it_asks_when_the_first_match_is_beyond_the_preview(self, make, run, monkeypatch) -> None:
-        for seconds in (30, 20):
-            make(failed=True, finished_at=ago(seconds))
-        row = make(failed=True, finished_at=ago(10), queue_name="emails")
-        monkeypatch.setattr(bulk, "MAX_READ", 2)
-        monkeypatch.setattr(bulk, "walk", partial(walk, page=1))
+    @pytest.mark.parametrize("flags", [("--failed",), ("--failed", "--queue", "emails")])
+    def test_preview_and_question_and_result_give_one_number(self, make, run, monkeypatch, flags) -> None:
+        made = [make(failed=True, queue_name="emails", finished_at=ago(seconds)) for seconds in range(10, 17)]
+        monkeypatch.setattr(bulk, "walk", partial(walk, page=2))
         monkeypatch.setattr("sys.stdin", StringIO("y\n"))
-        result = run("requeue", "--failed", "--queue", "emails")
-        assert (result.code, status_of(row)) == (1, "FAILED")
-        assert "Requeue ? tasks (status FAILED, queue emails)?" in result.err
+        assert run("requeue", *flags, "--dry-run").out.startswith("Would requeue 7 tasks (status FAILED")
+        assert "Requeue 7 tasks (status FAILED" in run("requeue", *flags).err
+        assert run("requeue", *flags, "--yes", "--batch", 3).out == "Requeued 7 tasks.\n"
+        assert {status_of(row) for row in made} == {"READY"}
+
+    def test_tasks_that_change_after_the_question_are_counted_as_left_alone(self, make, run, monkeypatch) -> None:
+        rows = [make(failed=True) for _ in range(3)]
+
+        def answer() -> str:
+            Task.objects.using(rows[0].backend).filter(pk=rows[0].pk).delete()
+            return "y\n"
+
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True, readline=answer))
+        result = run("requeue", "--failed")
+        assert result.out == "Requeued 2 tasks. 1 task has changed since it was counted, and was left alone.\n"
+
+    def test_names_that_do_not_exist_are_named_with_the_nearest(self, make, run) -> None:
+        row = make(failed=True, task_type="tests.tasks.add")
+        nothing = run("requeue", "--failed", "--task", "ad", "--queue", "defautl", "--yes")
+        assert nothing.code == 1
+        assert "Unknown task 'ad' (did you mean 'add'?)." in nothing.err
+        assert "Unknown queue 'defautl' (did you mean 'default'?)." in nothing.err
+        assert status_of(row) == "FAILED"
+        part = run("requeue", "--failed", "--task", "ad", "--task", "add", "--yes")
+        assert (part.out, status_of(row)) == ("Requeued 1 task.\n", "READY")
+        assert part.err == "Warning: Unknown task 'ad' (did you mean 'add'?).\n"
 
     @pytest.mark.parametrize(
         ("answer", "after"), [("y\n", "READY"), ("\n", "FAILED"), ("", "FAILED"), (None, "FAILED")]
@@ -403,7 +424,7 @@ class TestProgress:
         err = StringIO()
         monkeypatch.setattr(err, "isatty", lambda: is_terminal)
         monkeypatch.setattr("sys.stderr", err)
-        assert not console(err).progress(iter([1000]), "prune", Count(9000))
+        assert not console(err).progress(iter([1000]), "prune", 9000)
         assert calls == ([(9000, "prune", err), 1000, "closed"] if is_terminal else [])
         assert err.getvalue() == ""
 
@@ -414,7 +435,7 @@ class TestProgress:
             yield 1
 
         with pytest.raises(KeyboardInterrupt):
-            console().progress(batches(), "prune", Count())
+            console().progress(batches(), "prune", 0)
 
 
 class TestExecutors:

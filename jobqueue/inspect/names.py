@@ -1,0 +1,34 @@
+"""The names that tasks and queues of a database can have: declared, configured, or in rows. Never read from all tasks."""
+
+from __future__ import annotations
+
+from jobqueue import registry
+from jobqueue.api import declared_queues
+from jobqueue.engine import engine_for
+from jobqueue.inspect.backends import backends_on
+from jobqueue.inspect.formatting import short_type
+from jobqueue.models import Counter, Queue
+
+
+def known_types(database: str) -> list[str]:
+    """Return the task types that code declares, or that have been counted."""
+    counted = Counter.objects.using(database).filter(backend__in=backends_on(database))
+    return sorted({*registry.all(), *counted.values_list("task_type", flat=True).distinct()})
+
+
+def matching_types(text: str, database: str) -> list[str]:
+    """Return the task types with a name, else those whose name contains it."""
+    known = known_types(database)
+    exact = [name for name in known if text in (name, short_type(name))]
+    return exact or [name for name in known if text.casefold() in name.casefold()]
+
+
+def known_queues(database: str) -> set[str]:
+    """Return the queues of a database that are configured, declared, have a row, or have READY tasks."""
+    backends = backends_on(database)
+    names = {name for backend in backends for name in declared_queues(backend)}
+    names.update(task.queue_name for task in registry.all().values() if task.backend in backends)
+    names.update(Queue.objects.using(database).filter(backend__in=backends).values_list("name", flat=True))
+    for backend in backends:
+        names.update(engine_for(backend).queues_in_use())
+    return names
