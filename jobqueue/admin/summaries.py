@@ -12,13 +12,13 @@ from jobqueue import api
 from jobqueue.admin.base import ReadOnlyAdmin
 from jobqueue.admin.charts import charts_of, range_of, ranges, words
 from jobqueue.admin.links import Pages
-from jobqueue.admin.task_list import read_rows
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.formatting import headline
 from jobqueue.inspect.links import Rows
 from jobqueue.inspect.periods import Counts, read_timeline
 from jobqueue.inspect.queries import TaskFilter, newest, of_status
+from jobqueue.inspect.rows import read_rows
 from jobqueue.metrics import Scope
 from jobqueue.models import Task
 from jobqueue.records import LIVE, Status

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
-from uuid import UUID
 
 from django.contrib.admin import SimpleListFilter
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import InvalidPage, Paginator
 from django.db.models import QuerySet
-from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 
@@ -21,18 +19,14 @@ from jobqueue.bulk_actor import is_internal
 from jobqueue.inspect.backends import options_of
 from jobqueue.inspect.bulk import Bounds
 from jobqueue.inspect.formatting import short_type
-from jobqueue.inspect.payload_display import UNREADABLE, arguments_in_line, read, row_annotations, secrets_of
 from jobqueue.inspect.queries import CAP, Count, count_of_status
+from jobqueue.inspect.rows import read_rows
 from jobqueue.inspect.search import ERROR, KEY
 from jobqueue.inspect.selection import FILTERS, Selection
-from jobqueue.models import Executor, Task
+from jobqueue.models import Task
 from jobqueue.records import Status
-from jobqueue.serialization.redaction import MASK, is_named, redact_text
+from jobqueue.serialization.redaction import is_named
 
-COLUMNS = (
-    "backend", "queue_name", "task_type", "priority", "rank", "key", "status", "wake_at", "claimed_at", "executor_id",
-    "attempts", "max_attempts", "polls", "enqueued_at", "last_attempted_at", "finished_at",
-)  # fmt: skip
 MAX_SUGGESTIONS = 200
 
 if TYPE_CHECKING:
@@ -145,43 +139,3 @@ class Tab(NamedTuple):
     number: Count | None
     address: str
     is_selected: bool
-
-
-def read_rows(rows: QuerySet[Task], keys: list[UUID], *, with_payload: bool = False) -> list[Task]:
-    """
-    Read a page of tasks in the order of the keys, each with the name of the executor that runs it.
-
-    with_payload: whether the reader may see arguments.
-    """
-    found = rows.filter(pk__in=keys).only(*COLUMNS).annotate(now=Now(), **row_annotations())
-    by_key = {row.pk: row for row in found}
-    page: list[Task] = [by_key[key] for key in keys if key in by_key]
-    for row in page:
-        if row.status == Task.Status.SUCCESSFUL:  # its errors are of earlier attempts
-            row.error_class = row.error_message = None  # type: ignore[attr-defined]
-    executor_ids = {row.executor_id for row in page if row.status == Task.Status.RUNNING and row.executor_id}
-    names = (
-        dict(Executor.objects.using(rows.db).filter(pk__in=executor_ids).values_list("pk", "name"))
-        if executor_ids
-        else {}
-    )
-    for row in page:
-        row.executor_name = names.get(row.executor_id) if row.executor_id else None  # type: ignore[attr-defined]
-        mask(row, with_payload=with_payload)
-    return page
-
-
-def mask(row: Any, *, with_payload: bool) -> None:
-    """
-    Mask the secrets of the arguments in the error message. Set `call`, the first arguments in one line.
-
-    If the arguments are too large to read here, the whole message is masked.
-    """
-    patterns = options_of(row.backend).redact
-    args, kwargs = (UNREADABLE if text is None else read(text) for text in (row.args_text, row.kwargs_text))
-    row.call = arguments_in_line(row.task_type, args, kwargs, patterns) if with_payload else ""
-    if row.error_message and UNREADABLE in (args, kwargs):
-        row.error_message = MASK
-    elif row.error_message:
-        secrets = secrets_of(row.task_type, args, kwargs, patterns)
-        row.error_message = redact_text(str(row.error_message), patterns, secrets)

@@ -36,7 +36,7 @@ from jobqueue.admin.filters import (
     TaskFilter,
 )
 from jobqueue.admin.summaries import SummaryPage
-from jobqueue.admin.task_list import TaskChangeList, read_rows
+from jobqueue.admin.task_list import TaskChangeList
 from jobqueue.admin.task_page import level_of
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.backends import backends_on, options_of
@@ -58,6 +58,7 @@ from jobqueue.inspect.bulk import (
 from jobqueue.inspect.formatting import Text, attempts_text, duration, headline, short_id, short_type, time_run, when
 from jobqueue.inspect.interpretation import interpret
 from jobqueue.inspect.queries import Count
+from jobqueue.inspect.rows import read_rows
 from jobqueue.inspect.selection import ENDED, ENQUEUED, at, to_uuid
 from jobqueue.metrics import Scope
 from jobqueue.models import Task

@@ -24,6 +24,7 @@ from jobqueue.cli import (
     executors,
     import_celery_beat,
     limits,
+    listing,
     queues,
     schedules,
     show,
@@ -100,6 +101,7 @@ def add_reading_verbs(add: Add) -> None:
     )
     verb = add("show", show.show, "Show one task in full.")
     verb.add_argument("id", type=UUID, help="task id")
+    add_list(add)
     verb = add("tail", tail.tail, "Show the last tasks that ended.")
     verb.add_argument("-f", "--follow", action="store_true", help="show further tasks as they end, until Ctrl-C")
     verb.add_argument("-n", "--lines", type=arguments.within(0, 500), default=10, help="number of tasks at first (10)")
@@ -107,6 +109,27 @@ def add_reading_verbs(add: Add) -> None:
     verb.add_argument("--interval", type=arguments.duration, default="1s", metavar="TIME", help=interval)
     _add_filters(verb, FINAL)
     add("doctor", doctor.doctor, "Check the installation and give advice.")
+
+
+def add_list(add: Add) -> None:
+    verb = add("list", listing.list_tasks, "List tasks, the newest first, with the filters and the search of the admin.")
+    names = [str(status) for status in Status]
+    verb.add_argument("--status", type=str.upper, choices=names, metavar="STATUS", help=", ".join(names))
+    verb.add_argument("--task", metavar="NAME", help="tasks with this name")
+    verb.add_argument("--queue", metavar="NAME", help="tasks of this queue")
+    verb.add_argument("--executor", metavar="NAME", help="tasks that this executor runs or has run; a name or an id")
+    verb.add_argument("--parent", type=UUID, metavar="ID", help="children of this task")
+    verb.add_argument("--schedule", metavar="NAME", help="tasks that this schedule has enqueued")
+    when = "such as 2h for two hours ago, or 2030-01-31T09:00"
+    for name, what in (("enqueued", "were enqueued"), ("ended", "ended")):
+        verb.add_argument(f"--{name}-since", type=arguments.moment, metavar="WHEN", help=f"tasks that {what} later: {when}")
+        verb.add_argument(f"--{name}-until", type=arguments.moment, metavar="WHEN", help=f"tasks that {what} earlier")
+    text = verb.add_mutually_exclusive_group()
+    text.add_argument("--error", metavar="TEXT", help="failed tasks whose error contains this text")
+    search = "as in the search box: the beginning of an id, key:, task:, args.NAME:VALUE or error:"
+    text.add_argument("--search", metavar="TEXT", help=search)
+    verb.add_argument("-n", "--lines", type=count(10_000), default=25, help="number of tasks (25)")
+    verb.add_argument("--reverse", action="store_true", help="the oldest first; of SCHEDULED, the last that will start")
 
 
 def add_changing_verbs(add: Add) -> None:

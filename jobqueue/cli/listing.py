@@ -1,0 +1,151 @@
+"""`list`: tasks of a filter, as in the admin's list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.core.management.base import CommandError
+
+from jobqueue.cli.backends import engines, report_unknown
+from jobqueue.cli.console import Column, Console
+from jobqueue.engine.engine import Engine
+from jobqueue.inspect.backends import options_of
+from jobqueue.inspect.formatting import attempt_number, attempts_text, headline, short_type, when
+from jobqueue.inspect.interpretation import interpret
+from jobqueue.inspect.names import known_types
+from jobqueue.inspect.queries import CAP, many
+from jobqueue.inspect.rows import read_rows
+from jobqueue.inspect.selection import Selection
+from jobqueue.models import Executor, Schedule, Task
+from jobqueue.schedules.rows import aware
+
+COLUMNS = (
+    Column("ID"),
+    Column("STATUS"),
+    Column("TASK", is_flexible=True),
+    Column("QUEUE", is_flexible=True),
+    Column("ATTEMPT"),
+    Column("WHEN", is_flexible=True),
+    Column("ERROR OR ARGUMENTS", is_flexible=True),
+)
+TIMES = ("enqueued_since", "enqueued_until", "ended_since", "ended_until")
+
+
+def list_tasks(console: Console, flags: Any) -> None:
+    """Show the tasks of a filter in each database of the backends, and how many are not shown."""
+    by_database = {engine.database: engine for engine in engines(flags.backend)}
+    selections = {database: _selection(engine, flags) for database, engine in by_database.items()}
+    shown: list[Task] = []
+    number, is_about = 0, False
+    for database, selection in selections.items():
+        shown += read_rows(selection.tasks, _keys(selection, flags), with_payload=True)
+        number, is_about = number + selection.number.number, is_about or selection.number.is_about
+        for note in _notes(selection):
+            console.say(note)
+    queues, tasks = ([name] if name else [] for name in (flags.queue, flags.task))
+    report_unknown(console, by_database, queues, tasks, found=bool(shown))
+    left_off = max(0, number - len(shown))
+    if console.is_json:
+        listed = [_as_json(task) for task in shown]
+        console.write_json({"tasks": listed, "number": number, "is_estimate": is_about, "left_off": left_off})
+        return
+    if shown:
+        console.table(COLUMNS, [_line(task) for task in shown])
+    about = "about " if is_about else ""
+    more = f", {about}{left_off:,} more are not shown: raise -n" if left_off else ""
+    console.say(f"{many(len(shown), 'task')}{more}." if shown else "No task matches.")
+
+
+def _selection(engine: Engine, flags: Any) -> Selection:
+    database = engine.database
+    values = {
+        "status": flags.status,
+        "queue": flags.queue,
+        "task": flags.task and _task_type(flags.task, database),
+        "backend": flags.backend,
+        "parent": flags.parent,
+        "executor": flags.executor and _executor(flags.executor, database),
+        "schedule": flags.schedule and _schedule(flags.schedule, database),
+        **{name: _moment(engine, value).isoformat() for name in TIMES if (value := getattr(flags, name))},
+    }
+    filters = {name: str(value) for name, value in values.items() if value}
+    found = interpret(f"error:{flags.error}" if flags.error else flags.search or "", database)
+    text = found.pop("q", "")
+    for name, value in found.items():  # of an error: its status and its causes
+        if filters.setdefault(name, value) != value:
+            raise CommandError(f"--error finds tasks with the status FAILED, not {filters[name]}.")
+    return Selection(database, filters, text)
+
+
+def _keys(selection: Selection, flags: Any) -> list[UUID]:
+    keys = selection.keys
+    if not flags.reverse:
+        return list(keys[: flags.lines])
+    if isinstance(keys, list) and len(keys) <= CAP:
+        return keys[::-1][: flags.lines]
+    return list(selection.rows.reverse().values_list("pk", flat=True)[: flags.lines])
+
+
+def _notes(selection: Selection) -> Iterator[str]:
+    """Yield what the list of the admin says about a search."""
+    if text := selection.search.words or selection.search.problem:
+        yield text
+    if selection.window is not None:
+        yield f"Only the newest {selection.window} tasks were searched, because no index has this filter."
+
+
+def _task_type(name: str, database: str) -> str:
+    """Return the full name of a task. Raises CommandError if several have it."""
+    found = [known for known in known_types(database) if name in (known, short_type(known))]
+    if len(found) > 1 and name not in found:
+        raise CommandError(f"Several tasks are named {name!r}: {', '.join(found)}.")
+    return name if name in found or not found else found[0]
+
+
+def _executor(name: str, database: str) -> UUID:
+    """Return the id of an executor by its id, or of the last one with a name."""
+    try:
+        return UUID(name)
+    except ValueError:
+        rows = Executor.objects.using(database).filter(name=name).order_by("-started_at")
+        if (pk := rows.values_list("pk", flat=True).first()) is None:
+            raise CommandError(f"Unknown executor {name!r}. See: manage.py jobqueue executors") from None
+        return pk
+
+
+def _schedule(name: str, database: str) -> int:
+    pk = Schedule.objects.using(database).filter(name=name).values_list("pk", flat=True).first()
+    if pk is None:
+        raise CommandError(f"Unknown schedule {name!r}. See: manage.py jobqueue schedules --all")
+    return pk
+
+
+def _moment(engine: Engine, value: datetime | timedelta) -> datetime:
+    return aware(engine.now() - value if isinstance(value, timedelta) else value)
+
+
+def _line(task: Any) -> list[object]:
+    words, _ = when(task, task.now, options_of(task.backend).aging, task.executor_name)
+    attempt = attempts_text(task)
+    name, error = short_type(task.task_type), headline(task.error_class, task.error_message)
+    return [task.pk, task.status, name, task.queue_name, attempt, words, error or task.call]
+
+
+def _as_json(task: Any) -> dict[str, Any]:
+    columns = (
+        "backend", "queue_name", "priority", "key", "max_attempts", "enqueued_at", "last_attempted_at", "wake_at",
+        "finished_at",
+    )  # fmt: skip
+    return {
+        "id": task.pk,
+        "task": task.task_type,
+        "status": task.status,
+        **{column: getattr(task, column) for column in columns},
+        "attempt": attempt_number(task),
+        "executor": task.executor_name,
+        "arguments": task.call,
+        "error": headline(task.error_class, task.error_message) or None,
+    }
