@@ -153,8 +153,8 @@ class Actor(Generic[S]):
     TypedDict or msgspec Struct. Without it, the state is any JSON object. `Message` is the type of the bodies of its
     messages, or a union of types. In a union, Structs need tags and dataclasses a field `type: Literal["..."]`.
     Class keywords: name, queue_name, backend, priority, max_attempts, backoff, retry_on, give_up_on, timeout,
-    allow_http, schedule. Subclasses inherit them, without the name. `abstract=True` makes a base class that is not a
-    task.
+    allow_http, schedule, tags. Subclasses inherit them, without the name. `abstract=True` makes a base class that is
+    not a task.
 
     A poll returns or yields actions. The last one decides what the actor does next. A poll may also return a function.
     This runs in the committing transaction, with the task's row locked, and returns the actions.

@@ -250,6 +250,8 @@ class JobQueueBackend(BaseTaskBackend):
         if task.metadata is not None:
             limit = self.settings.max_payload_bytes
             columns["metadata"] = encode(task.metadata, place=f"{task.name}(): metadata", max_bytes=limit)
+        if task.tags:
+            columns["tags"] = json.dumps(task.tags)
         if task.key is not None:
             columns |= _uniqueness(task)
         return columns | _moment("wake", task.run_after) | _moment("expires", task.expires)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from types import FrameType
@@ -44,7 +44,7 @@ from jobqueue.conf import seconds
 from jobqueue.limits import Concurrency, Debounce, OnConflict, Rate
 from jobqueue.schedules.expressions import Cron, Every
 from jobqueue.suggestions import did_you_mean
-from jobqueue.task_options import as_classes, problems
+from jobqueue.task_options import as_classes, as_tags, problems
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -76,6 +76,7 @@ class CommonOptions(TypedDict, total=False):
     timeout: float | timedelta | None
     allow_http: bool
     schedule: Cron | Every | None
+    tags: Collection[str]
     concurrency: Concurrency | None
     rate: Rate | None
 
@@ -98,6 +99,7 @@ class CopyOptions(TypedDict, total=False):
     timeout: float | timedelta | None
     key: str | None
     metadata: Mapping[str, Any] | None
+    tags: Collection[str] | None
     concurrency: Concurrency | None
     rate: Rate | None
 
@@ -128,7 +130,7 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
     unique key: "keep" returns that task's result, "replace" gives the waiting task the new arguments, options and
     start, and "raise" raises DuplicateKey. unique_for: seconds or a timedelta from the first call. A second call with
     unique_for inserts nothing during this time, even after the end of the task. debounce: each call moves the start of
-    the waiting task.
+    the waiting task. tags: words by which people find the task.
     """
 
     # Django 6.0's own fields have no defaults.
@@ -153,6 +155,7 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
     unique_for: float | timedelta | None = None
     debounce: Debounce | None = None
     metadata: Mapping[str, Any] | None = field(default=None, hash=False)
+    tags: Collection[str] = ()
     # Derived from `name`. A copy made by using() keeps it.
     task_type: str = ""
     # Why the declaration is invalid. Such a task cannot be enqueued.
@@ -185,6 +188,8 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
         object.__setattr__(self, "timeout", seconds(self.timeout))
         object.__setattr__(self, "retry_on", as_classes(self.retry_on))
         object.__setattr__(self, "give_up_on", as_classes(self.give_up_on) or ())
+        if self.tags:
+            object.__setattr__(self, "tags", as_tags(self.tags))
         for problem in problems(self):
             raise InvalidTask(f"{self.name!s:.200}: {problem}.")
         is_ours = issubclass(self.get_backend().task_class, FunctionTask)
@@ -309,7 +314,7 @@ def location_of_caller() -> str:
 def relative(location: str) -> str:
     """Return a location below the folder of sys.path that it is in."""
     folders = [folder for folder in sys.path if folder and location.startswith(f"{folder}/")]
-    return location.removeprefix(max(folders, key=len, default="")).lstrip("/")
+    return location.removeprefix(f"{max(folders, key=len)}/") if folders else location
 
 
 def backend_named(alias: str) -> BaseTaskBackend:

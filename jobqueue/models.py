@@ -103,6 +103,7 @@ class Task(models.Model):
     kwargs = models.JSONField(_("keyword arguments"), default=dict)
     options = models.JSONField(_("options"), default=dict)
     metadata = models.JSONField(_("metadata"), default=dict)
+    tags = models.JSONField(_("tags"), null=True)  # a list of texts; NULL without any. migrations/sql/tags.sql
     inner_state = models.JSONField(_("state"), null=True)
     key = models.CharField(_("key"), max_length=255, null=True)
     idempotency_key = models.CharField(_("idempotency key"), max_length=255, null=True)
@@ -174,7 +175,7 @@ class Task(models.Model):
             ("cancel_task", "Can cancel tasks"),
             ("view_payload", "Can see arguments, results and state of tasks"),
             ("send_message", "Can send messages to tasks"),
-            ("wake_task", "Can wake suspended tasks"),
+            ("wake_task", "Can run scheduled and suspended tasks now"),
             ("submit_task", "Can submit tasks over HTTP"),
             ("enqueue_task", "Can enqueue tasks by hand"),
         ]

@@ -53,7 +53,7 @@ class LimitKind(StrEnum):
 
 class NewTask(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """
-    A valid row to enqueue. JSON columns are JSON text.
+    A valid row to enqueue. JSON columns are JSON text. tags: None without any.
 
     wake_at, wake_after_seconds: the earliest start, as a time or from the database's now; at most one of them.
     key: unique among live tasks of the backend. idempotency_key: unique among all its tasks until they are pruned;
@@ -79,6 +79,7 @@ class NewTask(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     max_attempts: int = 1
     options: str = "{}"
     metadata: str = "{}"
+    tags: str | None = None
     key: str | None = None
     idempotency_key: str | None = None
     idempotency_digest: str | None = None

@@ -31,6 +31,7 @@ def as_classes(value: Any) -> Any:
 
 
 KINDS = {"max_attempts": MaxAttempts, "timeout": Timeout, "backoff": RetryBackoff, "atomic": Flag, "allow_http": Flag}
+MAX_TAGS, MAX_TAG_CHARACTERS = 20, 100
 MAX_CHARACTERS = {"name": 500, "task_type": 500, "key": 255, "queue_name": 128}
 
 
@@ -56,6 +57,11 @@ def problems(task: Any) -> Iterator[str]:
         value = getattr(task, option)
         if value is not None and not is_text(value, limit):
             yield f"{option} must be a text of 1 to {limit} characters, not {value!r:.200}"
+    if not isinstance(task.tags, tuple) or len(task.tags) > MAX_TAGS or not all(map(_is_tag, task.tags)):
+        yield (
+            f"tags must be a list of at most {MAX_TAGS} texts of 1 to {MAX_TAG_CHARACTERS} characters, not "
+            f"{task.tags!r:.200}"
+        )
     if task.metadata is not None and not isinstance(task.metadata, Mapping):
         yield f"metadata must be a mapping, not {task.metadata!r}"
     yield from limit_problems(task, parameters_of(task.func, task.takes_context))
@@ -63,6 +69,17 @@ def problems(task: Any) -> Iterator[str]:
     yield from time_problems("expires", task.expires)
     if isinstance(task.expires, timedelta) and task.expires <= timedelta(0):
         yield f"expires must lie in the future, not {task.expires!r}"
+
+
+def _is_tag(value: Any) -> bool:
+    return is_text(value, MAX_TAG_CHARACTERS)
+
+
+def as_tags(value: Any) -> Any:
+    """Return a collection of tags as a tuple, each once."""
+    if not isinstance(value, list | tuple | set | frozenset) or not all(isinstance(tag, str) for tag in value):
+        return value
+    return tuple(dict.fromkeys(sorted(value) if isinstance(value, set | frozenset) else value))
 
 
 def _is_exception_class(value: Any) -> bool:

@@ -26,7 +26,7 @@ from jobqueue.exceptions import JobQueueError
 from jobqueue.function import FunctionTask
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.backends import databases, options_of
-from jobqueue.inspect.payload_display import read
+from jobqueue.inspect.payload_display import read, tags_of
 from jobqueue.inspect.task_detail import find_task
 
 COPIED = ("queue_name", "priority", "max_attempts", "backend")  # a copy cannot have the key of a live task
@@ -93,7 +93,7 @@ class EnqueuePage(TaskPage):
         arguments = _arguments_form(data, task, original, call) if task else None
         if data is not None and arguments is not None and form.is_valid() and arguments.is_valid():
             assert task is not None
-            if response := self._enqueue(request, task, form, arguments):
+            if response := self._enqueue(request, task, form, arguments, tags_of(original) if original else None):
                 return response
         return self.page(
             request,
@@ -107,12 +107,17 @@ class EnqueuePage(TaskPage):
         )
 
     def _enqueue(
-        self, request: HttpRequest, task: FunctionTask[..., Any], form: OptionsForm, arguments: ArgumentsForm
+        self,
+        request: HttpRequest,
+        task: FunctionTask[..., Any],
+        form: OptionsForm,
+        arguments: ArgumentsForm,
+        tags: list[str] | None,
     ) -> HttpResponse | None:
-        """Enqueue the task of valid forms, and show its page. An error becomes one of the form."""
+        """Enqueue the task of valid forms, with the tags of the original. An error becomes one of the form."""
         args, kwargs = arguments.call()
         try:
-            changed = task.using(**form.changes)
+            changed = task.using(**form.changes, tags=tags)
             with transaction.atomic(using=options_of(changed.backend).database):
                 result = changed.enqueue(*args, **kwargs)
         except (JobQueueError, InvalidTask, ValueError, TypeError) as error:

@@ -137,6 +137,17 @@ class ScheduleFilter(ColumnFilter):
         return [(chosen, rows.values_list("name", flat=True).first() or chosen)]
 
 
+class TagFilter(ColumnFilter):
+    """Offers the tags that code declares. Others are set by a search, or by links on the pages of tasks."""
+
+    title = _("tag")
+    parameter_name = "tag"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
+        declared = {tag for task in registry.all().values() for tag in task.tags}
+        return [(tag, tag) for tag in with_chosen(declared, self.value())]
+
+
 class LimitFilter(ColumnFilter):
     """Set by links on the pages of limits and tasks; shown only while it is set. The live tasks of a key."""
 

@@ -21,7 +21,7 @@ from jobqueue.inspect.bulk import Bounds
 from jobqueue.inspect.formatting import short_type
 from jobqueue.inspect.queries import CAP, Count, count_of_status
 from jobqueue.inspect.rows import read_rows
-from jobqueue.inspect.search import ERROR, KEY
+from jobqueue.inspect.search import ERROR, KEY, TAG
 from jobqueue.inspect.selection import FILTERS, Selection
 from jobqueue.models import Task
 from jobqueue.records import Status
@@ -109,7 +109,7 @@ class TaskChangeList(ChangeList):
         found = {short_type(name) for name in known}
         if self.with_payload:
             found |= {f"args.{name}:" for one in known for name in parameters_of(one)}
-        return [*sorted(found)[:MAX_SUGGESTIONS], KEY, ERROR]
+        return [*sorted(found)[:MAX_SUGGESTIONS], KEY, TAG, ERROR]
 
     @cached_property
     def tabs(self) -> list[Tab]:

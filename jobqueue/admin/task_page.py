@@ -20,6 +20,7 @@ from django.utils.translation import gettext_lazy
 
 from jobqueue import api, bulk_actor, registry
 from jobqueue.admin.base import ReadOnlyAdmin
+from jobqueue.admin.extensions import extensions, links_html
 from jobqueue.admin.json_field import JsonField
 from jobqueue.admin.message_forms import MessageKind, MessageKindForm, kinds_of
 from jobqueue.exceptions import JobQueueError, TaskNotFound
@@ -37,7 +38,7 @@ from jobqueue.inspect.bulk import (
     numbers_of,
 )
 from jobqueue.inspect.inbox import actor_of, check_message, takes_messages
-from jobqueue.inspect.payload_display import read
+from jobqueue.inspect.payload_display import named_arguments, read
 from jobqueue.inspect.queries import Count
 from jobqueue.inspect.task_detail import describe, find_task
 from jobqueue.models import Task
@@ -135,6 +136,7 @@ class TaskPage(ReadOnlyAdmin):
             **(_message_forms(task, form, kind_form) if may("send_message") and takes_messages(task) else {}),
             "original": task,
             "progress": self._progress(task),
+            **_of_the_site(task, with_payload=may("view_payload")),
             "has_view_permission": True,
         }
         return self.page(request, "task/detail", title=task.task_type, **context)
@@ -256,6 +258,17 @@ def _is_taken(form: MessageKindForm, task: Task) -> bool:
         form.add_error(None, str(error))
         return False
     return True
+
+
+def _of_the_site(task: Any, *, with_payload: bool) -> dict[str, Any]:
+    """Return what the site adds to the page of a task."""
+    patterns = options_of(task.backend).redact
+    found = named_arguments(task.task_type, read(task.args_text), read(task.kwargs_text), patterns)
+    arguments = found if with_payload else {}
+    return {
+        "site_links": links_html(extensions.links_of(task, arguments)),
+        "site_values": extensions.values_of(task, arguments),
+    }
 
 
 def permission_for(action: BulkAction) -> str:

@@ -13,7 +13,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, QueryDict
 from django.urls import URLPattern, path, reverse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
@@ -21,6 +21,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from jobqueue import bulk_actor
 from jobqueue.admin.base import database_for, permission
 from jobqueue.admin.enqueue_page import EnqueuePage
+from jobqueue.admin.extensions import extensions
 from jobqueue.admin.failures import FailuresPage
 from jobqueue.admin.filters import (
     BackendFilter,
@@ -33,6 +34,7 @@ from jobqueue.admin.filters import (
     QueueFilter,
     ScheduleFilter,
     StatusFilter,
+    TagFilter,
     TaskFilter,
 )
 from jobqueue.admin.summaries import SummaryPage
@@ -93,12 +95,14 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
     scope = Scope.TASK
     list_display_links = ("name",)
     list_filter = (
-        StatusFilter, QueueFilter, TaskFilter, BackendFilter, CauseFilter, ParentFilter, ScheduleFilter, LimitFilter,
-        ExecutorFilter, EnqueuedFilter, EndedFilter,
+        StatusFilter, QueueFilter, TaskFilter, TagFilter, BackendFilter, CauseFilter, ParentFilter, ScheduleFilter,
+        LimitFilter, ExecutorFilter, EnqueuedFilter, EndedFilter,
     )  # fmt: skip
     list_per_page = 50
     search_fields = ("pk",)
-    search_help_text = gettext_lazy("An id or its beginning, a key, a task's name, args.NAME:VALUE or error:TEXT")
+    search_help_text = gettext_lazy(
+        "An id or its beginning, a key, a task's name, args.NAME:VALUE, tag:TAG or error:TEXT"
+    )
     ordering = ("-pk",)
     actions = ("requeue_selected", "cancel_selected", "wake_selected", "discard_selected", "delete_ended")
     change_list_template = "admin/jobqueue/task/change_list.html"
@@ -118,19 +122,22 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
             raise PermissionDenied
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        request.session[SESSION_KEY] = [name for name in COLUMNS if name in request.POST.getlist("column")]
+        known = {**COLUMNS, **extensions.titles}
+        request.session[SESSION_KEY] = [name for name in known if name in request.POST.getlist("column")]
         address = reverse(f"{self.admin_site.name}:jobqueue_task_changelist")
         query = QueryDict(request.POST.get("query", "")).urlencode()
         return HttpResponseRedirect(f"{address}?{query}" if query else address)
 
     def get_list_display(self, request: HttpRequest) -> Any:
-        return ["state", "name", *(name for name, is_chosen in self._columns(request).items() if is_chosen)]
+        chosen = [name for name, is_chosen in self._columns(request).items() if is_chosen]
+        return ["state", "name", *(name if name in COLUMNS else extensions.cell(name) for name in chosen)]
 
     def _columns(self, request: HttpRequest) -> dict[str, bool]:
         """Return the columns that the user may choose, and whether each is shown."""
-        chosen = request.session.get(SESSION_KEY, SHOWN)
+        titles = extensions.titles
+        chosen = request.session.get(SESSION_KEY, [*SHOWN, *titles])
         may_see = request.user.has_perm("jobqueue.view_payload")
-        return {name: name in chosen for name in COLUMNS if may_see or name != "arguments"}
+        return {name: name in chosen for name in (*COLUMNS, *titles) if may_see or name != "arguments"}
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[TaskChangeList]:
         return TaskChangeList
@@ -149,7 +156,8 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
         if request.method == "GET" and (address := self._exact_address(request)):
             return HttpResponseRedirect(address)
         columns = self._columns(request)
-        choices = [(name, COLUMNS[name], is_chosen) for name, is_chosen in columns.items()]
+        titles = {**COLUMNS, **extensions.titles}
+        choices = [(name, titles[name], is_chosen) for name, is_chosen in columns.items()]
         response = super().changelist_view(request, {"column_choices": choices, **(extra_context or {})})
         context = getattr(response, "context_data", None)
         if context and "cl" in context:
@@ -189,7 +197,8 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
         short = breakable(short_type(task.task_type))
         name = format_html('<span class="jq-name" title="{} {}">{}</span>', task.task_type, task.pk, short)
         key = "" if task.key is None else format_html('<span class="jq-key">{}</span>', task.key)
-        return format_html('{}{}<span class="jq-id">{}</span>', name, key, short_id(task.pk))
+        tags = format_html_join("", '<span class="jq-tag">{}</span>', ([tag] for tag in task.tags or ()))
+        return format_html('{}{}<span class="jq-id">{}</span>{}', name, key, short_id(task.pk), tags)
 
     @admin.display(description=COLUMNS["arguments"], empty_value="")
     def arguments(self, task: Any) -> SafeString | None:

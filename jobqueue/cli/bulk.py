@@ -19,6 +19,7 @@ from jobqueue.inspect.bulk import CANCEL_TREE, REQUEUE, Bounds, BulkRun
 from jobqueue.inspect.failures import TooManyCauses, causes_with, read_failures
 from jobqueue.inspect.formatting import duration
 from jobqueue.inspect.queries import ORDER, TaskFilter, many, of_status, walk
+from jobqueue.inspect.selection import has_tag
 from jobqueue.models import TaskQuerySet
 from jobqueue.records import FINAL, Status
 
@@ -33,8 +34,8 @@ DEFAULT_STATUSES = {
 def perform(console: Console, flags: Any) -> None:
     """Perform flags.action on tasks. Raises CommandError if ids were given and no task was changed."""
     error, since = getattr(flags, "error", None), getattr(flags, "since", None)
-    if bool(flags.ids) == bool(flags.status or flags.task or flags.queue or error or since):
-        names = "--status, --task, --queue" + (", --error, --since" if flags.action is REQUEUE else "")
+    if bool(flags.ids) == bool(flags.status or flags.task or flags.queue or flags.tag or error or since):
+        names = "--status, --task, --queue, --tag" + (", --error, --since" if flags.action is REQUEUE else "")
         flags.parser.error(f"Pass either task ids or filters ({names}).")
     if error and {*flags.status} - {Status.FAILED}:
         flags.parser.error("--error needs the status FAILED: only failed tasks are grouped by their errors.")
@@ -60,6 +61,7 @@ def _perform_matching(console: Console, flags: Any, run: BulkRun, engine: Engine
         tuple(dict.fromkeys(flags.status)) or DEFAULT_STATUSES[name],
         flags.queue,
         flags.task,
+        tag=flags.tag,
         error=error,
         causes=_causes(engine, error) if error else (),
         since=None if since is None else engine.now() - since,
@@ -111,6 +113,8 @@ def _parts_of(
         rows = of_status(engine, status).filter(bounds.condition_of(status))
         if task_filter.since is not None:
             rows = rows.filter(finished_at__gte=task_filter.since)
+        if task_filter.tag:
+            rows = rows.filter(has_tag(task_filter.tag))
         for part in [rows.filter(cause=cause) for cause in task_filter.causes] or [rows]:
             yield part, ORDER[status]
 

@@ -40,7 +40,7 @@ def list_tasks(console: Console, flags: Any) -> None:
     selections = {database: _selection(engine, flags) for database, engine in by_database.items()}
     shown: list[Task] = []
     number, is_about = 0, False
-    for database, selection in selections.items():
+    for selection in selections.values():
         shown += read_rows(selection.tasks, _keys(selection, flags), with_payload=True)
         number, is_about = number + selection.number.number, is_about or selection.number.is_about
         for note in _notes(selection):
@@ -66,6 +66,7 @@ def _selection(engine: Engine, flags: Any) -> Selection:
         "queue": flags.queue,
         "task": flags.task and _task_type(flags.task, database),
         "backend": flags.backend,
+        "tag": flags.tag,
         "parent": flags.parent,
         "executor": flags.executor and _executor(flags.executor, database),
         "schedule": flags.schedule and _schedule(flags.schedule, database),
@@ -136,8 +137,8 @@ def _line(task: Any) -> list[object]:
 
 def _as_json(task: Any) -> dict[str, Any]:
     columns = (
-        "backend", "queue_name", "priority", "key", "max_attempts", "enqueued_at", "last_attempted_at", "wake_at",
-        "finished_at",
+        "backend", "queue_name", "priority", "key", "tags", "max_attempts", "enqueued_at", "last_attempted_at",
+        "wake_at", "finished_at",
     )  # fmt: skip
     return {
         "id": task.pk,

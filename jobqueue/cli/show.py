@@ -81,6 +81,7 @@ def _details(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
     parent = page["parent"]
     return {
         "Id": task.pk,
+        "Tags": ", ".join(page["tags"]),
         "Parent": parent and f"{parent.pk} {parent.task_type or '(pruned)'} {parent.status or ''}".rstrip(),
         "Starts after": task.predecessor_id,
         "Followed by": task.successor_id,
@@ -179,6 +180,7 @@ def _as_json(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
             for one in page["limits"]
         ],
         "attempt": attempt_number(task),
+        "tags": page["tags"],
         "executor": page["executor"] and page["executor"].name,
         "arguments": {value.name: _read(value) for value in page["arguments"]},
         **{name: _read(page[name]) for name in ("result", "state", "metadata")},

@@ -11,7 +11,7 @@ from jobqueue.engine import engine_for
 from jobqueue.inspect.backends import backends_on
 from jobqueue.inspect.failures import TooManyCauses, causes_with
 from jobqueue.inspect.names import matching_types
-from jobqueue.inspect.search import ARGUMENT, ERROR, KEY, TASK, clean, id_range, ids_with_key
+from jobqueue.inspect.search import ARGUMENT, ERROR, KEY, TAG, TASK, clean, id_range, ids_with_key
 from jobqueue.models import Task
 from jobqueue.records import Status
 
@@ -31,6 +31,8 @@ def interpret(text: str, database: str) -> dict[str, str]:
         except TooManyCauses:
             causes = ""
         return {"status": Status.FAILED.value, "cause": causes} if causes and wanted else {"q": text}
+    if text.lower().startswith(TAG) and (tag := text[len(TAG) :].strip()):
+        return {"tag": tag}
     return {"q": _with_word(text, database)}
 
 

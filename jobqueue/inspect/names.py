@@ -1,4 +1,4 @@
-"""The names that tasks and queues of a database can have: declared, configured, or in rows. Never read from all tasks."""
+"""The names of task types and queues: declared, configured, or counted. Never read from all tasks."""
 
 from __future__ import annotations
 

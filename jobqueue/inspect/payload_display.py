@@ -97,6 +97,11 @@ def listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+def tags_of(task: Task) -> list[str]:
+    """Return the tags of a row. SQL may have written another value."""
+    return [tag for tag in listed(task.tags) if isinstance(tag, str)]
+
+
 def show(
     value: Any,
     patterns: Sequence[str],
@@ -156,6 +161,16 @@ def arguments_in_line(task_type: str, args: Any, kwargs: Any, patterns: Sequence
         if len(line) > LINE_CHARACTERS:
             return f"{line[: LINE_CHARACTERS - 1]}…"
     return line
+
+
+def named_arguments(task_type: str, args: Any, kwargs: Any, patterns: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments by name, masked; none if they are too large or not readable."""
+    if UNREADABLE in (args, kwargs):
+        return {}
+    return {
+        one.name: MASK if one.is_hidden(patterns) else redact(one.value, patterns, one.name)
+        for one in arguments(registry.parameters(task_type), args, kwargs)
+    }
 
 
 def secrets_of(task_type: str, args: Any, kwargs: Any, patterns: Sequence[str]) -> Secrets:

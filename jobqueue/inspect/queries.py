@@ -73,6 +73,7 @@ class TaskFilter:
     tasks: Collection[str] = ()
     error: str = ""
     causes: Collection[str] = ()
+    tag: str = ""
     since: datetime | None = None
 
     def matches(self, queue_name: str, task_type: str) -> bool:
@@ -82,6 +83,7 @@ class TaskFilter:
     def __str__(self) -> str:
         names = {"status": self.statuses, "task": self.tasks, "queue": self.queues}
         parts = [f"{name} {' or '.join(values)}" for name, values in names.items() if values]
+        parts += [f"tag {self.tag!r}"] if self.tag else []
         parts += [f"error {self.error!r}"] if self.error else []
         parts += [f"since {moment_in_words(self.since)}"] if self.since else []
         return ", ".join(parts)

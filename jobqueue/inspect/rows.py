@@ -10,13 +10,21 @@ from django.db.models import QuerySet
 from django.db.models.functions import Now
 
 from jobqueue.inspect.backends import options_of
-from jobqueue.inspect.payload_display import UNREADABLE, arguments_in_line, read, row_annotations, secrets_of
+from jobqueue.inspect.payload_display import (
+    UNREADABLE,
+    arguments_in_line,
+    named_arguments,
+    read,
+    row_annotations,
+    secrets_of,
+    tags_of,
+)
 from jobqueue.models import Executor, Task
 from jobqueue.serialization.redaction import MASK, redact_text
 
 COLUMNS = (
-    "backend", "queue_name", "task_type", "priority", "rank", "key", "status", "wake_at", "claimed_at", "executor_id",
-    "attempts", "max_attempts", "polls", "enqueued_at", "last_attempted_at", "finished_at",
+    "backend", "queue_name", "task_type", "priority", "rank", "key", "tags", "status", "wake_at", "claimed_at",
+    "executor_id", "attempts", "max_attempts", "polls", "enqueued_at", "last_attempted_at", "finished_at",
 )  # fmt: skip
 
 
@@ -39,6 +47,7 @@ def read_rows(rows: QuerySet[Task], keys: Sequence[UUID], *, with_payload: bool 
         else {}
     )
     for row in page:
+        row.tags = tags_of(row)
         row.executor_name = names.get(row.executor_id) if row.executor_id else None  # type: ignore[attr-defined]
         mask(row, with_payload=with_payload)
     return page
@@ -46,13 +55,15 @@ def read_rows(rows: QuerySet[Task], keys: Sequence[UUID], *, with_payload: bool 
 
 def mask(row: Any, *, with_payload: bool) -> None:
     """
-    Mask the secrets of the arguments in the error message. Set `call`, the first arguments in one line.
+    Mask the secrets of the arguments in the error message. Set `call`, the first arguments in one line, and
+    `named_arguments`.
 
     If the arguments are too large to read here, the whole message is masked.
     """
     patterns = options_of(row.backend).redact
     args, kwargs = (UNREADABLE if text is None else read(text) for text in (row.args_text, row.kwargs_text))
     row.call = arguments_in_line(row.task_type, args, kwargs, patterns) if with_payload else ""
+    row.named_arguments = named_arguments(row.task_type, args, kwargs, patterns) if with_payload else {}
     if row.error_message and UNREADABLE in (args, kwargs):
         row.error_message = MASK
     elif row.error_message:

@@ -2,7 +2,7 @@
 The search box of the task list: one text, and what it selects.
 
 `Search.parse` reads a text with a word in front, such as key:order:7, or the first characters of an id.
-`interpretation` turns what people type without such a word into one of these.
+`interpretation` turns what people type without such a word into one of these, and errors and tags into filters.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from jobqueue.serialization.json import encode
 from jobqueue.serialization.redaction import is_named
 
 HEX = re.compile(r"[0-9a-f]{1,32}")
-KEY, TASK, ARGUMENT, ERROR = "key:", "task:", "args.", "error:"
+KEY, TASK, ARGUMENT, ERROR, TAG = "key:", "task:", "args.", "error:", "tag:"
 ARGUMENT_TEXT = re.compile(r"args\.(?P<path>[^:]+):(?P<value>.*)", re.DOTALL | re.IGNORECASE)
 NOTHING = Q(pk__in=[])
 

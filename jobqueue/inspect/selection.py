@@ -6,7 +6,7 @@ A list first finds the keys of a page, then reads their rows.
 | strategy | used if | what is read |
 |---|---|---|
 | index order | one index has all filters and the order of the list | the keys up to the page |
-| all keys | another order: READY, BLOCKED, RUNNING, parent, schedule, limit, key | CAP keys, sorted here |
+| all keys | another order: READY, BLOCKED, RUNNING, parent, schedule, limit, tag, key | CAP keys, sorted here |
 | window | a filter has no index | the newest WINDOW tasks, or WINDOW_OF_STATUS of the status; the page says so |
 
 A list with more than CAP keys falls back from the second strategy to the others. At 3 million rows, walking the primary
@@ -25,13 +25,14 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import Q, QuerySet
+from django.db.models import BooleanField, F, Q, QuerySet, Value
 from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_aware, make_aware, make_naive
 
 from jobqueue.engine.portable.admissions import INDEXED, of_limit
 from jobqueue.inspect.backends import backends_on
 from jobqueue.inspect.limits import Key
+from jobqueue.inspect.payload_display import JsonFunc
 from jobqueue.inspect.queries import CAP, Count, count_of_status, count_or_estimate, status_condition
 from jobqueue.inspect.search import NOTHING, Search, ids_with_key
 from jobqueue.models import ScheduleTick, Task, TaskQuerySet
@@ -44,7 +45,7 @@ WINDOW = 100_000
 WINDOW_OF_STATUS = 10_000
 
 # Filters by the row that tasks belong to, the first one first.
-GROUPS = ("parent", "schedule", "limit")
+GROUPS = ("parent", "schedule", "limit", "tag")
 WITH_STATUS = {"limit": ("status",)}  # by group: the other filters that its index contains
 ENDED = ("ended_since", "ended_until")  # of one final status
 ENQUEUED = ("enqueued_since", "enqueued_until")  # of all tasks: ids begin with the time
@@ -103,6 +104,21 @@ def time_filter(lookup: str) -> Callable[[str, str], Q]:
     return of_time
 
 
+class HasTag(JsonFunc):
+    """Whether the tags of a row contain a text."""
+
+    output_field = BooleanField()
+    template, arg_joiner = "(%(expressions)s::text))", " @> to_jsonb("
+    sqlite = "EXISTS (SELECT 1 FROM json_each(%(expressions)s)"
+
+    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return super().as_sqlite(compiler, connection, arg_joiner=") WHERE value = ", **extra)
+
+
+def has_tag(text: str) -> Q:
+    return Q(HasTag(F("tags"), Value(text)))
+
+
 def of_limit_key(text: str, database: str) -> Q:
     """Return the condition for the tasks that a limit counts, or that wait for it. text: its kind and a key."""
     key = Key.parse(text)
@@ -118,6 +134,7 @@ FILTERS: Mapping[str, Callable[[str, str], Q]] = {
     "parent": of_parent,
     "schedule": of_schedule,
     "limit": of_limit_key,
+    "tag": lambda text, _: has_tag(text),
     "executor": of_executor,
     "enqueued_since": time_filter("enqueued_at__gte"),
     "enqueued_until": time_filter("enqueued_at__lte"),

@@ -19,7 +19,7 @@ from jobqueue.inspect.explain import Surroundings, explain
 from jobqueue.inspect.formatting import attempts_text, headline
 from jobqueue.inspect.inbox import actor_of, read_inbox
 from jobqueue.inspect.limits import key_that_matters, keys_of, read_keys
-from jobqueue.inspect.payload_display import listed, raw, read, secrets_of, show, show_arguments
+from jobqueue.inspect.payload_display import listed, raw, read, secrets_of, show, show_arguments, tags_of
 from jobqueue.inspect.progress import read_progress
 from jobqueue.inspect.timeline import read_moment, read_timeline
 from jobqueue.inspect.tree import read_ancestors, read_tree
@@ -89,6 +89,7 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
         "with_payload": with_payload,
         "options": show(values["options"], ()) if values["options"] else None,
         "attempts": attempts_text(task),
+        "tags": tags_of(task),
     }
     if with_payload:
         result, state, metadata = (values[column] for column in ("return_value", "inner_state", "metadata"))

@@ -35,7 +35,7 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.RunPython(
-            run_files("storage", "create_task", "send_to_task", "enqueue", "comments"),
+            run_files("storage", "tags", "create_task", "send_to_task", "enqueue", "comments"),
             run_files("drop"),
         ),
     ]

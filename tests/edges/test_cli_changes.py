@@ -138,7 +138,7 @@ class TestRequeueAndCancel:
         assert result.out == "Requeued 2 tasks. 1 task has changed since it was counted, and was left alone.\n"
 
     def test_names_that_do_not_exist_are_named_with_the_nearest(self, make, run) -> None:
-        row = make(failed=True, task_type="tests.tasks.add")
+        row, _other = make(failed=True, task_type="tests.tasks.add"), make(queue_name="default")
         nothing = run("requeue", "--failed", "--task", "ad", "--queue", "defautl", "--yes")
         assert nothing.code == 1
         assert "Unknown task 'ad' (did you mean 'add'?)." in nothing.err

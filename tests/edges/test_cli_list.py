@@ -81,7 +81,8 @@ def test_list_masks_secrets(backend, make) -> None:
         (("--schedule", "rep"), "Unknown schedule 'rep'. See: manage.py jobqueue schedules --all"),
     ],
 )
-def test_list_names_what_does_not_exist(backend, words, problem: str) -> None:
+def test_list_names_what_does_not_exist(backend, make, words, problem: str) -> None:
+    make(queue_name="default")
     result = jobqueue("list", "--backend", backend, *words)
     assert (result.code, result.err) == (1, problem)
 

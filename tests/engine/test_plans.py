@@ -550,6 +550,20 @@ class TestLimits:
         read(lambda: stats.read_stats(bench.engine), at_least=10, most_rows=most_scheduled)
 
 
+@pytest.mark.parametrize("filters", [{}, {"status": "SUCCESSFUL"}, {"status": "READY"}], ids=str)
+def test_tasks_of_a_tag_reads_few_rows(bench: Bench, filters: dict[str, str], statistics: str) -> None:
+    """Exception: with the statistics of an empty table, PostgreSQL prefers the index of the status."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            'UPDATE jobqueue_task SET tags = \'["vip", "import"]\' WHERE id IN '
+            "(SELECT lpad(to_hex(n * 997), 32, '0')::uuid FROM generate_series(1, 900) AS n)"
+        )
+    chosen = selection.Selection("default", {"tag": "vip", **filters})
+    most_rows = 1_000_000 if statistics == "empty" and filters else MAX_ROWS
+    found = len(read(lambda: chosen.keys, most_rows=most_rows))
+    assert found == 900 if not filters else 0 < found < 900
+
+
 @pytest.mark.parametrize("name", SQL_FILES)
 def test_generic_plan_has_no_sequential_scan(bench: Bench, name: str) -> None:
     """Plan as for a prepared statement, without its parameters."""

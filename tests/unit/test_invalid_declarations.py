@@ -30,7 +30,7 @@ def ship(order_id: int) -> None: ...
     ("options", "reason"),
     [
         ({"max_attempts": 0}, "ship: max_attempts must be a whole number from 1 to 1,000,000, not 0"),
-        ({"queue_name": "nowhere"}, "ship: unknown queue 'nowhere'"),
+        ({"expires": 60}, "ship: expires must be a datetime or a timedelta"),
         ({"backend": "bulk"}, "TASKS has no backend 'bulk'"),
         ({"retry": 3}, "task() takes no option 'retry' (did you mean 'retry_on'?); it takes name, "),
     ],
@@ -86,8 +86,7 @@ def send(): ...
 def fine(): ...
 
 
-@task(lambda: None)
-def nothing(): ...
+nothing = task(lambda: None)
 
 
 class Import(Actor):
@@ -112,8 +111,9 @@ def test_command_reports_every_invalid_declaration_of_a_site(command: list[str],
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "__init__.py").touch()
     (tmp_path / "shop" / "tasks.py").write_text(TASKS)
+    (tmp_path / "manage.py").write_text(SITE)
     ran = subprocess.run(
-        [sys.executable, "-c", SITE, *command],
+        [sys.executable, "manage.py", *command],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -123,5 +123,5 @@ def test_command_reports_every_invalid_declaration_of_a_site(command: list[str],
     assert ran.returncode == 1
     assert "The task in shop/tasks.py:5 cannot be used: send: max_attempts must be a whole number" in ran.stderr
     assert "The task in shop/tasks.py:13 cannot be used: Task function must be defined at a module level" in ran.stderr
-    assert "The task in shop/tasks.py:17 cannot be used: Import: an actor needs a method poll" in ran.stderr
+    assert "The task in shop/tasks.py:16 cannot be used: Import: an actor needs a method poll" in ran.stderr
     assert "Traceback" not in ran.stderr

@@ -172,6 +172,7 @@ class Tasks(Part):
         rows.update(
             **{name: getattr(row, name) for name in REPLACED_COLUMNS},
             **{name: json_from(getattr(row, name)) for name in ("args", "kwargs", "options", "metadata")},
+            tags=None if row.tags is None else json_from(row.tags),
             rank=now - timedelta(seconds=row.priority * self.db.options.aging),
             wake_at=None if is_due else wake_at,
             expires_at=moment(row.expires_at, row.expires_after_seconds, now),
@@ -257,6 +258,7 @@ class Tasks(Part):
         return Task(
             **{name: getattr(row, name) for name in SAME_COLUMNS},
             **{name: json_from(getattr(row, name)) for name in ("args", "kwargs", "options", "metadata")},
+            tags=None if row.tags is None else json_from(row.tags),
             backend=self.db.backend,
             rank=now - timedelta(seconds=row.priority * self.db.options.aging),
             status=new_status(row, is_due=is_due),

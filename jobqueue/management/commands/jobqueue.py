@@ -112,21 +112,26 @@ def add_reading_verbs(add: Add) -> None:
 
 
 def add_list(add: Add) -> None:
-    verb = add("list", listing.list_tasks, "List tasks, the newest first, with the filters and the search of the admin.")
+    verb = add(
+        "list", listing.list_tasks, "List tasks, the newest first, with the filters and the search of the admin."
+    )
     names = [str(status) for status in Status]
     verb.add_argument("--status", type=str.upper, choices=names, metavar="STATUS", help=", ".join(names))
     verb.add_argument("--task", metavar="NAME", help="tasks with this name")
     verb.add_argument("--queue", metavar="NAME", help="tasks of this queue")
+    verb.add_argument("--tag", metavar="TAG", help="tasks with this tag")
     verb.add_argument("--executor", metavar="NAME", help="tasks that this executor runs or has run; a name or an id")
     verb.add_argument("--parent", type=UUID, metavar="ID", help="children of this task")
     verb.add_argument("--schedule", metavar="NAME", help="tasks that this schedule has enqueued")
     when = "such as 2h for two hours ago, or 2030-01-31T09:00"
     for name, what in (("enqueued", "were enqueued"), ("ended", "ended")):
-        verb.add_argument(f"--{name}-since", type=arguments.moment, metavar="WHEN", help=f"tasks that {what} later: {when}")
+        verb.add_argument(
+            f"--{name}-since", type=arguments.moment, metavar="WHEN", help=f"tasks that {what} later: {when}"
+        )
         verb.add_argument(f"--{name}-until", type=arguments.moment, metavar="WHEN", help=f"tasks that {what} earlier")
     text = verb.add_mutually_exclusive_group()
     text.add_argument("--error", metavar="TEXT", help="failed tasks whose error contains this text")
-    search = "as in the search box: the beginning of an id, key:, task:, args.NAME:VALUE or error:"
+    search = "as in the search box: the beginning of an id, key:, task:, args.NAME:VALUE, tag: or error:"
     text.add_argument("--search", metavar="TEXT", help=search)
     verb.add_argument("-n", "--lines", type=count(10_000), default=25, help="number of tasks (25)")
     verb.add_argument("--reverse", action="store_true", help="the oldest first; of SCHEDULED, the last that will start")
@@ -310,6 +315,7 @@ def _add_filters(verb: CommandParser, statuses: Iterable[Status]) -> None:
 def _add_bulk(verb: CommandParser, statuses: Iterable[Status]) -> None:
     verb.add_argument("ids", nargs="*", type=UUID, metavar="ID", help="task id")
     _add_filters(verb, statuses)
+    verb.add_argument("--tag", default="", metavar="TAG", help="tasks with this tag")
     verb.add_argument("--limit", type=count(1_000_000_000), help="change at most this number of tasks")
     _add_confirmation(verb, max_batch=10_000, batch=1000)
 

@@ -3,4 +3,5 @@
 DROP FUNCTION {schema}.jobqueue_enqueue;
 DROP FUNCTION {schema}.jobqueue_send_to_task;
 DROP FUNCTION {schema}.jobqueue_create_task;
+DROP INDEX {schema}.jobqueue_task_tags;
 DROP STATISTICS {schema}.jobqueue_task_depths;
