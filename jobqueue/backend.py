@@ -276,10 +276,11 @@ class JobQueueBackend(BaseTaskBackend):
         """Notify waiting executors of new tasks after the commit: of READY ones, and of BLOCKED ones to look at."""
         from jobqueue.api.notifications import ADMIT_NOTIFICATION, notify_after_commit
 
-        new = list(zip(rows, answers, strict=True))
-        ready = {row.queue_name for row, answer in new if answer.created and answer.status is Status.READY}
-        blocked = {row.queue_name for row, answer in new if answer.status is Status.BLOCKED}
-        notify_after_commit(engine, ready | {ADMIT_NOTIFICATION + queue for queue in blocked})
+        pairs = zip(rows, answers, strict=True)
+        found = {(row.queue_name, answer.status, answer.created) for row, answer in pairs}
+        ready = {queue for queue, status, is_new in found if status is Status.READY and is_new}
+        blocked = {ADMIT_NOTIFICATION + queue for queue, status, _ in found if status is Status.BLOCKED}
+        notify_after_commit(engine, ready | blocked)
 
     def announce(self, ids: Sequence[UUID]) -> None:
         """Send task_enqueued for tasks that were inserted in another way than by enqueue()."""
