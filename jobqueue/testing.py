@@ -42,7 +42,7 @@ from jobqueue.executor.running.attempt import (
     RunningTask,
     run_interruptibly,
 )
-from jobqueue.executor.running.task_runner import declared_limits, poll, prepare, reject_by_database
+from jobqueue.executor.running.task_runner import missing_limits, poll, prepare, reject_by_database
 from jobqueue.executor.telemetry import events
 from jobqueue.models import (
     AdmissionRequest,
@@ -212,7 +212,7 @@ class _Queue:
             limited=self.engine.limited_queues(),
         )
         while claimed := self.engine.claim(request) or self.engine.claim_isolated(request):
-            if not self.engine.admissions.apply(declared_limits(claimed)):
+            if not self.engine.admissions.apply(missing_limits(claimed)):
                 return claimed[0]
             self.engine.admit()
         return None

@@ -13,7 +13,9 @@ from jobqueue.engine.portable.claim import Claims
 from jobqueue.engine.portable.commit import REFUSALS, Commits, is_refusal
 from jobqueue.engine.portable.counters import Counters
 from jobqueue.engine.portable.database import Database
+from jobqueue.engine.portable.enqueues import Enqueues
 from jobqueue.engine.portable.executors import Executors
+from jobqueue.engine.portable.inserts import Inserts
 from jobqueue.engine.portable.messages import Messages
 from jobqueue.engine.portable.progress import ProgressTable
 from jobqueue.engine.portable.queues import Queues
@@ -39,6 +41,8 @@ class Engine:
     admissions_class: type[Admissions] = Admissions
     messages_class: type[Messages] = Messages
     progress_class: type[ProgressTable] = ProgressTable
+    inserts_class: type[Inserts] = Inserts
+    enqueues_class: type[Enqueues] = Enqueues
     tasks_class: type[Tasks] = Tasks
     claims_class: type[Claims] = Claims
     commits_class: type[Commits] = Commits
@@ -72,20 +76,23 @@ class Engine:
         progress = self.progress_class(db)
         self.write_progress = progress.write_progress
 
-        tasks = self.tasks_class(db, messages, counters, admissions, progress)
-        self.enqueue, self.enqueue_once = tasks.enqueue, tasks.enqueue_once
+        inserts = self.inserts_class(db, counters, admissions)
+        enqueues = self.enqueues_class(db, inserts, admissions)
+        self.enqueue, self.enqueue_once = enqueues.enqueue, enqueues.enqueue_once
+
+        tasks = self.tasks_class(db, inserts, messages, counters, admissions, progress)
         self.cancel, self.descendants, self.requeue = tasks.cancel, tasks.descendants, tasks.requeue
         self.run_now, self.discard, self.delete = tasks.run_now, tasks.discard, tasks.delete
         self.prune, self.prune_status = tasks.prune, tasks.prune_status
 
-        self.schedules = self.schedules_class(db, tasks)
+        self.schedules = self.schedules_class(db, inserts, tasks)
 
         self.claims = claims = self.claims_class(db, queues)
         self.claim, self.claim_one, self.lock_claim = claims.claim, claims.claim_one, claims.lock_claim
         self.claim_isolated, self.has_isolated = claims.claim_isolated, claims.has_isolated
         self.move_to_pool = claims.move_to_pool
 
-        self.commits = commits = self.commits_class(db, tasks, messages, counters, admissions)
+        self.commits = commits = self.commits_class(db, inserts, tasks, messages, counters, admissions)
         self.commit = commits.commit
         self.release, self.release_unknown_claims = commits.release, commits.release_unknown_claims
 
@@ -121,7 +128,7 @@ class Engine:
             try:
                 with self.transaction():
                     committed = self.commits.apply(outcomes, holder=request.executor_id) if outcomes else CommitResult()
-                    admitted = self.admissions.take() if admits else None
+                    admitted = self.admissions.admit_here() if admits else None
                     claimed = self.claims.take(request)
                     failpoint("commit.before")
                     claimed.admitted = admitted

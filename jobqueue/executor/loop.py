@@ -24,7 +24,7 @@ from jobqueue.executor.pools.base import Pool, PoolContext
 from jobqueue.executor.pools.event_loop import AsyncPool
 from jobqueue.executor.pools.threads import ThreadPool
 from jobqueue.executor.running.attempt import CompletedAttempt, ExecutorIdentity, RunningTask
-from jobqueue.executor.running.task_runner import declared_limits, release_unstarted
+from jobqueue.executor.running.task_runner import missing_limits, release_unstarted
 from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.telemetry.events import task_fields
@@ -324,7 +324,7 @@ class ExecutorLoop(threading.Thread):
         if not claims:
             return
         failpoint("claim.after")
-        claims = self._without_declared_limits(claims)
+        claims = self._block_missing_limits(claims)
         actors = [claimed.id for claimed in claims if isinstance(registry.get(claimed.task_type), ActorTask)]
         # After the claim: a message that comes later makes the actor run again.
         messages = self.engine.read_messages(actors) if actors else {}
@@ -342,9 +342,9 @@ class ExecutorLoop(threading.Thread):
             if misplaced := [task.id for task in of_pool if task.claimed.pool != name]:
                 self.engine.move_to_pool(misplaced, name)
 
-    def _without_declared_limits(self, claims: ClaimedBatch) -> ClaimedBatch:
+    def _block_missing_limits(self, claims: ClaimedBatch) -> ClaimedBatch:
         """Give tasks of SQL, and of code without limits, the limits that their code declares now. Return the others."""
-        if not (found := declared_limits(claims)):
+        if not (found := missing_limits(claims)):
             return claims
         blocked = self.engine.admissions.apply(found)
         if len(blocked) < len(found):  # other sessions have locked them: release them, for none may run without limits

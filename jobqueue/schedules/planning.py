@@ -35,7 +35,12 @@ class CatchUp(StrEnum):
 
 
 class SkipReason(StrEnum):
-    """Why a tick became no task."""
+    """
+    Why a tick became no task.
+
+    OVERLAP: the previous task had not ended. PAUSED: the schedule was paused. MISSED: no executor ran. KEY: another
+    live task had the key of the schedule's task.
+    """
 
     OVERLAP = "overlap"
     PAUSED = "paused"
@@ -91,13 +96,13 @@ def make_plan(
     next_at: datetime | None,
     waiting_at: datetime | None = None,
     paused_until: datetime | None = None,
-    is_running: bool = False,
+    has_live_task: bool = False,
     with_jitter: bool = True,
 ) -> Plan:
     """Return what to do with the ticks from `next_at` on that are due `now`.
 
     `waiting_at` is the tick that waits for the running task (`Overlap.QUEUE_ONE`). Ticks before `paused_until` are
-    skipped. `is_running` says whether a task of this schedule has not ended. Without jitter, ticks are
+    skipped. `has_live_task` says whether a task of this schedule has not ended. Without jitter, ticks are
     due at their moment. Every due tick is in exactly one of `runs`, `waiting_at` and `skipped`.
     """
     due_until = now - policy.delay if with_jitter else now
@@ -114,7 +119,7 @@ def make_plan(
         del reasons[tick]
     runs: Sequence[datetime] = ()
     if paused_until is None or paused_until <= now:
-        runs, waiting_at, overlapping = _without_overlap(kept, policy.overlap, waiting_at, is_running)
+        runs, waiting_at, overlapping = _without_overlap(kept, policy.overlap, waiting_at, has_live_task)
         reasons |= dict.fromkeys(overlapping, SkipReason.OVERLAP)
     return Plan(tuple(runs), waiting_at, counted + _ranges(dict(sorted(reasons.items()))), next_at)
 
@@ -167,12 +172,12 @@ def _caught_up(due: Sequence[datetime], policy: Policy, now: datetime, *, has_mo
 
 
 def _without_overlap(
-    ticks: Sequence[datetime], overlap: Overlap, waiting_at: datetime | None, is_running: bool
+    ticks: Sequence[datetime], overlap: Overlap, waiting_at: datetime | None, has_live_task: bool
 ) -> tuple[Sequence[datetime], datetime | None, Sequence[datetime]]:
     """Return the ticks that run, the one that waits, and those that overlap with a running task."""
     # A tick that waits under another overlap has waited since before the schedule was changed.
     queue = [waiting_at, *ticks] if waiting_at else ticks
-    room = 0 if is_running else 1
+    room = 0 if has_live_task else 1
     match overlap:
         case Overlap.ALLOW:
             return queue, None, ()

@@ -6,7 +6,7 @@ import pytest
 from django.db import IntegrityError, connections
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue.engine.portable.tasks import Tasks
+from jobqueue.engine.portable.inserts import Inserts
 from jobqueue.engine.postgres.engine import PostgresEngine
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.records import CancelReport, CommitResult, RequeueReport, Status
@@ -212,7 +212,7 @@ class TestIdempotencyKey:
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         bench.add(idempotency_key="order-1")
-        monkeypatch.setattr(Tasks, "_seen", lambda tasks, keys: {})
+        monkeypatch.setattr(Inserts, "holders_of_idempotency_keys", lambda inserts, keys: {})
 
         with pytest.raises(DuplicateKey):
             bench.engine.enqueue_once([new(idempotency_key="order-1")])

@@ -120,7 +120,7 @@ def test_ticks_after_the_end_of_a_pause_run() -> None:
     ],
 )
 def test_tick_meets_a_running_task(overlap, runs, waiting_at, skipped) -> None:
-    found = plan(Policy(overlap), seconds(0), is_running=True)
+    found = plan(Policy(overlap), seconds(0), has_live_task=True)
 
     assert (found.runs, found.waiting_at, skips(found)) == (runs, waiting_at, skipped)
 
@@ -128,7 +128,7 @@ def test_tick_meets_a_running_task(overlap, runs, waiting_at, skipped) -> None:
 def test_only_one_tick_waits_for_the_running_task() -> None:
     policy, earlier = Policy(Overlap.QUEUE_ONE), NOON - MINUTE
 
-    found = plan(policy, seconds(0), is_running=True, waiting_at=earlier)
+    found = plan(policy, seconds(0), has_live_task=True, waiting_at=earlier)
     assert (found.runs, found.waiting_at, skips(found)) == ((), earlier, [(1, SkipReason.OVERLAP)])
     ended = plan(policy, -seconds(1), waiting_at=earlier)
     assert (ended.runs, ended.waiting_at, ended.skipped) == ((earlier,), None, ())
@@ -181,9 +181,9 @@ def test_each_due_tick_is_accounted_for_exactly_once(policy, expression, steps) 
     start = next_at = first_tick(expression, policy, NOON)
     runs: list[datetime] = []
     skipped = 0
-    for step, is_paused, is_running in steps:
+    for step, is_paused, has_live_task in steps:
         now += step
-        state = {"paused_until": FOREVER if is_paused else None, "is_running": is_running}
+        state = {"paused_until": FOREVER if is_paused else None, "has_live_task": has_live_task}
         while True:
             found = make_plan(expression, policy, now, next_at=next_at, waiting_at=waiting_at, **state)
             runs += found.runs

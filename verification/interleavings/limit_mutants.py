@@ -14,7 +14,7 @@ from jobqueue.engine.postgres.admissions import PostgresAdmissions
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.engine.postgres.engine import PostgresEngine
 from jobqueue.engine.postgres.executors import PostgresExecutors
-from jobqueue.engine.postgres.tasks import PostgresTasks
+from jobqueue.engine.postgres.tasks import PostgresInserts, PostgresTasks
 from jobqueue.models import Task, TaskQuerySet
 from jobqueue.records import Admitted, LimitKind, Status
 from verification.interleavings.mutants import RewrittenDatabase
@@ -55,7 +55,7 @@ class LosesRequests(PostgresEngine):
             with self.db.transaction():
                 taken = super()._take_requests(500)
             with self.db.transaction():
-                return super().take() if not taken else self._admit_taken(taken)
+                return super().admit_here() if not taken else self._admit_taken(taken)
 
         def _admit_taken(self, taken: Mapping[Key, bool]) -> Admitted:
             return self._admit_by_concurrency([key for kind, key in taken if kind is LimitKind.CONCURRENCY])
@@ -198,9 +198,9 @@ class ReplacesWithoutLocking(PostgresEngine):
 class ReplacesInOrderOfKeys(PostgresEngine):
     """Locks the tasks that it replaces in the order of their keys, and cancel() locks them in that of their ids."""
 
-    class tasks_class(PostgresTasks):
-        def _holders(self, keys: Collection[str | None]) -> TaskQuerySet:
-            return super()._holders(keys) if len(keys) == 1 else Task.objects.none()
+    class inserts_class(PostgresInserts):
+        def holders(self, keys: Collection[str | None]) -> TaskQuerySet:
+            return super().holders(keys) if len(keys) == 1 else Task.objects.none()
 
 
 class CancelsSuccessorsAlone(PostgresEngine):

@@ -24,7 +24,13 @@ from jobqueue.engine.postgres.engine import PostgresEngine
 from jobqueue.engine.postgres.executors import PostgresExecutors
 from jobqueue.engine.postgres.messages import PostgresMessages
 from jobqueue.engine.postgres.queues import PostgresQueues
-from jobqueue.engine.postgres.tasks import PostgresClaims, PostgresCommits, PostgresTasks
+from jobqueue.engine.postgres.tasks import (
+    PostgresClaims,
+    PostgresCommits,
+    PostgresEnqueues,
+    PostgresInserts,
+    PostgresTasks,
+)
 from jobqueue.models import Task, TaskQuerySet
 from jobqueue.records import (
     ClaimedBatch,
@@ -409,7 +415,7 @@ class RequeueKeepsAttempts(PostgresEngine):
 class IgnoresKeys(PostgresEngine):
     """Enqueues a second task with the key of a live one."""
 
-    class tasks_class(PostgresTasks):
+    class inserts_class(PostgresInserts):
         def _insert_batch(self, rows: Sequence[NewTask]) -> list[Enqueued]:
             return super()._insert_batch([structs.replace(row, key=None) for row in rows])
 
@@ -417,9 +423,9 @@ class IgnoresKeys(PostgresEngine):
 class IgnoresIdempotencyKeys(PostgresEngine):
     """Enqueues a second task with an idempotency key that was used after its check."""
 
-    class tasks_class(PostgresTasks):
+    class enqueues_class(PostgresEnqueues):
         def enqueue_once(self, rows: Sequence[NewTask]) -> list[Enqueued]:
-            existing = self._seen({row.idempotency_key for row in rows})
+            existing = self.inserts.holders_of_idempotency_keys({row.idempotency_key for row in rows})
             new = [row for row in rows if row.idempotency_key not in existing]
             try:
                 with self.db.transaction():

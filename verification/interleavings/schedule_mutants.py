@@ -11,6 +11,7 @@ from uuid import UUID
 
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.portable.database import Database, Rows
+from jobqueue.engine.portable.inserts import Inserts
 from jobqueue.engine.portable.schedules import Schedules
 from jobqueue.engine.portable.tasks import Tasks
 from jobqueue.engine.postgres.connection import PostgresDatabase
@@ -88,8 +89,8 @@ class UsesProcessClock(PostgresEngine):
     """Reads the clock of the process, which differs from that of the database."""
 
     class schedules_class(Schedules):
-        def __init__(self, db: Database, tasks: Tasks) -> None:
-            super().__init__(PostgresDatabase(db.backend, db.options), tasks)
+        def __init__(self, db: Database, inserts: Inserts, tasks: Tasks) -> None:
+            super().__init__(PostgresDatabase(db.backend, db.options), inserts, tasks)
 
         @property
         def now(self) -> Callable[[], datetime]:

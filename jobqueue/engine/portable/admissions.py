@@ -130,7 +130,7 @@ class Admissions(Part):
         admitted = Admitted()
         for _ in range(ROUNDS):
             with self.db.transaction():
-                found = self.take()
+                found = self.admit_here()
                 if found.looked_at:
                     failpoint("admit.before")
             if not found.looked_at:
@@ -141,7 +141,7 @@ class Admissions(Part):
                 break
         return admitted
 
-    def take(self, limit: int = REQUESTS_READ) -> Admitted:
+    def admit_here(self, limit: int = REQUESTS_READ) -> Admitted:
         """Admit in the caller's transaction. Locks: as admit()."""
         requested = self._take_requests(limit)
         keys = [key for key, is_locked in requested.items() if is_locked]

@@ -28,6 +28,7 @@ from jobqueue.engine.portable.database import (
     read_list,
     with_texts,
 )
+from jobqueue.engine.portable.inserts import Inserts
 from jobqueue.engine.portable.messages import Messages, ending_of
 from jobqueue.engine.portable.tasks import LockedRow, Tasks
 from jobqueue.exceptions import DuplicateKey, MessageAlreadyConsumed, TaskFinished, TaskNotFound
@@ -66,6 +67,7 @@ LOCKED_COLUMNS = tuple(LockedRow.__dataclass_fields__)
 
 @dataclass(eq=False)
 class Commits(Part):
+    inserts: Inserts
     tasks: Tasks
     messages: Messages
     counters: Counters
@@ -168,7 +170,7 @@ class Commits(Part):
             for child in outcome.effects.spawn
         ]
         if children:
-            refuse_taken_keys(children, self.tasks.insert(children))
+            refuse_taken_keys(children, self.inserts.insert(children))
         not_spawned = {child.id for o in outcomes for child in o.effects.spawn} - {child.id for child in children}
         sent = [m for outcome in outcomes for m in outcome.effects.send if m.task_id not in not_spawned]
         notified = {message.task_id for message in sent if not message.is_droppable}

@@ -14,6 +14,7 @@ from django.db.models import Count, Exists, Min, OuterRef, Q, Subquery
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.portable.commit import REFUSALS, is_refusal
 from jobqueue.engine.portable.database import Database, LockTimeout, Part
+from jobqueue.engine.portable.inserts import Inserts
 from jobqueue.engine.portable.tasks import Tasks
 from jobqueue.exceptions import DuplicateKey, ScheduleNotFound
 from jobqueue.failpoints import failpoint
@@ -36,9 +37,9 @@ TIMING_COLUMNS = ("expression", "timezone", "anchor_at", "starts_at", "ends_at",
 
 
 class Schedules(Part):
-    def __init__(self, db: Database, tasks: Tasks) -> None:
+    def __init__(self, db: Database, inserts: Inserts, tasks: Tasks) -> None:
         super().__init__(db)
-        self._tasks = tasks
+        self._inserts, self._tasks = inserts, tasks
         # Tests replace these two (jobqueue.virtual_time).
         self.now: Callable[[], datetime] = db.now
         self.policy_of: Callable[[Schedule], Policy] = policy_of
@@ -82,9 +83,9 @@ class Schedules(Part):
         return fired
 
     def _can_run_waiting_tick(self, now: datetime) -> ScheduleQuerySet:
-        is_running = Exists(self.db.tasks.live().filter(schedule_id=OuterRef("pk")))
+        has_live_task = Exists(self.db.tasks.live().filter(schedule_id=OuterRef("pk")))
         is_due = Q(due_at__isnull=False, due_at__lte=now)
-        can_run = ~is_due & ~is_paused_at(now) & ~is_running
+        can_run = ~is_due & ~is_paused_at(now) & ~has_live_task
         return self.db.schedules.filter(can_run, waiting_at__isnull=False).order_by("pk")
 
     def _account_for(
@@ -101,16 +102,16 @@ class Schedules(Part):
         plans: dict[Schedule, Plan] = {}
         for row in rows:
             try:
-                policy, is_running = self.policy_of(row), row.pk in running
-                plans[row] = plan_of(row, policy, aware(now), is_running=is_running, with_jitter=with_jitter)
+                policy, has_live_task = self.policy_of(row), row.pk in running
+                plans[row] = plan_of(row, policy, aware(now), has_live_task=has_live_task, with_jitter=with_jitter)
             except (ValueError, LookupError, ArithmeticError) as error:
                 self._stop(row, error, has_ticks=False)
-        has_cancelled, locked = self._cancel_replaced(plans)
+        has_cancelled, busy = self._cancel_replaced(plans)
         if may_defer:
-            plans = {row: plan for row, plan in plans.items() if row.pk not in locked}
+            plans = {row: plan for row, plan in plans.items() if row.pk not in busy}
         runs = [(row, tick) for row, plan in plans.items() for tick in plan.runs]
         tasks = self._enqueue(runs, ScheduleTick.Trigger.SCHEDULE)
-        self._tasks.counters.add_enqueued_ticks(
+        self._inserts.counters.add_enqueued_ticks(
             (task, lateness_of(row, tick, answer.enqueued_at))
             for (row, tick), (task, answer) in zip(runs, tasks, strict=True)
             if answer.created
@@ -126,7 +127,7 @@ class Schedules(Part):
         self._record_skipped(skipped)
         self._advance(plans)
         return FiredSchedules(
-            count=len(rows) - (len(locked) if may_defer else 0),
+            count=len(rows) - (len(busy) if may_defer else 0),
             tasks=[(task, answer.enqueued_at) for task, answer in tasks if answer.created],
             skipped=sum(ticks.count for _, ticks in skipped),
             has_cancelled=has_cancelled,
@@ -169,7 +170,7 @@ class Schedules(Part):
         A tick whose key another task has gets no ScheduleTick.
         """
         tasks = [task_of(row, tick) for row, tick in runs]
-        answers = self._insert(tasks) if trigger == ScheduleTick.Trigger.SCHEDULE else self._tasks.insert(tasks)
+        answers = self._insert(tasks) if trigger == ScheduleTick.Trigger.SCHEDULE else self._inserts.insert(tasks)
         now = self.now()
         self.db.ticks.bulk_create(
             [
@@ -194,10 +195,10 @@ class Schedules(Part):
         All other schedules and the executor itself would wait for that transaction.
         """
         if all(task.key is None for task in tasks):
-            return self._tasks.insert(tasks)
+            return self._inserts.insert(tasks)
         try:
             with self.db.transaction(), self.db.lock_timeout(key_wait or KEY_WAIT):
-                return self._tasks.insert(tasks)
+                return self._inserts.insert(tasks)
         except (LockTimeout, DuplicateKey):
             if len(tasks) > 1:
                 return [answer for task in tasks for answer in self._insert([task], NO_WAIT)]
@@ -221,7 +222,7 @@ class Schedules(Part):
             last.count += skip.count
         ticks.bulk_create(added)
         ticks.bulk_update(extended, ["last_at", "count", "recorded_at"])
-        self._tasks.counters.add_skipped_ticks(skipped)
+        self._inserts.counters.add_skipped_ticks(skipped)
 
     def newest_ticks(self, schedule_ids: Collection[int]) -> dict[int, ScheduleTick]:
         """Return the newest tick, or range of skipped ticks, of each schedule. Those that people ran do not count."""
@@ -401,7 +402,7 @@ def is_paused_at(now: datetime) -> Q:
     return Q(paused_at__isnull=False) & (Q(resume_at__isnull=True) | Q(resume_at__gt=now))
 
 
-def plan_of(row: Schedule, policy: Policy, now: datetime, *, is_running: bool, with_jitter: bool = True) -> Plan:
+def plan_of(row: Schedule, policy: Policy, now: datetime, *, has_live_task: bool, with_jitter: bool = True) -> Plan:
     """Return what to do with the due ticks of a row. Raises ValueError if the row cannot be used."""
     return make_plan(
         ticks_of(row),
@@ -410,7 +411,7 @@ def plan_of(row: Schedule, policy: Policy, now: datetime, *, is_running: bool, w
         next_at=aware(row.next_at),
         waiting_at=aware(row.waiting_at),
         paused_until=paused_until(row),
-        is_running=is_running,
+        has_live_task=has_live_task,
         with_jitter=with_jitter,
     )
 

@@ -10,7 +10,13 @@ from jobqueue.engine.postgres.messages import PostgresMessages
 from jobqueue.engine.postgres.progress import PostgresProgressTable
 from jobqueue.engine.postgres.queues import PostgresCounters, PostgresQueues
 from jobqueue.engine.postgres.schedules import PostgresSchedules
-from jobqueue.engine.postgres.tasks import PostgresClaims, PostgresCommits, PostgresTasks
+from jobqueue.engine.postgres.tasks import (
+    PostgresClaims,
+    PostgresCommits,
+    PostgresEnqueues,
+    PostgresInserts,
+    PostgresTasks,
+)
 
 
 class PostgresEngine(Engine):
@@ -22,6 +28,8 @@ class PostgresEngine(Engine):
     admissions_class = PostgresAdmissions
     messages_class = PostgresMessages
     progress_class = PostgresProgressTable
+    inserts_class = PostgresInserts
+    enqueues_class = PostgresEnqueues
     tasks_class = PostgresTasks
     claims_class = PostgresClaims
     commits_class = PostgresCommits

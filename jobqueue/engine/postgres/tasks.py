@@ -15,14 +15,9 @@ import msgspec
 
 from jobqueue.engine.portable.claim import Claims
 from jobqueue.engine.portable.commit import Commits, locked_rows
-from jobqueue.engine.portable.tasks import (
-    ENQUEUE_BATCH,
-    KEY_TRIES,
-    LockedRow,
-    Tasks,
-    acts_on_taken_key,
-    key_taken,
-)
+from jobqueue.engine.portable.enqueues import Enqueues, acts_on_taken_key
+from jobqueue.engine.portable.inserts import INSERT_BATCH, KEY_TRIES, Inserts, key_taken
+from jobqueue.engine.portable.tasks import LockedRow, Tasks
 from jobqueue.engine.postgres.connection import PostgresDatabase, as_array, as_json, as_text_array
 from jobqueue.metrics import EDGES
 from jobqueue.records import (
@@ -57,21 +52,25 @@ def needs_horizon(request: ClaimRequest) -> bool:
     return (len(request.queues) - SURPLUS) * request.limit > FEW_LOCKS  # with 100 queues it was four times as slow
 
 
-class PostgresTasks(Tasks):
+class PostgresEnqueues(Enqueues):
     db: PostgresDatabase
 
     def enqueue(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         keyed = [row for row in rows if row.key is not None]
-        if len(rows) > ENQUEUE_BATCH or any(acts_on_taken_key(row) for row in keyed):
+        if len(rows) > INSERT_BATCH or any(acts_on_taken_key(row) for row in keyed):
             return super().enqueue(rows)
         with self.db.read_committed() if keyed else nullcontext():
-            return self.insert(rows)
+            return self.inserts.insert(rows)
+
+
+class PostgresInserts(Inserts):
+    db: PostgresDatabase
 
     def insert(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         in_order = sorted(rows, key=lambda row: row.key or "")
         answers: list[Enqueued] = []
-        for start in range(0, len(rows), ENQUEUE_BATCH):
-            answers += self._insert_batch(in_order[start : start + ENQUEUE_BATCH])
+        for start in range(0, len(rows), INSERT_BATCH):
+            answers += self._insert_batch(in_order[start : start + INSERT_BATCH])
         if all(map(is_, in_order, rows)):
             return answers
         by_id = {row.id: answer for row, answer in zip(in_order, answers, strict=True)}
@@ -84,7 +83,7 @@ class PostgresTasks(Tasks):
             if [answer.id for answer in inserted] == [row.id for row in rows]:  # as a rule
                 return inserted
             answers |= {answer.id: answer for answer in inserted}
-            for holders_of in (self._holders_of, self._last_holders_of):
+            for holders_of in (self.holders_of, self._last_holders_of):
                 if missing := [row for row in rows if row.id not in answers]:
                     holders = holders_of({row.key for row in missing})
                     answers |= {row.id: holders[row.key] for row in missing if row.key in holders}
@@ -101,6 +100,10 @@ class PostgresTasks(Tasks):
         """Return the last holder of each key, live or ended. See key_holders.sql."""
         rows = self.db.query_prepared("key_holders", keys=list(keys))
         return {key: Enqueued(pk, at, STATUSES[status], False) for key, pk, at, status in rows}
+
+
+class PostgresTasks(Tasks):
+    db: PostgresDatabase
 
     def descendants(self, ids: Iterable[UUID]) -> set[UUID]:
         above = list(ids)

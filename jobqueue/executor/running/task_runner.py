@@ -70,7 +70,7 @@ QUERY_CANCELED = "57014"
 LONGEST_WAIT_SECONDS = 10 * 365 * 86_400.0  # a retry much later than that could not be read back
 
 
-def declared_limits(claims: Iterable[ClaimedTask]) -> list[tuple[ClaimedTask, dict[str, Any]]]:
+def missing_limits(claims: Iterable[ClaimedTask]) -> list[tuple[ClaimedTask, dict[str, Any]]]:
     """
     Return the claimed tasks without limits that their code limits, with the columns of these limits.
 

@@ -1,0 +1,169 @@
+"""Enqueue tasks: insert their rows, and do what is wanted if a unique key is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db import IntegrityError
+from django.db.models import QuerySet
+from msgspec.structs import replace
+
+from jobqueue.engine.portable.admissions import Admissions, ready_status
+from jobqueue.engine.portable.database import Part, json_from
+from jobqueue.engine.portable.inserts import KEY_TRIES, Inserts, key_taken, moment
+from jobqueue.exceptions import DuplicateKey
+from jobqueue.models import KeyReservation, Task
+from jobqueue.records import Enqueued, NewTask, Status
+
+ONCE_TRIES = 10  # other sessions may insert the same idempotency keys
+# Columns that a replaced task takes from the row that replaces it.
+REPLACED_COLUMNS = (
+    "queue_name", "pool", "task_type", "priority", "max_attempts", "concurrency_key", "concurrency_limit",
+    "hold_while_retrying", "rate_key", "rate_limit", "rate_seconds",
+)  # fmt: skip
+REPLACEABLE = (Status.READY, Status.BLOCKED, Status.SCHEDULED)
+
+
+def acts_on_taken_key(row: NewTask) -> bool:
+    """Whether the row wants more than the answer which task has its key."""
+    return row.on_conflict != "keep" or row.unique_for_seconds is not None
+
+
+@dataclass(eq=False)
+class Enqueues(Part):
+    inserts: Inserts
+    admissions: Admissions
+
+    def enqueue(self, rows: Sequence[NewTask]) -> list[Enqueued]:
+        """
+        Insert tasks in the caller's transaction. Return one answer for each row, in the same order.
+
+        A row with the key of a live task is not inserted. The answer names that task, which may have ended since. If
+        the row replaces, the waiting task gets its values, or the row starts after the running task. Raises
+        DuplicateKey if the transaction cannot see the task that has a key, or if a row raises and its key is taken.
+        Locks: the new rows, in the order of their keys, so that two callers with the same keys do not deadlock.
+        Waits for a concurrent insert of the same key.
+        """
+        with self.db.transaction():
+            return self._insert_unique(rows) if any(map(acts_on_taken_key, rows)) else self.inserts.insert(rows)
+
+    def enqueue_once(self, rows: Sequence[NewTask]) -> list[Enqueued]:
+        """
+        Insert as enqueue() does. The answer to a used idempotency_key names its task, even if it has ended.
+
+        A loop around the insert, because ON CONFLICT covers one unique index only. Raises DuplicateKey if the
+        transaction cannot see the task. Locks: as enqueue(), in the order of these keys.
+        """
+        for _ in range(ONCE_TRIES):
+            holders = self.inserts.holders_of_idempotency_keys({row.idempotency_key for row in rows})
+            firsts: dict[str | UUID, NewTask] = {}
+            for row in rows:
+                if row.idempotency_key not in holders:
+                    firsts.setdefault(row.idempotency_key or row.id, row)
+            in_order = sorted(firsts.values(), key=lambda row: row.idempotency_key or "")
+            try:
+                with self.db.transaction():
+                    inserted = self.enqueue(in_order)
+            except IntegrityError:  # another session used a key; the next round finds it
+                continue
+            answers = {row.id: answer for row, answer in zip(in_order, inserted, strict=True)}
+            holders |= {row.idempotency_key: replace(answers[row.id], created=False) for row in in_order}
+            return [answers.get(row.id) or holders[row.idempotency_key] for row in rows]
+        raise DuplicateKey("An idempotency key is held by a task that this transaction cannot see.")
+
+    # --- a row that acts on a taken key
+
+    def _insert_unique(self, rows: Sequence[NewTask]) -> list[Enqueued]:
+        """Insert rows, and do what each wants if its key is taken. Waits for other sessions with the same keys."""
+        reserved = self._reserve([row for row in rows if row.unique_for_seconds is not None])
+        new = [row for row in rows if row.id not in reserved]
+        answers = reserved | dict(zip((row.id for row in new), self.inserts.insert(new), strict=True))
+        taken = sorted((row for row in rows if not answers[row.id].created), key=lambda row: row.key or "")
+        for row in taken:
+            if row.on_conflict == "raise":
+                raise DuplicateKey(f"The key {row.key!r} is taken by task {answers[row.id].id}.")
+        replacing = [row for row in taken if row.on_conflict == "replace"]
+        if len(replacing) > 1:  # lock their tasks in id order first, so that two callers do not deadlock
+            holders = self.inserts.holders({row.key for row in replacing}).order_by("pk")
+            list(self.db.with_lock(holders, wait=True).only("pk"))
+        for row in replacing:
+            answers[row.id] = self._replace(row, may_follow=row.id not in reserved) or answers[row.id]
+        for row in taken:
+            if row.unique_for_seconds is not None and row.id not in reserved:  # it reserved the key for another task
+                self._reservations(row.key).filter(task_id=row.id).update(task_id=answers[row.id].id)
+        return [answers[row.id] for row in rows]
+
+    def _reserve(self, rows: Sequence[NewTask]) -> dict[UUID, Enqueued]:
+        """Reserve the keys of rows. Return the tasks for which others are reserved, by the row's id."""
+        now = self.db.now()
+        taken: dict[UUID, Enqueued] = {}
+        for row in sorted(rows, key=lambda row: row.key or ""):
+            until = now + timedelta(seconds=row.unique_for_seconds or 0.0)
+            held_by = self._reserve_key(row.key or "", row.id, now, until)
+            if held_by != row.id:
+                status = self.db.by_ids([held_by]).values_list("status", flat=True).first()
+                taken[row.id] = Enqueued(held_by, now, Status(status or Status.SUCCESSFUL), False)
+        return taken
+
+    def _reserve_key(self, key: str, pk: UUID, now: datetime, until: datetime) -> UUID:
+        """Reserve a key for a task until a time, unless another task has it. Return the task that has it."""
+        rows = self._reservations(key)
+        row, is_new = KeyReservation.objects.using(self.db.using).get_or_create(
+            backend=self.db.backend, key=key, defaults={"task_id": pk, "expires_at": until}
+        )
+        if is_new or rows.filter(expires_at__lte=now).update(task_id=pk, expires_at=until):
+            return pk
+        return UUID(str(row.task_id))
+
+    def _reservations(self, key: str | None) -> QuerySet[KeyReservation]:
+        return KeyReservation.objects.using(self.db.using).filter(backend=self.db.backend, key=key)
+
+    def _replace(self, row: NewTask, *, may_follow: bool) -> Enqueued | None:
+        """
+        Give the waiting task that has the key the values of this row.
+
+        If that task has started, insert the row to start after it. may_follow: otherwise do nothing, and return None.
+        """
+        for _ in range(KEY_TRIES):
+            for holder in self.db.with_lock(self.inserts.holders({row.key}), wait=True).only(
+                "pk", "status", "polls", "enqueued_at"
+            ):
+                if holder.status in REPLACEABLE and holder.polls == 0:
+                    return self._replace_waiting(holder, row)
+                if not may_follow:
+                    return None
+                self.db.tasks.filter(pk=holder.pk).update(successor_id=row.id)
+                return self.inserts.insert([replace(row, predecessor_id=holder.pk)])[0]
+            if not may_follow:
+                return None
+            if (answer := self.inserts.insert([row])[0]).created:
+                return answer
+        raise key_taken(row.key)
+
+    def _replace_waiting(self, holder: Task, row: NewTask) -> Enqueued:
+        """Replace the values of a locked task that has not started. Its longest wait counts from enqueued_at."""
+        now = self.db.now()
+        wake_at = moment(row.wake_at, row.wake_after_seconds, now)
+        if wake_at is not None and row.max_wait_seconds is not None:
+            wake_at = min(wake_at, holder.enqueued_at + timedelta(seconds=row.max_wait_seconds))
+        is_due = wake_at is None or wake_at <= now
+        self.admissions.request([holder.pk])  # the limits of the old values may allow another task now
+        if holder.rate_key not in (None, row.rate_key):
+            self.admissions.keep_starts([holder.pk])
+        rows = self.db.tasks.filter(pk=holder.pk)
+        rows.update(
+            **{name: getattr(row, name) for name in REPLACED_COLUMNS},
+            **{name: json_from(getattr(row, name)) for name in ("args", "kwargs", "options", "metadata")},
+            tags=None if row.tags is None else json_from(row.tags),
+            rank=now - timedelta(seconds=row.priority * self.db.options.aging),
+            wake_at=None if is_due else wake_at,
+            expires_at=moment(row.expires_at, row.expires_after_seconds, now),
+            still_counts=False,
+            attempts=0,
+        )
+        rows.update(status=ready_status() if is_due else Status.SCHEDULED)
+        self.admissions.request([holder.pk])
+        return Enqueued(holder.pk, holder.enqueued_at, Status(rows.values_list("status", flat=True)[0]), False)
