@@ -11,9 +11,10 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import task
+from jobqueue.history import Event, line_of
 from jobqueue.inspect import payload_display
 from jobqueue.inspect.payload_display import SHOWN_CHARACTERS, UNREADABLE, read, show_arguments
-from jobqueue.models import Task
+from jobqueue.models import Task, TaskProgress
 from jobqueue.serialization.redaction import MASK
 from tests.edges.admin import BOTH, SCRIPT, task_url
 from tests.edges.cli import jobqueue
@@ -191,6 +192,10 @@ def test_page_escapes_values(make, show, backend, make_executor):
         metadata={SCRIPT: SCRIPT},
         inner_state={SCRIPT: SCRIPT},
         errors=[error(SCRIPT, executor=SCRIPT, attempt=SCRIPT, exception_class_path=SCRIPT, traceback=SCRIPT)],
+        history=line_of(Event.RELEASED, ago(9), executor=SCRIPT),
+    )
+    TaskProgress.objects.using(backend).create(
+        task_id=row.pk, claim_number=1, done=1, total=2, note=SCRIPT, reported_at=ago(9)
     )
     make(parent_id=make(parent_id=row.pk, task_type=SCRIPT, key=SCRIPT + "3").pk, task_type=SCRIPT, queue_name=SCRIPT)
     MessageFactory.create(
@@ -199,7 +204,7 @@ def test_page_escapes_values(make, show, backend, make_executor):
 
     content = show(row)
 
-    assert content.count("&lt;script&gt;alert(1)&lt;/script&gt;") > 22
+    assert content.count("&lt;script&gt;alert(1)&lt;/script&gt;") > 24
     assert SCRIPT not in content
     assert "<script>" not in content
 
@@ -363,6 +368,11 @@ def test_sites_without_the_admin_still_render_templates():
     done = subprocess.run([sys.executable, "-c", dedent(script)], capture_output=True, text=True, check=False)
 
     assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr
+
+
+def test_cancel_is_not_offered_again_for_a_running_task(make, show):
+    assert ">Cancel<" in show(make(running=True))
+    assert ">Cancel<" not in show(make(running=True, cancel_requested_at=ago(1)))
 
 
 def test_queue_key_and_task_type_are_links(make, show, backend):
