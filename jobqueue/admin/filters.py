@@ -12,7 +12,6 @@ from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
-from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue import registry
@@ -26,7 +25,6 @@ from jobqueue.inspect.limits import Key
 from jobqueue.inspect.names import known_queues
 from jobqueue.inspect.selection import ENDED, ENQUEUED, at, to_id, to_uuid
 from jobqueue.models import Executor, Schedule, Task
-from jobqueue.templatetags.jobqueue_admin import breakable
 
 CAUSES_NAMED = 5
 CHOICES = 200  # per filter; the address may contain others
@@ -70,14 +68,11 @@ class TaskFilter(ColumnFilter):
     parameter_name = "task"
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
-        """Label tasks by their last component, or in full if two share it."""
+        """Label tasks by their last component, or in full if two share it. Plain text: unfold makes a title of it."""
         names = with_chosen(set(registry.all()), self.value())
         shared = Counter(map(short_type, names))
         labels = {name: name if shared[short_type(name)] > 1 else short_type(name) for name in names}
-        return [
-            (name, format_html('<span title="{}">{}</span>', name, breakable(labels[name])))
-            for name in sorted(names, key=lambda name: labels[name].casefold())
-        ]
+        return [(name, labels[name]) for name in sorted(names, key=lambda name: labels[name].casefold())]
 
 
 class BackendFilter(ColumnFilter):

@@ -185,11 +185,7 @@ def test_task_filter_uses_short_names_if_unique(show, monkeypatch):
 
     specs = {spec.parameter_name: spec.lookup_choices for spec in choosable(show())}
 
-    assert specs["task"] == [
-        ("a.c.stop", '<span title="a.c.stop">a.<wbr>c.<wbr>stop</span>'),
-        ("d.stop", '<span title="d.stop">d.<wbr>stop</span>'),
-        ("a.b.run_it", '<span title="a.b.run_it">run_<wbr>it</span>'),
-    ]
+    assert specs["task"] == [("a.c.stop", "a.c.stop"), ("d.stop", "d.stop"), ("a.b.run_it", "run_it")]
 
 
 def test_backend_filter_needs_two_backends(client, settings):
