@@ -15,7 +15,7 @@ from tests.actor.stage import AsyncPuppet, Puppet, Stage, parts
 from tests.fixtures import Options
 
 
-@pytest.fixture(params=["postgresql", "sqlite"])
+@pytest.fixture(params=["postgresql", pytest.param("sqlite", marks=pytest.mark.slow)])
 def database(request: pytest.FixtureRequest, options: Options) -> str:
     """Return the alias of the database with the queue of backend `default`."""
     if request.param == "sqlite":

@@ -30,7 +30,7 @@ def shop(client: Client) -> Shop:
     return Shop(client)
 
 
-@pytest.fixture(params=["default", "sqlite"])
+@pytest.fixture(params=["default", pytest.param("sqlite", marks=pytest.mark.slow)])
 def backend(request: pytest.FixtureRequest) -> str:
     """The queue in PostgreSQL, and in a database that is not Django's default one."""
     return str(request.param)
