@@ -213,7 +213,7 @@ class Selection:
     @cached_property
     def indexed(self) -> dict[str, Q]:
         """The filters that one index serves, with their conditions: the most selective one, and what else it has."""
-        group = next((name for name in GROUPS if name in self.filters), None)
+        group = self.group
         names: set[str] = {"backend"} if len(backends_on(self.database)) == 1 else set()
         if group:
             names |= {group, *WITH_STATUS.get(group, ())}
@@ -236,10 +236,18 @@ class Selection:
     def has_unindexed_filter(self) -> bool:
         return bool(self.filters.keys() - self.indexed.keys() or self.search.rest)
 
+    @cached_property
+    def group(self) -> str | None:
+        """The filter whose index finds the tasks. Beside a status, the index of a tag with many tasks is no help."""
+        group = next((name for name in GROUPS if name in self.filters), None)
+        if group == "tag" and self.status and len(read_keys(self.tasks.filter(has_tag(self.filters["tag"])))) > CAP:
+            return None
+        return group
+
     @property
     def is_group(self) -> bool:
-        """Whether the tasks belong to one row."""
-        return bool(self.filters.keys() & {*GROUPS})
+        """Whether the tasks belong to one row, or have one tag."""
+        return self.group is not None
 
     @property
     def needs_all_keys(self) -> bool:
@@ -304,7 +312,7 @@ class Selection:
         is_of_status = self.status in {*Status} and self.filters.keys() <= {"status", "backend"}
         if is_of_status and not (self.search_text or self.has_unindexed_filter):
             return count_of_status(self.tasks.filter(self._backend), Status(self.status))
-        return count_or_estimate(self.rows)
+        return count_or_estimate(self.rows, exact=CAP if self.group == "tag" else None)  # it has to read the rows
 
     @property
     def _backend(self) -> Q:

@@ -8,6 +8,9 @@ import pytest
 from django.db import connections
 
 from jobqueue import api, registry, task
+from jobqueue.inspect import selection
+from jobqueue.inspect.bulk import REQUEUE, Target, perform_now
+from jobqueue.inspect.queries import Count
 from jobqueue.inspect.rows import read_rows
 from jobqueue.inspect.selection import Selection
 from jobqueue.models import Task
@@ -63,6 +66,19 @@ def test_tag_finds_exactly_the_tasks_that_have_it(add, backend) -> None:
     assert found(backend, "vip", status="READY") == [both.pk, vip.pk]
     assert found(backend, "vip", status="FAILED") == []
     assert found(backend, "%") == found(backend, '"') == []
+
+
+def test_tag_of_many_tasks_is_searched_in_the_newest_of_a_status(add, backend, monkeypatch) -> None:
+    made = [add("vip") for _ in range(5)]
+    monkeypatch.setattr(selection, "CAP", 3)
+    monkeypatch.setattr(selection, "WINDOW_OF_STATUS", 4)
+    api.cancel([row.pk for row in made])
+    chosen = Selection(backend, {"tag": "vip", "status": "CANCELLED"})
+    assert len(list(chosen.keys)) == 4
+    assert chosen.window == Count(4)
+    target = Target.of(Selection(backend, {"tag": "vip"}), REQUEUE)
+    assert target.bounds.number == 5
+    assert str(perform_now(target)) == "Requeued 5 tasks."
 
 
 @pytest.mark.parametrize("tag", ["naïve ü", 'quo"te', "a,b", "%s", "\\"])
