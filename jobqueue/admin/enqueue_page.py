@@ -93,7 +93,8 @@ class EnqueuePage(TaskPage):
         arguments = _arguments_form(data, task, original, call) if task else None
         if data is not None and arguments is not None and form.is_valid() and arguments.is_valid():
             assert task is not None
-            if response := self._enqueue(request, task, form, arguments, tags_of(original) or None if original else None):
+            tags = (tags_of(original) or None) if original else None
+            if response := self._enqueue(request, task, form, arguments, tags):
                 return response
         return self.page(
             request,

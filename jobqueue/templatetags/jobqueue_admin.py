@@ -192,7 +192,10 @@ def foldable(text: str) -> SafeString:
             is_fold = left > 0 and len(opened) < MAX_FOLD_DEPTH
             left -= is_fold
             opened.append(is_fold)
-            parts.append(format_html("<details open><summary>{}\n</summary>" if is_fold else "{}\n", line))
+            if is_fold:
+                parts.append(format_html("<details open><summary>{}\n</summary>", line))
+            else:
+                parts.append(format_html("{}\n", line))
             continue
         parts.append(format_html("{}\n", line))
         if opened and line.lstrip().startswith(("}", "]")) and opened.pop():
