@@ -22,7 +22,7 @@ OURS := JOBQUEUE_PG_BIN JOBQUEUE_SAMPLES JOBQUEUE_ORDER JOBQUEUE_SEED JOBQUEUE_S
 # With PYTHONDONTWRITEBYTECODE each of the hundreds of processes that the tests start would compile what it imports.
 unexport DJANGO_SETTINGS_MODULE PYTHONDONTWRITEBYTECODE $(filter-out $(OURS),$(filter JOBQUEUE_%,$(.VARIABLES)))
 
-.PHONY: help demo serve test test-slow test-all verify verify-orders verify-peers bench bench-quick bench-actors bench-wake bench-schedules load lint format matrix venv venv-bench clean
+.PHONY: help demo serve test test-slow test-all verify verify-orders verify-peers bench bench-quick bench-actors bench-wake bench-schedules load lint format translations matrix venv venv-bench clean
 
 help:
 	@echo "make demo     import photographs through the queue and show what happened (PHOTOS=folder: your own)"
@@ -40,6 +40,7 @@ help:
 	@echo "make load     submit a thousand tasks over HTTP and see that none is lost (ARGS='-n 10000 -c 50')"
 	@echo "make lint     check style, types, English and migrations"
 	@echo "make format   let ruff format the code"
+	@echo "make translations  collect the strings of jobqueue/ into its German and French catalogues, and compile them (needs gettext)"
 	@echo "make matrix   run the suite on every Python and Django found (ARGS=... goes to pytest, CELLS='3.12-6.1')"
 	@echo "make clean    remove what the above made: environments, caches, the demo's database"
 	@echo
@@ -102,6 +103,11 @@ lint: venv
 format: venv
 	@$(PY) -m ruff check --fix-only .
 	@$(PY) -m ruff format .
+
+# -P: jobqueue/inspect/ must not hide the module of the same name.
+translations: venv
+	@cd jobqueue && ../$(PY) -P -m django makemessages --locale de --locale fr --add-location file --no-wrap --no-obsolete
+	@cd jobqueue && ../$(PY) -P -m django compilemessages --verbosity 0
 
 matrix: venv
 	@$(PY) .ci/matrix.py $(foreach cell,$(CELLS),--cell $(cell)) -- $(ARGS)

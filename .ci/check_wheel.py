@@ -21,6 +21,8 @@ REQUIRED = [
     "jobqueue/migrations/0001_*.py",
     "jobqueue/templates/admin/jobqueue/*.html",
     "jobqueue/static/jobqueue/*",
+    "jobqueue/locale/de/LC_MESSAGES/django.mo",
+    "jobqueue/locale/fr/LC_MESSAGES/django.mo",
 ]
 SETTINGS = """
 INSTALLED_APPS += ["jobqueue", "shop"]
