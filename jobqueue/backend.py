@@ -28,7 +28,7 @@ from jobqueue.compat import (
 )
 from jobqueue.exceptions import DuplicateKey, InvalidArguments
 from jobqueue.function import Call, FunctionTask, changed
-from jobqueue.limits import limit_columns
+from jobqueue.limits import limit_columns, replaces_or_reserves
 from jobqueue.records import Enqueued, NewTask, Status
 from jobqueue.serialization.arguments import encode_arguments, parameters_of
 from jobqueue.serialization.ids import new_id
@@ -198,7 +198,12 @@ class JobQueueBackend(BaseTaskBackend):
         id: UUID,  # noqa: A002 - the column's name
         parent_id: UUID,
     ) -> NewTask:
-        """Return the row of a child without inserting it. Raises as enqueue()."""
+        """Return the row of a child without inserting it. Raises as enqueue(), and InvalidTask."""
+        if replaces_or_reserves(task):
+            raise InvalidTask(
+                f"{task.name}: a child takes no on_conflict='replace', unique_for or debounce, because it is always a "
+                "new task. Enqueue the task in a function instead, or leave the option out."
+            )
         return self._row(self._accepted(task), args, kwargs, id=id, parent_id=parent_id)
 
     def template(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewTask:

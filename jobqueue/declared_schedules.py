@@ -19,6 +19,7 @@ from jobqueue.compat import BaseTaskBackend, InvalidTaskBackend, Task
 from jobqueue.conf import seconds
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.function import ChangedOptions, CopyOptions, FunctionTask, backend_named, relative
+from jobqueue.limits import UNIQUENESS, replaces_or_reserves
 from jobqueue.records import NewTask
 from jobqueue.schedules.expressions import EPOCH, MAX_INTERVAL, Cron, Every, Problem, moment_problems
 from jobqueue.schedules.planning import MAX_TICKS, CatchUp, Overlap
@@ -158,10 +159,15 @@ class Declaration:
         if isinstance(self.task_options.get("expires", self.task.expires), datetime):
             text = "expires of its task must be a timedelta, because all tasks after a fixed time would be expired"
             yield Problem("expires", text)
+        if replaces_or_reserves(self.task) or UNIQUENESS & self.task_options.keys():
+            text = "its task must have no on_conflict, unique_for or debounce, because overlap decides about its ticks"
+            yield Problem("on_conflict", text)
         usable: dict[str, Any] = {}
         for option, value in self.task_options.items():
             if option not in ChangedOptions.__annotations__:
                 yield Problem(option, _unknown_option(option))
+                continue
+            if option in UNIQUENESS:
                 continue
             try:
                 self.task.using(**{option: value})

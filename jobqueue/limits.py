@@ -18,6 +18,7 @@ KeySource: TypeAlias = str | Callable[..., str] | None
 OnConflict: TypeAlias = Literal["keep", "replace", "raise"]
 
 ON_CONFLICT = ("keep", "replace", "raise")
+UNIQUENESS = {"on_conflict", "unique_for", "debounce"}  # the options of using() that need a unique key
 MAX_KEY_CHARACTERS = 255  # of what a template or a function returns
 MAX_NAME_CHARACTERS = 300  # of `shared`, or of the task's name
 MAX_LIMIT = 1_000_000_000  # what the column can store
@@ -109,6 +110,9 @@ def _common_problems(option: str, limit: Any, task: Any, parameters: Parameters)
         yield f"{option}: shared must be {allowed}, not {limit.shared!r:.200}"
     elif limit.shared is None and (len(task.task_type) > MAX_NAME_CHARACTERS or SEPARATOR in task.task_type):
         yield f"{option} needs shared='...': the task's name has more than {MAX_NAME_CHARACTERS} characters, or a ':'"
+    for flag in ("hold_while_retrying", "adjustable"):
+        if not isinstance(value := getattr(limit, flag, True), bool):
+            yield f"{option}: {flag} must be True or False, not {value!r:.200}"
     if isinstance(limit.key, str):
         yield from _template_problems(f"{option}: key", limit.key, parameters)
     elif limit.key is not None and not callable(limit.key):
@@ -118,14 +122,25 @@ def _common_problems(option: str, limit: Any, task: Any, parameters: Parameters)
 def _template_problems(option: str, template: str, parameters: Parameters) -> Iterator[str]:
     known = parameters.signature.parameters
     try:
-        fields = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+        fields = list(_fields(template))
     except ValueError as error:
         yield f"{option} {template!r:.200} is not a valid template: {error}"
         return
+    if not template:
+        yield f"{option} must not be empty. Leave it out if all tasks count together"
     for name in (re.split(r"[.[]", field)[0] for field in fields):  # "{order[customer]}" names the argument `order`
         if name not in known:
             names = ", ".join(known) or "none"
             yield f"{option} {template!r:.200} names {name!r}, which is no argument. The task has: {names}"
+
+
+def _fields(template: str) -> Iterator[str]:
+    """Yield what a template names, also in a format, such as "{order_id:{width}}". Raises ValueError."""
+    for _, name, format_spec, conversion in string.Formatter().parse(template):
+        if name is not None:
+            string.Formatter().convert_field(None, conversion)  # raises for "{order_id!x}"
+            yield name
+            yield from _fields(format_spec or "")
 
 
 def has_fields(template: str) -> bool:
@@ -142,15 +157,23 @@ def _uniqueness_problems(task: Any) -> Iterator[str]:
         if not isinstance(debounce, Debounce):
             yield f"debounce must be a Debounce, not {debounce!r:.200}"
         else:
-            yield from _duration_problems("debounce: wait", debounce.wait)
+            wrong = list(_duration_problems("debounce: wait", debounce.wait))
             if debounce.max_wait is not None:
-                yield from _duration_problems("debounce: max_wait", debounce.max_wait)
+                wrong += _duration_problems("debounce: max_wait", debounce.max_wait)
+                if not wrong and seconds(debounce.max_wait) < seconds(debounce.wait):
+                    wrong.append("debounce: max_wait must not be shorter than wait")
+            yield from wrong
             if task.run_after is not None:
                 yield "debounce decides when the task starts: remove run_after"
             if task.on_conflict == "raise":
                 yield "debounce replaces the waiting task: remove on_conflict='raise'"
     if task.key is None and (task.on_conflict != "keep" or task.unique_for is not None or task.debounce is not None):
         yield "on_conflict, unique_for and debounce need a key: using(key=...)"
+
+
+def replaces_or_reserves(task: Any) -> bool:
+    """Return whether a call with the unique key may change another task, or keeps the key after the end of the task."""
+    return task.on_conflict == "replace" or task.unique_for is not None or task.debounce is not None
 
 
 def _duration_problems(option: str, value: Any) -> Iterator[str]:

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 import jobqueue
-from jobqueue import Done, Kind, PollContext, Send, Spawn, Suspend, Yield, testing
+from jobqueue import Debounce, Done, Kind, PollContext, Send, Spawn, Suspend, Yield, testing
 from jobqueue.compat import TaskResultStatus, task_enqueued
 from jobqueue.models import Task
 from jobqueue.records import Status
@@ -183,6 +183,14 @@ class TestEnqueued:
         assert str(holder) in stage.error(pk)
         assert stage.children(pk) == []
         assert stage.status(pk) == Status.SCHEDULED
+
+    @pytest.mark.parametrize("unique", [{"on_conflict": "replace"}, {"unique_for": 60}, {"debounce": Debounce(1)}])
+    def test_child_that_could_replace_another_task_fails_poll(self, stage: Stage, unique: Any) -> None:
+        pk = stage.enter(parent_of(Spawn(actors.double.using(key="k", **unique), 1), received=[]))
+        testing.poll_once(pk)
+
+        assert "a child takes no on_conflict" in stage.error(pk)
+        assert stage.children(pk) == []
 
 
 class TestBackends:

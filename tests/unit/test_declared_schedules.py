@@ -188,6 +188,8 @@ def test_schedule_takes_actors_and_async_tasks(scheduled: Any) -> None:
         ("a", add, HOURLY, {"ends_at": "tomorrow"}, "ends_at must be a datetime with a time zone"),
         ("a", add, HOURLY, {"priority": 1000}, "priority"),
         ("a", add, HOURLY, {"run_after": timedelta(1)}, "must have no run_after"),
+        ("a", add.using(key="k", unique_for=60), HOURLY, {}, "must have no on_conflict, unique_for or debounce"),
+        ("a", add, HOURLY, {"on_conflict": "replace"}, "must have no on_conflict, unique_for or debounce"),
         ("a", add, HOURLY, {"expires": datetime(2030, 1, 1, tzinfo=UTC)}, "expires of its task must be a timedelta"),
         ("a", add, HOURLY, {"backend": "elsewhere"}, "TASKS has no backend 'elsewhere'"),
         ("a", add.func, HOURLY, {}, "must be declared with jobqueue.task"),

@@ -35,6 +35,7 @@ SHOP = {"id": 7}
         (Concurrency(1, key="order-{order_id}"), "move:order-1"),
         (Concurrency(1, key="{shop[id]}-{priority}"), "move:7-low"),
         (Concurrency(1, key="{order_id:05}"), "move:00001"),
+        (Concurrency(1, key="{order_id:{shop[id]}}"), "move:      1"),
         (Rate(1, 60, key="everything", shared="orders"), "orders:everything"),
         (Rate(1, 60, key=lambda order_id, shop: f"{order_id} in {shop['id']}"), "move:1 in 7"),
     ],
@@ -70,6 +71,11 @@ def test_call_without_a_valid_key_is_refused(source: Any, message: str) -> None:
         ({"concurrency": Concurrency(1, key="{customer[id]}")}, "names 'customer', which is no argument"),
         ({"concurrency": Concurrency(1, key="{}")}, "names '', which is no argument"),
         ({"concurrency": Concurrency(1, key="{order_id")}, "is not a valid template"),
+        ({"concurrency": Concurrency(1, key="{order_id!x}")}, "is not a valid template"),
+        ({"concurrency": Concurrency(1, key="{order_id:{width}}")}, "names 'width', which is no argument"),
+        ({"concurrency": Concurrency(1, key="")}, "key must not be empty"),
+        ({"concurrency": Concurrency(1, hold_while_retrying=1)}, "must be True or False, not 1"),  # type: ignore[arg-type]
+        ({"rate": Rate(1, 60, adjustable="no")}, "adjustable must be True or False, not 'no'"),  # type: ignore[arg-type]
         ({"concurrency": Concurrency(1, key=5)}, "key must be a template or a function, not 5"),  # type: ignore[arg-type]
         ({"concurrency": Concurrency(1, shared="a:b")}, "shared must be a text of 1 to 300 characters without ':'"),
         ({"concurrency": Concurrency(1), "name": "a:b"}, r"concurrency needs shared='\.\.\.'"),
@@ -94,6 +100,8 @@ def test_limit_with_a_mistake_cannot_be_declared(options: dict[str, Any], messag
         ({"key": "k", "debounce": 5}, "debounce must be a Debounce, not 5"),
         ({"key": "k", "debounce": Debounce(0)}, "debounce: wait must be seconds"),
         ({"key": "k", "debounce": Debounce(1, max_wait=0)}, "debounce: max_wait must be seconds"),
+        ({"key": "k", "debounce": Debounce("1", max_wait=5)}, "debounce: wait must be seconds"),  # type: ignore[arg-type]
+        ({"key": "k", "debounce": Debounce(30, max_wait=5)}, "max_wait must not be shorter than wait"),
         ({"key": "k", "debounce": Debounce(1), "on_conflict": "raise"}, "remove on_conflict='raise'"),
         ({"key": "k", "debounce": Debounce(1), "run_after": timedelta(1)}, "remove run_after"),
     ],
