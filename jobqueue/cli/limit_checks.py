@@ -11,7 +11,7 @@ from django.db.models import Exists
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.portable.admissions import INDEXED, IS_WAITING, of_limit
 from jobqueue.inspect.findings import unanswered_requests
-from jobqueue.inspect.limits import IS_ACTIVE, Key, list_keys
+from jobqueue.inspect.limits import IS_ACTIVE, Key, list_keys, read_keys
 from jobqueue.inspect.queries import many
 from jobqueue.inspect.stats import BackendStats
 from jobqueue.models import AdmissionRequest
@@ -56,17 +56,19 @@ def _forgotten(engine: Engine, key: Key) -> Iterator[checks.CheckMessage]:
 
 
 def _held(engine: Engine, stats: BackendStats, key: Key) -> Iterator[checks.CheckMessage]:
-    """Find a concurrency limit that only READY tasks use up, although no executor claims them."""
-    if key.kind is not LimitKind.CONCURRENCY:
-        return
+    """Find a limit that only READY tasks use up, although no executor claims them. For a rate: up to ACTIVE_READ."""
     of_key = engine.tasks.filter(INDEXED[key.kind] & of_limit(key.kind, key.stored))
     active = list(of_key.filter(IS_ACTIVE[key.kind]).values_list("status", "queue_name")[:ACTIVE_READ])
     stopped = {queue.name for queue in stats.queues if queue.is_paused or not queue.executors}
     if not active or any(status != Status.READY or queue not in stopped for status, queue in active):
         return
+    if key.kind is LimitKind.RATE:  # starts in the window use it up for a moment only
+        (state,) = read_keys(engine.database, engine.alias, [key])
+        if state.number is None or len(active) < state.number:
+            return
     names = ", ".join(sorted({queue for _, queue in active}))
     text = (
-        f"The concurrency limit {key.stored} is used up by READY tasks of queues that are paused or have no executor: "
+        f"The {key.kind} limit {key.stored} is used up by READY tasks of queues that are paused or have no executor: "
         f"{names}."
     )
     yield checks.Warning(text, hint="Resume the queue, start an executor for it, or cancel these tasks.")

@@ -115,6 +115,15 @@ class TestDoctor:
         assert level == "warning"
         assert f"{ACCOUNT} is used up by READY tasks of queues that are paused" in text
 
+    @pytest.mark.parametrize(("ready", "levels"), [(100, ["warning"]), (99, ["ok"])])
+    def test_rate_used_up_by_a_paused_queue_is_a_warning(self, backend: str, ready: int, levels: list[str]) -> None:
+        QueueFactory.create(backend=backend, using=backend, name="paused", paused=True)
+        rated(count=ready, status="READY", queue_name="paused", backend=backend)
+        rated(backend=backend)
+        request(backend, -1, "tests.call_api:api-7", "rate")
+
+        assert [level for level, _ in findings(backend)] == levels
+
 
 def test_doctor_without_executors_finds_nothing_about_limits(backend: str) -> None:
     waiting(backend=backend)
