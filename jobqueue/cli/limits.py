@@ -38,7 +38,8 @@ def list_limits(console: Console, flags: Any) -> None:
         keys = [listed.key for listed in listing.keys if listed.blocked or not flags.blocked]
         states += read_keys(engine.database, engine.alias, keys[: flags.lines])
         if len(keys) > flags.lines:
-            notes.append(f"{many(len(keys) - flags.lines, 'more key')}. Pass --lines or --name to see others.")
+            more = many(len(keys) - flags.lines, "more key")
+            notes.append(f"Backend {engine.alias}: {more}. Pass --lines or --name to see others.")
         notes += [
             f"{name} has more keys than the list reads. Pass --name with the start of a key."
             for name in listing.partial
@@ -46,12 +47,18 @@ def list_limits(console: Console, flags: Any) -> None:
     if console.is_json:
         console.write_json([_as_json(state) for state in states])
         return
-    if states:
-        console.table(COLUMNS, [_line(state) for state in states])
-        for state in states:
+    backends = list(dict.fromkeys(state.backend for state in states))
+    for place, backend in enumerate(backends):
+        if place:
+            console.write()
+        if len(backends) > 1:
+            console.write(f"Backend {backend}")
+        of_backend = [state for state in states if state.backend == backend]
+        console.table(COLUMNS, [_line(state) for state in of_backend])
+        for state in of_backend:
             if state.is_own:
                 console.write(_sentence(state))
-    else:
+    if not states:
         console.say("No limit matches. Declare one with @task(concurrency=...) or @task(rate=...).")
     for note in notes:
         console.say(note)

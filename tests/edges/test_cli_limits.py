@@ -55,6 +55,19 @@ class TestList:
         assert words_of(result, "tests.reindex ") == ["tests.reindex", "concurrency", "5", "0", "0", "5", "–"]
         assert words_of(result, "tests.imports ")[:4] == ["tests.imports", "concurrency", "1", "each"]
 
+    def test_list_of_two_backends_names_them(self) -> None:
+        waiting(backend="default")
+        waiting(backend="sqlite")
+        lines = jobqueue("limits", "--blocked").out.splitlines()
+        assert [line.split()[:2] for line in lines if line] == [
+            ["Backend", "default"],
+            ["KEY", "KIND"],
+            [ACCOUNT, "concurrency"],
+            ["Backend", "sqlite"],
+            ["KEY", "KIND"],
+            [ACCOUNT, "concurrency"],
+        ]
+
     def test_list_filters_by_kind_name_and_blocked(self, backend: str, run: Run) -> None:
         waiting(backend=backend)
         rated(backend=backend)
