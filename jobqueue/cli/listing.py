@@ -55,7 +55,7 @@ def list_tasks(console: Console, flags: Any) -> None:
     if shown:
         console.table(COLUMNS, [_line(task) for task in shown])
     about = "about " if is_about else ""
-    more = f", {about}{left_off:,} more are not shown: raise -n" if left_off else ""
+    more = f", {about}{left_off:,} more not shown: raise -n" if left_off else ""
     console.say(f"{many(len(shown), 'task')}{more}." if shown else "No task matches.")
 
 

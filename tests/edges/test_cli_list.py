@@ -28,7 +28,7 @@ def test_list_shows_the_newest_and_names_the_number_left_off(backend, make) -> N
     made = [make(key=f"order-{n}") for n in range(5)]
     result = jobqueue("list", "--backend", backend, "-n", 2)
     assert [line.split()[0] for line in result.out.splitlines()] == ["ID", *ids(made[4], made[3])]
-    assert result.err == "2 tasks, 3 more are not shown: raise -n.\n"
+    assert result.err == "2 tasks, 3 more not shown: raise -n.\n"
     json = jobqueue("list", "--backend", backend, "-n", 2, "--json").json
     assert (json["number"], json["left_off"], json["is_estimate"]) == (5, 3, False)
     assert json["tasks"][0]["key"] == "order-4"
