@@ -159,7 +159,7 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
     # Derived from `name`. A copy made by using() keeps it.
     task_type: str = ""
     # Why the declaration is invalid. Such a task cannot be enqueued.
-    problem: str = field(default="", init=False, compare=False)
+    problem: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         is_copy = bool(self.task_type)
