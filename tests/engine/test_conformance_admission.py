@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from jobqueue.exceptions import DuplicateKey
-from jobqueue.models import AdmissionRequest, RateStart
+from jobqueue.models import AdmissionRequest, Queue, RateStart
 from jobqueue.records import ClaimedTask, LimitKind, Status
 from tests.engine.bench import ERROR, Bench, new, outcome
 
@@ -163,6 +163,19 @@ class TestConcurrency:
 
         assert admitted(bench) == 0
         assert bench.status(pk) == Status.CANCELLED
+
+    def test_ready_task_of_a_paused_queue_counts(self, bench: Bench) -> None:
+        first, second = limited(bench), limited(bench, queue_name="other")
+        bench.engine.admit()
+        bench.pause("default")
+
+        assert bench.claim(queues=["default", "other"]) == []
+        assert (admitted(bench), statuses(bench, first, second)) == (0, ["READY", "BLOCKED"])
+
+        Queue.objects.using(bench.engine.database).update(paused_at=None)
+        (claimed,) = bench.claim(queues=["default", "other"])
+        bench.commit(outcome(claimed))
+        assert (admitted(bench), bench.status(second)) == (1, Status.READY)
 
     def test_requeued_task_is_blocked_first(self, bench: Bench) -> None:
         first = limited(bench)
@@ -340,6 +353,31 @@ class TestRate:
         bench.engine.admit()
 
         assert bench.status(second) == Status.BLOCKED
+
+    def test_best_rank_starts_first(self, bench: Bench) -> None:
+        low, high = rated(bench), rated(bench, priority=50)
+
+        assert admitted(bench) == 1
+        assert statuses(bench, low, high) == ["BLOCKED", "READY"]
+
+    def test_cancelled_task_that_has_not_started_does_not_count(self, bench: Bench) -> None:
+        first, second = rated(bench), rated(bench)
+        bench.engine.admit()
+
+        bench.engine.cancel([first])
+        bench.engine.admit()
+
+        assert statuses(bench, first, second) == ["CANCELLED", "READY"]
+
+    def test_requeued_task_waits_for_its_rate(self, bench: Bench) -> None:
+        pk = rated(bench)
+        (claimed,) = claim_admitted(bench)
+        bench.commit(outcome(claimed, Status.FAILED, attempts=1, error=ERROR))
+
+        bench.engine.requeue([pk])
+
+        assert admitted(bench) == 0
+        assert bench.status(pk) == Status.BLOCKED
 
     def test_rescue_and_release_start_again_within_the_rate(self, bench: Bench) -> None:
         pk = rated(bench)
