@@ -208,3 +208,13 @@ def test_copy_button_copies_the_whole_of_folded_json(admin: Browser) -> None:
 
     assert json.loads(admin.wait_for(lambda: admin.run("return window.copied[0]"))) == value
     assert admin.text("[data-live=result] .jq-copy") == "Copied"
+
+
+def test_errors_of_the_timeline_use_the_width_of_a_phone(admin: Browser) -> None:
+    row = TaskFactory.create(failed=True, errors=[error("cannot connect to " + "x" * 300, traceback="x" * 300)])
+    admin.resize(500, 900)
+
+    admin.open(page_of(row))
+
+    assert admin.run("const page = document.documentElement; return page.scrollWidth - page.clientWidth") <= 0
+    assert admin.run("return document.querySelector('.jq-below .jq-error').getBoundingClientRect().width") > 300
