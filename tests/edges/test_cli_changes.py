@@ -137,6 +137,11 @@ class TestRequeueAndCancel:
         result = run("requeue", "--failed")
         assert result.out == "Requeued 2 tasks. 1 task has changed since it was counted, and was left alone.\n"
 
+    def test_name_that_only_rows_have_is_no_mistake(self, make, run) -> None:
+        make(failed=True, task_type="shop.tasks.gone")
+        result = run("requeue", "--failed", "--task", "gone", "--yes")
+        assert (result.out, result.err) == ("Requeued 1 task.\n", "")
+
     def test_names_that_do_not_exist_are_named_with_the_nearest(self, make, run) -> None:
         row, _other = make(failed=True, task_type="tests.tasks.add"), make(queue_name="default")
         nothing = run("requeue", "--failed", "--task", "ad", "--queue", "defautl", "--yes")
