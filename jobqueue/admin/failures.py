@@ -51,9 +51,9 @@ def causes_of(found: Failures, pages: Pages) -> list[Cause]:
     ]
 
 
-def read_causes(engine: Engine, pages: Pages, limit: int, task_type: str = "") -> dict[str, Any]:
+def read_causes(engine: Engine, pages: Pages, limit: int) -> dict[str, Any]:
     """Return what a list of causes needs."""
-    found = read_failures(engine, limit, task_type)
+    found = read_failures(engine, limit)
     return {"causes": causes_of(found, pages), "has_more_causes": found.is_more}
 
 

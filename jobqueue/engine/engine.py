@@ -60,7 +60,8 @@ class Engine:
         self.aggregate_counters, self.counter_totals = counters.aggregate_counters, counters.counter_totals
 
         queues = self.queues_class(db)
-        self.gauges, self.queue_latency, self.queues_in_use = queues.gauges, queues.queue_latency, queues.queues_in_use
+        self.gauges, self.depths, self.queue_latency = queues.gauges, queues.depths, queues.queue_latency
+        self.queues_in_use = queues.queues_in_use
         self.limited_queues, self.is_drained, self.notify = queues.limited_queues, queues.is_drained, queues.notify
         self.paused_executors = queues.paused_executors
 

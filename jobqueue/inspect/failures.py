@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
+from functools import reduce
+from operator import or_
 from typing import Any
 from uuid import UUID
 
 from django.db import connections
 from django.db.models import Count as CountOf
+from django.db.models import Min, Q
 from django.db.models.functions import TruncHour
 
 from jobqueue.causes import pattern_of
@@ -97,16 +100,10 @@ def of_cause(engine: Engine, cause: str) -> TaskQuerySet:
     return engine.tasks.filter(status=Status.FAILED, cause=cause, finished_at__isnull=False)
 
 
-def read_failures(engine: Engine, limit: int = MAX_CAUSES, task_type: str = "") -> Failures:
-    """Read the causes that failed last, at most `limit`, also of one task type only."""
+def read_failures(engine: Engine, limit: int = MAX_CAUSES) -> Failures:
+    """Read the causes that failed last, at most `limit`."""
     newest = _newest(engine)
-    found: list[Failure] = []
-    for cause, _at in newest[:MAX_CAUSES]:
-        if len(found) == limit:
-            return Failures(_by_number(found), is_more=True)
-        if (failure := read_failure(engine, cause)) and task_type in ("", failure.task_type):
-            found.append(failure)
-    return Failures(_by_number(found), is_more=len(newest) > MAX_CAUSES)
+    return Failures(_by_number(_read(engine, newest[:limit])), is_more=len(newest) > limit)
 
 
 def causes_with(engine: Engine, text: str) -> list[str]:
@@ -126,35 +123,50 @@ def causes_with(engine: Engine, text: str) -> list[str]:
 
 def read_failure(engine: Engine, cause: str) -> Failure | None:
     """Read one cause; None if no failed task has it any more."""
-    rows = of_cause(engine, cause)
+    times = of_cause(engine, cause).order_by("-finished_at").values_list("finished_at", flat=True)[:1]
+    return next(iter(_read(engine, [(cause, at) for at in times if at])), None)
+
+
+def _read(engine: Engine, causes: Sequence[tuple[str, datetime]]) -> list[Failure]:
+    """Read causes with the times of their last failures. Those whose last task is gone since are left out."""
     texts = {f"{column}_text": raw(column) for column in ("errors", "args", "kwargs")}
-    columns = ("task_type", "finished_at")
-    example: Any = rows.order_by("-finished_at").only(*columns).annotate(**texts).first()
-    if example is None:
-        return None
+    last = reduce(or_, (Q(cause=cause, finished_at=at) for cause, at in causes), Q(pk__in=[]))
+    rows = engine.tasks.filter(last, status=Status.FAILED, cause__isnull=False)
+    examples = {row.cause: row for row in rows.only("cause", "task_type", "finished_at").annotate(**texts)}
+    now = engine.now()
+    return [_failure(engine, examples[cause], now) for cause, _at in causes if cause in examples]
+
+
+def _failure(engine: Engine, example: Any, now: datetime) -> Failure:
+    """Read the cause of a task, which is the last one that failed with it."""
+    rows = of_cause(engine, example.cause)
     error = _last_error(engine, example)
-    times = rows.order_by("-finished_at").values_list("finished_at", flat=True)
-    edge = times[CAP : CAP + 1].first()
-    first_at = rows.order_by("finished_at").values_list("finished_at", flat=True).first()
+    last = rows.order_by("-finished_at")[: CAP + 1]
+    found = last.aggregate(number=CountOf("finished_at"), first_at=Min("finished_at"))  # columns of the index only
+    number, first_at, edge = Count(found["number"]), found["first_at"], None
+    if number.number > CAP:
+        number, edge = count_or_estimate(rows), first_at
+        first_at = rows.order_by("finished_at").values_list("finished_at", flat=True).first()
     return Failure(
-        cause=cause,
+        cause=example.cause,
         task_type=example.task_type,
         error_class=class_name(error),
         message=pattern_of(str(error.get("message") or "")),
-        number=Count(rows.count()) if edge is None else count_or_estimate(rows),
+        number=number,
         first_at=first_at or example.finished_at,
         last_at=example.finished_at,
-        hours=_by_hour(engine, rows, edge),
+        hours=_by_hour(rows, edge, now),
         example=example.pk,
         traceback=str(error.get("traceback") or ""),
     )
 
 
-def _by_hour(engine: Engine, rows: TaskQuerySet, edge: datetime | None) -> list[int]:
-    now = engine.now().replace(minute=0, second=0, microsecond=0)
+def _by_hour(rows: TaskQuerySet, edge: datetime | None, now: datetime) -> list[int]:
+    now = now.replace(minute=0, second=0, microsecond=0)
     since = now - timedelta(hours=HOURS - 1)
     recent = rows.filter(finished_at__gte=since if edge is None else max(since, edge))
-    hours = recent.annotate(hour=TruncHour("finished_at")).values("hour").annotate(number=CountOf("pk")).order_by()
+    hours = recent.annotate(hour=TruncHour("finished_at")).values("hour").order_by()
+    hours = hours.annotate(number=CountOf("finished_at"))
     by_age = {(now - hour["hour"]) // timedelta(hours=1): hour["number"] for hour in hours}
     return [by_age.get(age, 0) for age in reversed(range(HOURS))]
 
@@ -167,11 +179,17 @@ def _last_error(engine: Engine, task: Any) -> Mapping[str, Any]:
     return errors[-1] if errors else {}
 
 
-def _newest(engine: Engine) -> list[tuple[str, Any]]:
+def _newest(engine: Engine) -> list[tuple[str, datetime]]:
     """Return the causes with the times of their last failures, the newest first, in one statement."""
     with connections[engine.database].cursor() as cursor:
         cursor.execute(CAUSES, {"backend": engine.alias, "limit": MAX_CAUSES_FOUND + 1})
-        return sorted(cursor.fetchall(), key=lambda found: str(found[1]), reverse=True)
+        found = [(cause, _as_moment(at, cursor.db.timezone)) for cause, at in cursor.fetchall()]
+    return sorted(found, key=lambda cause: cause[1], reverse=True)
+
+
+def _as_moment(at: datetime | str, zone: tzinfo) -> datetime:
+    """Return a moment of a raw statement. SQLite has texts in the zone of the connection."""
+    return at if isinstance(at, datetime) else datetime.fromisoformat(at).replace(tzinfo=zone)
 
 
 def _by_number(found: Sequence[Failure]) -> list[Failure]:

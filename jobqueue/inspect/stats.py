@@ -16,13 +16,11 @@ from jobqueue.engine.engine import Engine
 from jobqueue.inspect.formatting import describe_pause, duration
 from jobqueue.inspect.queries import CAP, Count, capped, count, count_by, of_status
 from jobqueue.models import Executor, FallbackHeartbeat, Queue, TaskQuerySet
-from jobqueue.records import FINAL, Status
+from jobqueue.records import FINAL, LIVE, Status
 
 MAX_EXECUTORS = 1000
 MAX_QUEUES = 1000
 MINUTE_SECONDS = 60
-# READY has an index by queue.
-BY_QUEUE = (Status.BLOCKED, Status.SCHEDULED, Status.RUNNING, Status.SUSPENDED, Status.FAILED)
 
 
 class ExecutorState(StrEnum):
@@ -106,17 +104,18 @@ def read_stats(engine: Engine) -> BackendStats:
     alive = [executor.row for executor in executors if executor.state == ExecutorState.ALIVE]
     rows = {row.name: row for row in engine.queues.all()}
     latencies = {queue.queue_name: queue.latency_seconds for queue in engine.queue_latency()}
-    by_queue = {status: _by_queue(engine, status) for status in BY_QUEUE}
-    names = declared_queues(engine.alias) | rows.keys() | set(engine.queues_in_use())
-    names = names.union(*by_queue.values(), *(executor.queues for executor in alive))
+    live = {(depth.queue_name, depth.status): capped(depth.number) for depth in engine.depths()}
+    failed = _failed_by_queue(engine)
+    names = declared_queues(engine.alias) | rows.keys() | {name for name, _status in live}
+    names = names.union(failed, *(executor.queues for executor in alive))
     queues = []
     for name in sorted(names or {"default"})[:MAX_QUEUES]:
-        ready = count(of_status(engine, Status.READY).filter(queue_name=name)) if name in latencies else Count()
-        others = {status: _part(numbers, name) for status, numbers in by_queue.items()}
+        counts = {status: live.get((name, status), Count()) for status in LIVE}
+        counts[Status.FAILED] = Count(min(failed[name], CAP), is_more=failed.total() > CAP)
         queues.append(
             QueueStats(
                 name=name,
-                counts={Status.READY: ready, **others},
+                counts=counts,
                 latency=latencies.get(name),
                 executors=sum(not executor.queues or name in executor.queues for executor in alive),
                 row=rows.get(name) or Queue(backend=engine.alias, name=name),
@@ -130,9 +129,8 @@ def read_stats(engine: Engine) -> BackendStats:
         queues=queues,
         executors=executors,
         totals={
-            Status.READY: sum((queue.counts[Status.READY] for queue in queues), Count()),
-            **{status: capped(numbers.total()) for status, numbers in by_queue.items()},
-            **{status: count_ended(rows) for status, rows in ended.items() if status not in by_queue},
+            **{status: sum((queue.counts[status] for queue in queues), Count()) for status in LIVE},
+            **{status: count_ended(rows) for status, rows in ended.items()},
         },
         last_minute={
             status: count_ended(rows.filter(finished_at__gte=now_plus(-MINUTE_SECONDS)))
@@ -141,21 +139,14 @@ def read_stats(engine: Engine) -> BackendStats:
     )
 
 
-def _part(numbers: Counter[str], name: str) -> Count:
-    return Count(min(numbers[name], CAP), is_more=numbers.total() > CAP)
-
-
 def count_ended(rows: TaskQuerySet) -> Count:
     """Count in the order of the index. Without an order the planner may read the table."""
     return count(rows.order_by("-finished_at"))
 
 
-def _by_queue(engine: Engine, status: Status) -> Counter[str]:
-    """Count the first CAP + 1 tasks of a status by queue. No index has both."""
-    rows = of_status(engine, status)
-    order = {**dict.fromkeys(FINAL, "-finished_at"), Status.BLOCKED: "queue_name"}.get(status)
-    rows = rows.order_by(order) if order else rows
-    return count_by(rows, "queue_name")
+def _failed_by_queue(engine: Engine) -> Counter[str]:
+    """Count the newest CAP + 1 FAILED tasks by queue. No index has both."""
+    return count_by(of_status(engine, Status.FAILED).order_by("-finished_at"), "queue_name")
 
 
 def read_executors(engine: Engine, now: datetime) -> Iterator[ExecutorStats]:

@@ -34,7 +34,7 @@ class PostgresQueues(Queues):
         rows = self.db.query("count_running_by_executor", running_limit=RUNNING_READ)
         return [(queue_name, executor_id, number) for queue_name, executor_id, number in rows]
 
-    def _depths(self) -> Iterable[Depth]:
+    def _waiting(self) -> Iterable[Depth]:
         rows = self.db.query(
             "queue_depths",
             queues=self.queues_in_use()[:QUEUES_READ],
