@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, cast
 from django.core import checks
 from django.db import connections
 from django.db.models import Sum
+from django.utils.translation import gettext as _
 
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.formatting import duration
 from jobqueue.inspect.links import Rows
-from jobqueue.inspect.queries import many, of_status
+from jobqueue.inspect.queries import many_executors, many_tasks, of_status
 from jobqueue.inspect.schedule_findings import schedule_findings
 from jobqueue.inspect.stats import BackendStats, ExecutorState, QueueStats
 from jobqueue.metrics import Length, Scope
@@ -64,17 +65,21 @@ def _tasks(status: Status, **query: object) -> Rows:
 
 
 def _retention(engine: Engine) -> Iterator[checks.CheckMessage]:
-    here = f"Backend {engine.alias}"
     for status in FINAL:
         kept = engine.options.retention.get(status)
         prune = f"manage.py jobqueue prune --status {status} --older-than"
         if kept is None:
-            text = f"{here}: {status} tasks are never pruned: RETENTION[{status!r}] is None."
-            yield checks.Warning(text, hint=f"Set it, or run regularly: {prune} 30d", obj=_tasks(status))
+            text = _("Backend %(backend)s: %(status)s tasks are never pruned: RETENTION['%(status)s'] is None.")
+            advice = _("Set it, or run regularly: %(command)s") % {"command": f"{prune} 30d"}
         elif of_status(engine, status).filter(finished_at__lte=now_plus(-kept - OVERDUE_SECONDS))[:1].exists():
-            text = f"{here}: {status} tasks are older than RETENTION allows: executors prune too slowly or do not run."
-            advice = f"Start an executor, or run: {prune} {kept:.0f}s"
-            yield checks.Warning(text, hint=advice, obj=_tasks(status))
+            text = _(
+                "Backend %(backend)s: %(status)s tasks are older than RETENTION allows: "
+                "executors prune too slowly or do not run."
+            )
+            advice = _("Start an executor, or run: %(command)s") % {"command": f"{prune} {kept:.0f}s"}
+        else:
+            continue
+        yield checks.Warning(text % {"backend": engine.alias, "status": status}, hint=advice, obj=_tasks(status))
 
 
 def _queues(stats: BackendStats) -> Iterator[checks.CheckMessage]:
@@ -85,19 +90,33 @@ def _queues(stats: BackendStats) -> Iterator[checks.CheckMessage]:
         rows = Rows("queue")
         if queue.is_paused and paused_at is not None:
             if stats.now - paused_at > PAUSED_LONG:
-                text = f"Queue {queue.name}: paused for {duration(stats.now - paused_at)}; {ready} READY."
+                text = _("Queue %(queue)s: paused for %(time)s; %(ready)s READY.") % {
+                    "queue": queue.name,
+                    "time": duration(stats.now - paused_at),
+                    "ready": ready,
+                }
                 yield checks.Warning(text, hint=f"manage.py jobqueue resume {quote(queue.name)}", obj=rows)
         elif ready and not queue.executors:
             is_starving = True
-            waited = duration(queue.latency or 0.0)
-            text = f"Queue {queue.name}: {ready} READY, a latency of {waited}, and no executor serves it."
+            text = _("Queue %(queue)s: %(ready)s READY, a latency of %(latency)s, and no executor serves it.") % {
+                "queue": queue.name,
+                "ready": ready,
+                "latency": duration(queue.latency or 0.0),
+            }
             yield checks.Error(text, hint=serve, obj=_tasks(Status.READY, queue=queue.name))
         elif stats.alive and not queue.executors and any(queue.counts[status] for status in WAITING):
-            later = " and ".join(f"{queue.counts[status]} {status}" for status in WAITING)
-            text = f"Queue {queue.name}: {later}, and no executor will serve it when they are due."
+            text = _(
+                "Queue %(queue)s: %(scheduled)s SCHEDULED and %(suspended)s SUSPENDED, "
+                "and no executor will serve it when they are due."
+            ) % {
+                "queue": queue.name,
+                "scheduled": queue.counts[Status.SCHEDULED],
+                "suspended": queue.counts[Status.SUSPENDED],
+            }
             yield checks.Warning(text, hint=serve, obj=Rows("task", {"queue": queue.name}))
     if not is_starving:
-        yield checks.Info(f"Backend {stats.backend}: every queue with READY tasks has executors or is paused.")
+        text = _("Backend %(backend)s: every queue with READY tasks has executors or is paused.")
+        yield checks.Info(text % {"backend": stats.backend})
 
 
 def is_slow(queue: QueueStats) -> bool:
@@ -107,13 +126,15 @@ def is_slow(queue: QueueStats) -> bool:
 
 def _latency(stats: BackendStats) -> Iterator[checks.CheckMessage]:
     for queue in filter(is_slow, stats.queues):
-        text = (
-            f"Queue {queue.name}: {queue.counts[Status.READY]} READY, a latency of {queue.latency_text}, "
-            f"and {many(queue.executors, 'executor')}."
-        )
+        text = _("Queue %(queue)s: %(ready)s READY, a latency of %(latency)s, and %(executors)s.") % {
+            "queue": queue.name,
+            "ready": queue.counts[Status.READY],
+            "latency": queue.latency_text,
+            "executors": many_executors(queue.executors),
+        }
         yield checks.Warning(
             text,
-            hint="Start more executors, give them more --threads, or raise the limit of the queue.",
+            hint=_("Start more executors, give them more --threads, or raise the limit of the queue."),
             obj=_tasks(Status.READY, queue=queue.name),
         )
 
@@ -126,48 +147,58 @@ def _failures(engine: Engine) -> Iterator[checks.CheckMessage]:
     now, before = (part.aggregate(sum=Sum("dead"))["sum"] or 0 for part in (last_hour, day_before))
     usual = max(0, before - now) / 24
     if now >= FAILED_MANY and now > FAILURES_RISE * usual:
+        text = _("Backend %(backend)s: %(tasks)s failed in the last hour, %(usual)s an hour in the day before.")
         yield checks.Warning(
-            f"Backend {engine.alias}: {many(now, 'task')} failed in the last hour, {usual:,.0f} an hour in the day "
-            "before.",
-            hint="Look at the causes. When one is gone, requeue its tasks.",
+            text % {"backend": engine.alias, "tasks": many_tasks(now), "usual": f"{usual:,.0f}"},
+            hint=_("Look at the causes. When one is gone, requeue its tasks."),
             obj=Rows("task", page="failures"),
         )
 
 
 def _executors(stats: BackendStats) -> Iterator[checks.CheckMessage]:
-    here, rows = f"Backend {stats.backend}", Rows("executor")
+    here, rows = {"backend": stats.backend}, Rows("executor")
     silent = stats.in_state(ExecutorState.NOT_RESPONDING)
     for executor in (one for one in silent if one.busy):
-        age = duration(executor.silent_seconds)
+        text = _("Executor %(executor)s has sent no heartbeat for %(time)s, and still has %(tasks)s.") % {
+            "executor": executor.row.name,
+            "time": duration(executor.silent_seconds),
+            "tasks": many_tasks(executor.busy),
+        }
         yield checks.Error(
-            f"Executor {executor.row.name} has sent no heartbeat for {age}, and still has "
-            f"{many(executor.busy, 'task')}.",
-            hint="Another executor rescues them: check that one is running. If this one's process exists, restart it.",
+            text,
+            hint=_(
+                "Another executor rescues them: check that one is running. If this one's process exists, restart it."
+            ),
             obj=Rows("executor", pk=executor.row.pk),
         )
     if idle := [executor.row.name for executor in silent if not executor.busy]:
         names = f"{', '.join(idle[:3])}{'…' if len(idle) > 3 else ''}"
+        text = _("Backend %(backend)s: %(executors)s died without shutting down in the last 24 h: %(names)s.")
         yield checks.Warning(
-            f"{here}: {many(len(idle), 'executor')} died without shutting down in the last 24 h: {names}.",
-            hint="Their tasks were rescued. Look for kills: out of memory, or too short a grace period.",
+            text % {**here, "executors": many_executors(len(idle)), "names": names},
+            hint=_("Their tasks were rescued. Look for kills: out of memory, or too short a grace period."),
             obj=rows,
         )
     if stats.alive:
-        yield checks.Info(f"{here}: {many(len(stats.alive), 'executor')} alive.")
+        text = _("Backend %(backend)s: %(executors)s alive.")
+        yield checks.Info(text % {**here, "executors": many_executors(len(stats.alive))})
     elif stats.in_state(ExecutorState.PAUSED):
-        text = f"{here}: all executors are paused: they claim no tasks."
-        yield checks.Warning(text, hint="manage.py jobqueue executors resume --all", obj=rows)
+        text = _("Backend %(backend)s: all executors are paused: they claim no tasks.")
+        yield checks.Warning(text % here, hint="manage.py jobqueue executors resume --all", obj=rows)
     else:
-        yield checks.Warning(f"{here}: no executor is running.", hint="manage.py run_executors", obj=rows)
+        text = _("Backend %(backend)s: no executor is running.")
+        yield checks.Warning(text % here, hint="manage.py run_executors", obj=rows)
 
 
 def _limits(stats: BackendStats) -> Iterator[checks.CheckMessage]:
     for queue in stats.queues:
         blocked = queue.counts[Status.BLOCKED]
         if blocked.number >= BLOCKED_MANY:
+            text = _("Queue %(queue)s: limits block %(tasks)s.")
             yield checks.Warning(
-                f"Queue {queue.name}: limits block {many(blocked, 'task')}.",
-                hint="If they should run sooner, raise the limits: manage.py jobqueue limits",
+                text % {"queue": queue.name, "tasks": many_tasks(blocked)},
+                hint=_("If they should run sooner, raise the limits: %(command)s")
+                % {"command": "manage.py jobqueue limits"},
                 obj=_tasks(Status.BLOCKED, queue=queue.name),
             )
 
@@ -180,11 +211,16 @@ def unanswered_requests(engine: Engine, stats: BackendStats) -> Iterator[checks.
     late = requests.filter(due_at__lt=now_plus(-UNANSWERED_SECONDS)).order_by("due_at")
     if (first := late.first()) is not None:
         is_task = first.kind == LimitKind.PREDECESSOR
-        what = f"BLOCKED task {first.key}" if is_task else f"{first.kind} limit {first.key}, which has BLOCKED tasks,"
-        late_by = duration(stats.now - first.due_at)
-        text = f"Backend {stats.backend}: executors have not looked at the {what} for {late_by}."
-        advice = "Look for errors in the log of executors, and for a session that keeps rows of these tasks locked."
-        yield checks.Error(text, hint=advice, obj=Rows("limit"))
+        if is_task:
+            text = _("Backend %(backend)s: executors have not looked at the BLOCKED task %(key)s for %(time)s.")
+        else:
+            text = _(
+                "Backend %(backend)s: executors have not looked at the %(kind)s limit %(key)s, "
+                "which has BLOCKED tasks, for %(time)s."
+            )
+        values = {"kind": first.kind, "key": first.key, "time": duration(stats.now - first.due_at)}
+        advice = _("Look for errors in the log of executors, and for a session that keeps rows of these tasks locked.")
+        yield checks.Error(text % {"backend": stats.backend, **values}, hint=advice, obj=Rows("limit"))
 
 
 def _snapshots(engine: Engine) -> Iterator[checks.CheckMessage]:
@@ -193,9 +229,11 @@ def _snapshots(engine: Engine) -> Iterator[checks.CheckMessage]:
         return
     for pid, name, state, seconds in cast("PostgresEngine", engine).db.query("oldest_snapshot"):
         if seconds > SNAPSHOT_LONG_SECONDS:
-            who = f"pid {pid}, {name or 'no name'}, {state}"
+            text = _("Backend %(backend)s: a transaction has been open for %(time)s (%(session)s): claims get slower.")
+            unnamed = _("no name")
+            session = f"pid {pid}, {name or unnamed}, {state}"
+            advice = _("Claims skip all rows claimed since. Wait for its end, or %(command)s")
             yield checks.Warning(
-                f"Backend {engine.alias}: a transaction has been open for {duration(seconds)} ({who}): claims get "
-                "slower.",
-                hint=f"Claims skip all rows claimed since. Wait for its end, or SELECT pg_terminate_backend({pid});",
+                text % {"backend": engine.alias, "time": duration(seconds), "session": session},
+                hint=advice % {"command": f"SELECT pg_terminate_backend({pid});"},
             )

@@ -17,6 +17,7 @@ from uuid import UUID
 from django.db import connections
 from django.db.models import Q, QuerySet
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.formatting import moment_in_words
@@ -93,6 +94,16 @@ def many(count: int | Count, noun: str) -> str:
     """Return a number with its noun: 1 executor, 2 executors, 10,000+ tasks."""
     shown = str(count if isinstance(count, Count) else Count(count))
     return f"{shown} {noun}{'' if shown == '1' else 's'}"
+
+
+def many_tasks(count: int | Count) -> str:
+    """As many(), in the active language."""
+    shown = count if isinstance(count, Count) else Count(count)
+    return ngettext("%(number)s task", "%(number)s tasks", shown.number) % {"number": shown}
+
+
+def many_executors(count: int) -> str:
+    return ngettext("%(number)s executor", "%(number)s executors", count) % {"number": Count(count)}
 
 
 def capped(number: int) -> Count:

@@ -8,11 +8,13 @@ from datetime import timedelta
 from shlex import quote
 
 from django.core import checks
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
 
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.formatting import duration
 from jobqueue.inspect.links import Rows
-from jobqueue.inspect.queries import many
+from jobqueue.inspect.queries import Count
 from jobqueue.inspect.stats import BackendStats
 from jobqueue.models import Schedule, ScheduleTick
 from jobqueue.schedule_models import STOPPED_BY
@@ -22,9 +24,11 @@ PAUSED_LONG = timedelta(days=1)
 SKIPPED_OFTEN = 10  # ticks in a row, for one reason
 MAX_LISTED = 10  # findings of one check
 ADVICE = {
-    ScheduleTick.Reason.OVERLAP: "Its task takes longer than the interval. Give the task a timeout, or change overlap.",
-    ScheduleTick.Reason.MISSED: "Keep an executor running, or change catch_up.",
-    ScheduleTick.Reason.KEY: "Cancel the task that has the key, or change the key.",
+    ScheduleTick.Reason.OVERLAP: gettext_lazy(
+        "Its task takes longer than the interval. Give the task a timeout, or change overlap."
+    ),
+    ScheduleTick.Reason.MISSED: gettext_lazy("Keep an executor running, or change catch_up."),
+    ScheduleTick.Reason.KEY: gettext_lazy("Cancel the task that has the key, or change the key."),
 }
 
 
@@ -40,7 +44,8 @@ class Checked:
 
     @property
     def title(self) -> str:
-        return f"Schedule {self.row.name}{f' ({self.row.declared_at})' if self.row.declared_at else ''}"
+        place = f" ({self.row.declared_at})" if self.row.declared_at else ""
+        return _("Schedule %(name)s") % {"name": self.row.name} + place
 
     @property
     def resume(self) -> str:
@@ -64,11 +69,20 @@ def schedule_findings(engine: Engine, stats: BackendStats) -> Iterator[checks.Ch
         found = [message for schedule in schedules for message in _linked(schedule, check)]
         yield from found[:MAX_LISTED]
         if others := found[MAX_LISTED:]:
-            text = f"Backend {stats.backend}: the same problem in {many(len(others), 'more schedule')}."
+            text = ngettext(
+                "Backend %(backend)s: the same problem in %(number)s more schedule.",
+                "Backend %(backend)s: the same problem in %(number)s more schedules.",
+                len(others),
+            ) % {"backend": stats.backend, "number": Count(len(others))}
             yield checks.CheckMessage(others[0].level, text, hint=others[0].hint, obj=Rows("schedule"))
         is_sound = is_sound and not found
     if rows and is_sound:
-        yield checks.Info(f"Backend {stats.backend}: no problem in {many(len(rows), 'schedule')}.")
+        text = ngettext(
+            "Backend %(backend)s: no problem in %(number)s schedule.",
+            "Backend %(backend)s: no problem in %(number)s schedules.",
+            len(rows),
+        )
+        yield checks.Info(text % {"backend": stats.backend, "number": Count(len(rows))})
 
 
 def _linked(
@@ -81,32 +95,35 @@ def _linked(
 
 def _stopped(schedule: Checked) -> Iterator[checks.CheckMessage]:
     if schedule.is_stopped:
-        text = f"{schedule.title}: an error has stopped it: {schedule.row.pause_reason}"
-        yield checks.Error(text, hint=f"Correct the schedule, then run: {schedule.resume}")
+        text = _("%(schedule)s: an error has stopped it: %(error)s")
+        advice = _("Correct the schedule, then run: %(command)s") % {"command": schedule.resume}
+        yield checks.Error(text % {"schedule": schedule.title, "error": schedule.row.pause_reason}, hint=advice)
 
 
 def _unknown_task(schedule: Checked) -> Iterator[checks.CheckMessage]:
     if schedule.known_tasks and schedule.row.task_type not in schedule.known_tasks:
-        text = f"{schedule.title}: no running executor knows its task {schedule.row.task_type}."
-        yield checks.Error(text, hint="Start executors with the code of the task, or pause the schedule.")
+        text = _("%(schedule)s: no running executor knows its task %(task)s.")
+        advice = _("Start executors with the code of the task, or pause the schedule.")
+        yield checks.Error(text % {"schedule": schedule.title, "task": schedule.row.task_type}, hint=advice)
 
 
 def _overdue(schedule: Checked) -> Iterator[checks.CheckMessage]:
     due_at, now = schedule.row.due_at, schedule.stats.now
     if due_at is not None and now - due_at > OVERDUE_LONG:
-        text = f"{schedule.title}: due {duration(now - due_at)} ago, and not enqueued."
-        is_alive = (
+        text = _("%(schedule)s: due %(time)s ago, and not enqueued.")
+        advice = _(
             "Look for errors in the log of executors, and for a session that keeps the row of the schedule locked."
         )
-        yield checks.Error(
-            text, hint=is_alive if schedule.stats.alive else "No executor is running. Run: manage.py run_executors"
-        )
+        if not schedule.stats.alive:
+            advice = _("No executor is running. Run: %(command)s") % {"command": "manage.py run_executors"}
+        yield checks.Error(text % {"schedule": schedule.title, "time": duration(now - due_at)}, hint=advice)
 
 
 def _never_fires(schedule: Checked) -> Iterator[checks.CheckMessage]:
     if schedule.row.next_at is None and schedule.newest is None and not schedule.is_stopped:
-        text = f"{schedule.title}: never fires, because its expression has no tick."
-        yield checks.Warning(text, hint="Correct the expression, starts_at or ends_at, or remove the schedule.")
+        text = _("%(schedule)s: never fires, because its expression has no tick.")
+        advice = _("Correct the expression, starts_at or ends_at, or remove the schedule.")
+        yield checks.Warning(text % {"schedule": schedule.title}, hint=advice)
 
 
 def _paused(schedule: Checked) -> Iterator[checks.CheckMessage]:
@@ -114,8 +131,9 @@ def _paused(schedule: Checked) -> Iterator[checks.CheckMessage]:
     is_over = row.resume_at is not None and row.resume_at <= now
     if row.paused_at is None or schedule.is_stopped or is_over or now - row.paused_at <= PAUSED_LONG:
         return
-    text = f"{schedule.title}: paused for {duration(now - row.paused_at)}. Its ticks are skipped."
-    yield checks.Warning(text, hint=f"To resume it, run: {schedule.resume}")
+    text = _("%(schedule)s: paused for %(time)s. Its ticks are skipped.")
+    advice = _("To resume it, run: %(command)s") % {"command": schedule.resume}
+    yield checks.Warning(text % {"schedule": schedule.title, "time": duration(now - row.paused_at)}, hint=advice)
 
 
 def _always_skipped(schedule: Checked) -> Iterator[checks.CheckMessage]:
@@ -123,11 +141,12 @@ def _always_skipped(schedule: Checked) -> Iterator[checks.CheckMessage]:
     if newest is None or newest.reason not in ADVICE or newest.count < SKIPPED_OFTEN:
         return
     reason = ScheduleTick.Reason(newest.reason)
-    advice = ADVICE[reason]
+    advice = str(ADVICE[reason])
     if reason == ScheduleTick.Reason.OVERLAP and (pk := _live_task(schedule)):
-        advice = f"{advice} See: manage.py jobqueue show {pk}"
-    text = f"{schedule.title}: its last {newest.count:,} ticks were all skipped. {reason.label}."
-    yield checks.Warning(text, hint=advice)
+        advice += " " + _("See: %(command)s") % {"command": f"manage.py jobqueue show {pk}"}
+    text = _("%(schedule)s: its last %(number)s ticks were all skipped. %(reason)s.")
+    values = {"schedule": schedule.title, "number": f"{newest.count:,}", "reason": reason.label}
+    yield checks.Warning(text % values, hint=advice)
 
 
 def _live_task(schedule: Checked) -> object:
