@@ -238,6 +238,8 @@ def _running(task: Task, around: Surroundings) -> Iterator[str]:
         yield _("Cancellation was requested %(cancel)s ago.")
     else:
         yield _("Running for %(running)s on %(executor)s (attempt %(next_attempt)d of %(max)d).")
+        if (around.now - around.executor.heartbeat).total_seconds() > around.timeout_seconds / 2:  # one was missed
+            yield _("Executor %(executor)s sent its last heartbeat %(silent)s ago.")
 
 
 def _suspended(task: Task, around: Surroundings) -> Iterator[str]:

@@ -146,6 +146,11 @@ SCHEDULED = [
 SILENT = "Executor web-1 sent its last heartbeat 45 s ago."
 RUNNING = [
     ({}, {"executor": executor()}, "Running for 12 s on web-1 (attempt 1 of 5)."),
+    (
+        {},
+        {"executor": executor(silent=20)},
+        "Running for 12 s on web-1 (attempt 1 of 5). Executor web-1 sent its last heartbeat 20 s ago.",
+    ),
     ({"attempts": 1}, {"executor": executor()}, "Running for 12 s on web-1 (attempt 2 of 5)."),
     (
         {"cancel_requested_at": before(2)},
