@@ -179,12 +179,14 @@ def _blocked(task: Task, around: Surroundings) -> Iterator[str]:
     elif limit is None:
         yield _("Blocked for %(ready)s by a limit.")
     elif limit.is_rate:
-        is_due = limit.next_look_at is None or limit.next_look_at <= around.now
+        # Executors look again each second, but the rate allows no start before one of these tasks has started.
+        waits_for_ready = limit.number is not None and limit.unstarted >= limit.number
+        is_due = not waits_for_ready and (limit.next_look_at is None or limit.next_look_at <= around.now)
         used = _("Blocked: the rate of %(key)s is used up (%(words)s). Next start in %(look)s.")
         if limit.left:
             yield _("Blocked for %(ready)s by the rate of %(key)s (%(words)s).")
         else:
-            yield _("Blocked: the rate of %(key)s is used up (%(words)s).") if is_due else used
+            yield _("Blocked: the rate of %(key)s is used up (%(words)s).") if is_due or waits_for_ready else used
     elif limit.left:
         yield _("Blocked for %(ready)s by the concurrency limit of %(key)s (%(active)s of %(number)d active).")
     else:

@@ -98,8 +98,8 @@ class KeyState:
     window and of READY tasks. For all keys, it is 0, because they may be too many to count. number: the number that
     applies; None if neither a task nor a declaration has one. declared: the number of the next task, or else of the
     code. changed: the row of the number that people have set. is_all: the key stands for all keys of the limit.
-    seconds: the period of a rate. blocked_since: since when the next task to admit waits. next_look_at: when executors
-    look at the key next.
+    seconds: the period of a rate. unstarted: of a rate, the READY tasks. blocked_since: since when the next task to
+    admit waits. next_look_at: when executors look at the key next.
     """
 
     key: Key
@@ -112,6 +112,7 @@ class KeyState:
     changed: Limit | None = None
     is_adjustable: bool = True
     seconds: float | None = None
+    unstarted: int = 0
     blocked_since: datetime | None = None
     is_all: bool = False
     next_look_at: datetime | None = None
@@ -292,6 +293,7 @@ def _read_key(
     has_keys = any(limit.key is not None for limit in limits)
     is_all = not key.own and (has_keys or of_key.filter(**{f"{column}__gt": key.stored})[:1].exists())
     active = Count() if is_all else count(of_key.filter(IS_ACTIVE[key.kind]))
+    unstarted = active.number if is_rate else 0
     if seconds is not None and not is_all:
         active += _starts(database, backend, key, now - timedelta(seconds=seconds))
     return KeyState(
@@ -306,6 +308,7 @@ def _read_key(
         is_adjustable=all(limit.adjustable for limit in limits),
         is_all=is_all,
         seconds=seconds,
+        unstarted=unstarted,
         blocked_since=None if following is None else ready_since(following, options_of(backend).aging),
         next_look_at=_next_look_at(database, backend, key) if following is not None else None,
     )

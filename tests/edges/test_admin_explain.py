@@ -107,6 +107,7 @@ BLOCKED = [
     ({}, {"limit": rate()}, f"{USED_UP} Next start in 4 s."),
     ({}, {"limit": rate(look=None)}, f"{USED_UP} It becomes ready in a moment."),
     ({}, {"limit": rate(look=-1)}, f"{USED_UP} It becomes ready in a moment."),
+    ({}, {"limit": rate(unstarted=100)}, USED_UP),
     (
         {},
         {"limit": rate(active=99, look=None)},

@@ -216,7 +216,7 @@ class TestState:
 
         found = state(RATE, "tests.call_api:api-7", backend)
 
-        assert (found.blocked.number, found.active.number, found.left) == (3, 3, 97)
+        assert (found.blocked.number, found.active.number, found.left, found.unstarted) == (3, 3, 97, 1)
         assert found.words == "100 a minute"
 
     def test_state_of_declared_limit_without_tasks_has_its_number(self) -> None:
