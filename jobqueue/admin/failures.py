@@ -82,5 +82,6 @@ class FailuresPage(ReadOnlyAdmin):
             backend=backend,
             backends=aliases if len(aliases) > 1 else [],
             may_requeue=request.user.has_perm("jobqueue.requeue_task"),
+            may_cancel=request.user.has_perm("jobqueue.cancel_task"),
             **context,
         )

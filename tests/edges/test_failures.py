@@ -80,27 +80,46 @@ def test_number_opens_the_list_of_these_tasks(fail, show, client):
     assert "BadOrder: order #" in content
 
 
-def test_button_asks_and_then_requeues_exactly_these_tasks(fail, client, staff, backend):
+@pytest.mark.parametrize(
+    ("action", "forecast", "button", "reply", "status"),
+    [
+        ("requeue", "3 failed or cancelled tasks will be requeued", "Requeue 3 tasks", "Requeued 3 tasks.", "READY"),
+        ("discard", "3 failed tasks will be kept as cancelled", "Discard 3 tasks", "Discarded 3 tasks.", "CANCELLED"),
+    ],
+)
+def test_button_asks_and_then_changes_exactly_these_tasks(
+    fail, client, show, staff, backend, action, forecast, button, reply, status
+):
     chosen, other = [fail(f"order {number}") for number in range(3)], fail("other")
-    fields = {"action": "requeue_selected", "select_across": "1", "_selected_action": "all"}
+    page = show("task/failures/")
+    assert f"{action.capitalize()} these 3…" in page
+    value = f"{action}_selected"
+    assert f'name="action" value="{value}"' in page
+    fields = {"action": value, "select_across": "1", "_selected_action": "all"}
     address = f"{LIST_URL}?status=FAILED&cause={chosen[0].cause}&backend={backend}"
 
     asked = client.post(address, fields)
 
     content = asked.content.decode()
-    assert "3 failed or cancelled tasks will be requeued" in content
-    assert "Requeue 3 tasks" in content
+    assert forecast in content
+    assert button in content
     hidden = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', content)
     confirmed = {name: value.replace("&quot;", '"') for name, value in hidden if name != "csrfmiddlewaretoken"}
     done = client.post(address, confirmed)
-    assert "Requeued 3 tasks." in messages_of(done)
-    assert [status_of(row) for row in (*chosen, other)] == ["READY"] * 3 + ["FAILED"]
+    assert reply in messages_of(done)
+    assert [status_of(row) for row in (*chosen, other)] == [status] * 3 + ["FAILED"]
 
 
-def test_button_needs_the_permission_to_requeue(fail, client):
+@pytest.mark.parametrize(
+    ("codename", "shown"), [("requeue_task", ["Requeue"]), ("cancel_task", ["Discard"]), ("view_payload", [])]
+)
+def test_button_needs_the_permission_of_its_action(fail, client, backend, codename, shown):
     fail()
-    client.force_login(make_user("view_task"))
-    assert b"Requeue these" not in client.get(PAGE).content
+    client.force_login(make_user("view_task", codename))
+    assert re.findall(r"(\w+) these 1…", client.get(PAGE, {"backend": backend}).content.decode()) == shown
+
+
+def test_page_needs_the_permission_to_view_tasks(client):
     client.force_login(make_user("view_queue"))
     assert client.get(PAGE).status_code == 403
 
