@@ -21,7 +21,8 @@ from jobqueue.actor import Actor, PollContext
 from jobqueue.compat import DEFAULT_TASK_QUEUE_NAME, TASK_MAX_PRIORITY, InvalidTaskBackend, TaskResult
 from jobqueue.engine import engine_for
 from jobqueue.inspect.backends import backends_on
-from jobqueue.inspect.bulk import BATCH, BulkRun, Place, Target, numbers_of
+from jobqueue.inspect.bulk import BATCH, BulkRun, Place, Target
+from jobqueue.inspect.bulk_actions import numbers_of
 from jobqueue.inspect.queries import Count
 from jobqueue.inspect.stats import ExecutorState, read_executors
 

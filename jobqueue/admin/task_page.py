@@ -26,17 +26,8 @@ from jobqueue.admin.message_forms import MessageKind, MessageKindForm, kinds_of
 from jobqueue.exceptions import JobQueueError, TaskNotFound
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.backends import databases, options_of
-from jobqueue.inspect.bulk import (
-    CANCEL,
-    CANCEL_TREE,
-    DELETE,
-    DISCARD,
-    REQUEUE,
-    RUN_NOW,
-    BulkAction,
-    BulkRun,
-    numbers_of,
-)
+from jobqueue.inspect.bulk import BulkRun
+from jobqueue.inspect.bulk_actions import CANCEL, CANCEL_TREE, DELETE, DISCARD, REQUEUE, RUN_NOW, BulkAction, numbers_of
 from jobqueue.inspect.inbox import actor_of, check_message, takes_messages
 from jobqueue.inspect.payload_display import named_arguments, read
 from jobqueue.inspect.queries import Count

@@ -42,21 +42,8 @@ from jobqueue.admin.task_list import TaskChangeList
 from jobqueue.admin.task_page import level_of
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.backends import backends_on, options_of
-from jobqueue.inspect.bulk import (
-    CANCEL,
-    DELETE,
-    DISCARD,
-    EXAMPLES,
-    MAX_IN_REQUEST,
-    REQUEUE,
-    RUN_NOW,
-    BulkAction,
-    BulkRun,
-    Target,
-    numbers_of,
-    perform_ids,
-    perform_now,
-)
+from jobqueue.inspect.bulk import EXAMPLES, MAX_IN_REQUEST, BulkRun, Target, perform_ids, perform_now
+from jobqueue.inspect.bulk_actions import CANCEL, DELETE, DISCARD, REQUEUE, RUN_NOW, BulkAction, numbers_of
 from jobqueue.inspect.formatting import Text, attempts_text, duration, headline, short_id, short_type, time_run, when
 from jobqueue.inspect.interpretation import interpret
 from jobqueue.inspect.queries import Count

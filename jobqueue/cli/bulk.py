@@ -15,7 +15,8 @@ from jobqueue.cli.backends import engine_of, report_unknown
 from jobqueue.cli.console import EXIT_INTERRUPTED, Console, list_ids, log
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.bulk import CANCEL_TREE, REQUEUE, Bounds, BulkRun
+from jobqueue.inspect.bulk import Bounds, BulkRun
+from jobqueue.inspect.bulk_actions import CANCEL_TREE, REQUEUE
 from jobqueue.inspect.failures import TooManyCauses, causes_with, read_failures
 from jobqueue.inspect.formatting import duration
 from jobqueue.inspect.queries import ORDER, TaskFilter, many, of_status, walk

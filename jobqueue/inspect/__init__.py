@@ -8,6 +8,7 @@ What the admin, the command line and HTTP show of the queue, and the bulk action
 - stats: figures of queues and executors.
 - findings, schedule_findings: what is wrong, for doctor and the overview, with links to the rows.
 - periods: the counters of minutes and hours, for charts.
-- bulk: requeue, cancel and wake many tasks.
+- bulk_actions: requeue, cancel, run now, discard and delete, with all their sentences.
+- bulk: performs them on many tasks.
 - formatting, payload_display: durations, names, errors and payloads as text.
 """

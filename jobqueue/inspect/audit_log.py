@@ -12,7 +12,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobqueue.engine.clock import Clock
-from jobqueue.inspect.bulk import MAX_SINGLE, BulkAction, BulkRun, numbers_of
+from jobqueue.inspect.bulk import MAX_SINGLE, BulkRun
+from jobqueue.inspect.bulk_actions import BulkAction, numbers_of
 from jobqueue.inspect.queries import Count
 from jobqueue.models import Task
 

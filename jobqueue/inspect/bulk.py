@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, reduce
 from operator import or_
@@ -18,17 +18,14 @@ from uuid import UUID
 
 import msgspec
 from django.db.models import DateTimeField, Q, QuerySet, Value
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext_lazy
 
-from jobqueue import api
 from jobqueue.engine.clock import rank_from, read_clock
 from jobqueue.inspect.backends import backends_on, options_of
-from jobqueue.inspect.formatting import Text
+from jobqueue.inspect.bulk_actions import ACTIONS, BulkAction
 from jobqueue.inspect.queries import CAP, Count, count, status_condition
 from jobqueue.inspect.selection import Selection
 from jobqueue.models import Task
-from jobqueue.records import FINAL, LIVE, WAITING, CancelReport, ChangeReport, RequeueReport, Status
+from jobqueue.records import FINAL, LIVE, Status
 
 WALKED = 5000  # tasks per page of a walk
 MAX_PAGES = 20  # of a walk in one request or poll
@@ -46,196 +43,6 @@ COLUMN_OF: Mapping[str, str] = {
     Status.SCHEDULED: "wake_at",
     Status.READY: "rank",
 }
-GO_BACK = gettext_lazy("Go back")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BulkAction:
-    """
-    One action on many tasks.
-
-    statuses: the tasks it can change. perform: returns numbers of tasks by what became of them. sentences: for each of
-    these, in the order in which they are shown. label_many, forecast, button, refusal: of the list and its confirmation
-    page. has_rate: whether it makes tasks run, so that a person may want to limit how many a second. is_destructive:
-    whether its button is red.
-    """
-
-    name: str
-    label: Text
-    label_many: Text = ""
-    forecast: Text = ""
-    button: Text = ""
-    refusal: Text = GO_BACK
-    sentences: Mapping[str, Text]
-    statuses: tuple[Status, ...]
-    perform: Callable[[Sequence[UUID], str | None], Mapping[str, int]]
-    has_rate: bool = False
-    is_destructive: bool = False
-
-    def describe(self, result: Mapping[str, int]) -> str:
-        """Return what became of the tasks, as sentences."""
-        sentences = {**self.sentences, "moved": MOVED}
-        numbers = {name: number for name in sentences if (number := result.get(name))}
-        shown = (str(sentences[name] % numbers_of(Count(number))) for name, number in numbers.items())
-        return " ".join(shown) or _("No task matched.")
-
-
-def numbers_of(number: Count) -> dict[str, object]:
-    """Return what a sentence with a plural needs: the number, and its text with separators."""
-    return {"count": number.number, "number": number}
-
-
-def _numbers(report: RequeueReport | CancelReport | ChangeReport) -> dict[str, int]:
-    values = {one.name: getattr(report, one.name) for one in fields(report)}
-    return {name: value if isinstance(value, int) else len(value) for name, value in values.items()}
-
-
-BUSY = ngettext_lazy(
-    "Skipped %(number)s task: another transaction has locked it. Try again later.",
-    "Skipped %(number)s tasks: other transactions have locked them. Try again later.",
-    "count",
-)
-MOVED = ngettext_lazy(
-    "%(number)s task has changed since it was counted, and was left alone.",
-    "%(number)s tasks have changed since they were counted, and were left alone.",
-    "count",
-)
-REQUEUE = BulkAction(
-    name="requeue",
-    label=gettext_lazy("Requeue"),
-    label_many=gettext_lazy("Requeue selected %(verbose_name_plural)s"),
-    forecast=ngettext_lazy(
-        "%(number)s failed or cancelled task will be requeued with a fresh set of attempts.",
-        "%(number)s failed or cancelled tasks will be requeued with a fresh set of attempts.",
-        "count",
-    ),
-    button=ngettext_lazy("Requeue %(number)s task", "Requeue %(number)s tasks", "count"),
-    has_rate=True,
-    sentences={
-        "requeued": ngettext_lazy("Requeued %(number)s task.", "Requeued %(number)s tasks.", "count"),
-        "key_taken": ngettext_lazy(
-            "Skipped %(number)s task: a live task has the same key.",
-            "Skipped %(number)s tasks: live tasks have the same keys.",
-            "count",
-        ),
-        "skipped": ngettext_lazy(
-            "Skipped %(number)s task: not failed or cancelled, or deleted.",
-            "Skipped %(number)s tasks: not failed or cancelled, or deleted.",
-            "count",
-        ),
-        "busy": BUSY,
-    },
-    statuses=(Status.FAILED, Status.CANCELLED),
-    perform=lambda ids, backend: _numbers(api.requeue(ids, backend=backend)),
-)
-CANCEL = BulkAction(
-    name="cancel",
-    label=gettext_lazy("Cancel"),
-    label_many=gettext_lazy("Cancel selected %(verbose_name_plural)s"),
-    forecast=ngettext_lazy(
-        "%(number)s unfinished task will be cancelled; if it is running, it is asked to stop.",
-        "%(number)s unfinished tasks will be cancelled; running ones are asked to stop.",
-        "count",
-    ),
-    button=ngettext_lazy("Cancel %(number)s task", "Cancel %(number)s tasks", "count"),
-    refusal=gettext_lazy("Keep them"),
-    is_destructive=True,
-    sentences={
-        "cancelled": ngettext_lazy("Cancelled %(number)s task.", "Cancelled %(number)s tasks.", "count"),
-        "requested": ngettext_lazy(
-            "Asked %(number)s running task to stop.", "Asked %(number)s running tasks to stop.", "count"
-        ),
-        "skipped": ngettext_lazy(
-            "Skipped %(number)s task: already ended, or deleted.",
-            "Skipped %(number)s tasks: already ended, or deleted.",
-            "count",
-        ),
-        "busy": BUSY,
-    },
-    statuses=LIVE,
-    perform=lambda ids, backend: _numbers(api.cancel(ids, backend=backend)),
-)
-CANCEL_TREE = replace(
-    CANCEL,
-    label=gettext_lazy("Cancel with descendants"),
-    perform=lambda ids, backend: _numbers(api.cancel(ids, backend=backend, tree=True)),
-)
-RUN_NOW = BulkAction(
-    name="wake",
-    label=gettext_lazy("Run now"),
-    label_many=gettext_lazy("Run selected %(verbose_name_plural)s now"),
-    forecast=ngettext_lazy(
-        "%(number)s scheduled or suspended task will run as soon as an executor has a free slot.",
-        "%(number)s scheduled or suspended tasks will run as soon as executors have free slots.",
-        "count",
-    ),
-    button=ngettext_lazy("Run %(number)s task now", "Run %(number)s tasks now", "count"),
-    has_rate=True,
-    sentences={
-        "changed": ngettext_lazy(
-            "%(number)s task runs as soon as an executor has a free slot.",
-            "%(number)s tasks run as soon as executors have free slots.",
-            "count",
-        ),
-        "skipped": ngettext_lazy(
-            "Skipped %(number)s task: not scheduled or suspended, or deleted.",
-            "Skipped %(number)s tasks: not scheduled or suspended, or deleted.",
-            "count",
-        ),
-        "busy": BUSY,
-    },
-    statuses=WAITING,
-    perform=lambda ids, backend: _numbers(api.run_now(ids, backend=backend)),
-)
-DISCARD = BulkAction(
-    name="discard",
-    label=gettext_lazy("Discard"),
-    label_many=gettext_lazy("Discard selected %(verbose_name_plural)s: failed ones become cancelled"),
-    forecast=ngettext_lazy(
-        "%(number)s failed task will be kept as cancelled. It can be requeued until it is pruned.",
-        "%(number)s failed tasks will be kept as cancelled. They can be requeued until they are pruned.",
-        "count",
-    ),
-    button=ngettext_lazy("Discard %(number)s task", "Discard %(number)s tasks", "count"),
-    refusal=gettext_lazy("Keep them"),
-    is_destructive=True,
-    sentences={
-        "changed": ngettext_lazy("Discarded %(number)s task.", "Discarded %(number)s tasks.", "count"),
-        "skipped": ngettext_lazy(
-            "Skipped %(number)s task: not failed, or deleted.",
-            "Skipped %(number)s tasks: not failed, or deleted.",
-            "count",
-        ),
-        "busy": BUSY,
-    },
-    statuses=(Status.FAILED,),
-    perform=lambda ids, backend: _numbers(api.discard(ids, backend=backend)),
-)
-DELETE = BulkAction(
-    name="delete",
-    label=gettext_lazy("Delete"),
-    label_many=gettext_lazy("Delete selected %(verbose_name_plural)s that have ended"),
-    forecast=ngettext_lazy(
-        "%(number)s ended task will be deleted with its messages. This cannot be undone.",
-        "%(number)s ended tasks will be deleted with their messages. This cannot be undone.",
-        "count",
-    ),
-    button=ngettext_lazy("Delete %(number)s task", "Delete %(number)s tasks", "count"),
-    refusal=gettext_lazy("Keep them"),
-    is_destructive=True,
-    sentences={
-        "changed": ngettext_lazy("Deleted %(number)s task.", "Deleted %(number)s tasks.", "count"),
-        "skipped": ngettext_lazy(
-            "Skipped %(number)s task: not ended, or deleted before.",
-            "Skipped %(number)s tasks: not ended, or deleted before.",
-            "count",
-        ),
-        "busy": BUSY,
-    },
-    statuses=FINAL,
-    perform=lambda ids, backend: _numbers(api.delete(ids, backend=backend)),
-)
-ACTIONS: Mapping[str, BulkAction] = {action.name: action for action in (REQUEUE, CANCEL, RUN_NOW, DISCARD, DELETE)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

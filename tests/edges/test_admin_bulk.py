@@ -10,6 +10,7 @@ from django.urls import reverse
 from jobqueue import api
 from jobqueue.inspect import bulk, selection
 from jobqueue.inspect.bulk import Bounds
+from jobqueue.inspect.bulk_actions import CANCEL
 from jobqueue.models import Task
 from jobqueue.records import CancelReport
 from tests.edges.admin import BOTH, LIST_URL, SCRIPT, messages_of, reload, status_of, task_url
@@ -178,7 +179,7 @@ def test_locked_tasks_take_no_longer_than_the_budget(make, monkeypatch):
     rows = [make() for _ in range(3)]
     monkeypatch.setattr(bulk, "BUDGET_SECONDS", -1.0)
 
-    run = bulk.perform_ids(bulk.CANCEL, [row.pk for row in rows])
+    run = bulk.perform_ids(CANCEL, [row.pk for row in rows])
 
     assert (run.result["cancelled"], run.result["busy"]) == (1, 2)
 
@@ -190,7 +191,7 @@ def test_cancelled_task_that_is_pruned_at_once_is_logged(act, make, monkeypatch)
         Task.objects.using(row.backend).filter(pk__in=ids).delete()
         return {"cancelled": 1}
 
-    monkeypatch.setattr("jobqueue.admin.tasks.CANCEL", replace(bulk.CANCEL, perform=cancel))
+    monkeypatch.setattr("jobqueue.admin.tasks.CANCEL", replace(CANCEL, perform=cancel))
 
     assert act("cancel", row, index="0").status_code == 302
     assert LogEntry.objects.get().object_id == str(row.pk)

@@ -7,7 +7,8 @@ import pytest
 
 from jobqueue import api, bulk_actor, testing
 from jobqueue.inspect import bulk
-from jobqueue.inspect.bulk import CANCEL, REQUEUE, Place, Target
+from jobqueue.inspect.bulk import Place, Target
+from jobqueue.inspect.bulk_actions import CANCEL, REQUEUE
 from jobqueue.inspect.selection import Selection
 from jobqueue.models import Task
 from tests.edges.admin import BOTH, LIST_URL, messages_of, status_of, task_url

@@ -9,7 +9,8 @@ from django.db import connections
 
 from jobqueue import api, registry, task
 from jobqueue.inspect import selection
-from jobqueue.inspect.bulk import REQUEUE, Target, perform_now
+from jobqueue.inspect.bulk import Target, perform_now
+from jobqueue.inspect.bulk_actions import REQUEUE
 from jobqueue.inspect.queries import Count
 from jobqueue.inspect.rows import read_rows
 from jobqueue.inspect.selection import Selection

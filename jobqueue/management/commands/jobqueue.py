@@ -34,7 +34,7 @@ from jobqueue.cli import (
 from jobqueue.cli.console import EXIT_INTERRUPTED, Console, first_line
 from jobqueue.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, InvalidTask
 from jobqueue.exceptions import JobQueueError
-from jobqueue.inspect.bulk import CANCEL, REQUEUE
+from jobqueue.inspect.bulk_actions import CANCEL, REQUEUE
 from jobqueue.records import FINAL, Status
 from jobqueue.records import Command as ExecutorCommand
 
