@@ -327,6 +327,7 @@ class Selection:
             "filters": dict(self.filters),
             "search": self.search_text,
             "edge": self.edge,
+            "with_payload": self.with_payload,
         }
 
     @classmethod
@@ -336,7 +337,12 @@ class Selection:
         if unknown := filters.keys() - FILTERS.keys():
             raise KeyError(f"unknown filters: {', '.join(sorted(unknown))}")
         return cls(
-            value["database"], filters, value.get("search", ""), known_edge=value.get("edge"), is_edge_known=True
+            value["database"],
+            filters,
+            value.get("search", ""),
+            known_edge=value.get("edge"),
+            is_edge_known=True,
+            with_payload=value["with_payload"],
         )
 
 

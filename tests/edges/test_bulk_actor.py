@@ -1,5 +1,6 @@
 """A bulk action as a task of the queue: exactly the counted tasks, a rate, progress and a stop."""
 
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -12,7 +13,7 @@ from jobqueue.inspect.bulk_actions import CANCEL, REQUEUE
 from jobqueue.inspect.selection import Selection
 from jobqueue.models import Task
 from tests.edges.admin import BOTH, LIST_URL, messages_of, status_of, task_url
-from tests.factories import ExecutorFactory, ago, now
+from tests.factories import ExecutorFactory, ago, make_user, now
 
 pytestmark = BOTH
 
@@ -84,6 +85,21 @@ def test_rate_is_a_form_of_the_confirmation(client, staff, make, backend):
     assert "greater than or equal to 1" in refused.content.decode()
     assert 'value="Requeue 3 tasks"' in refused.content.decode()
     assert bulk_row(backend).kwargs == {"rate": 2}
+
+
+def test_reader_without_view_payload_cannot_guess_arguments_with_an_action(client, make, backend):
+    """The bounds of a form can be forged. The task must search no more than the list of its author."""
+    client.force_login(make_user("view_task", "requeue_task"))
+    row = make(failed=True, kwargs={"order_id": 57})
+    address = f"{LIST_URL}?backend={backend}&q=args.order_id:57"
+    bounds = replace(bulk.Bounds.now(backend), number=1)
+    data = {"action": "requeue_selected", "_selected_action": "all", "select_across": "1", "bounds": str(bounds)}
+
+    client.post(address, data | {"rate": "1"})
+    testing.poll_once(bulk_row(backend).pk, backend=backend)
+
+    assert status_of(row) == "FAILED"
+    assert result_of(backend) == {"moved": 1}
 
 
 def test_rate_limits_the_tasks_of_each_second(make, select, start, backend):
