@@ -104,7 +104,12 @@ class ReadOnlyAdmin(ModelAdmin):
     def page(self, request: HttpRequest, template: str, **context: Any) -> TemplateResponse:
         """Return a page that Django's admin does not have. The context needs a title."""
         request.current_app = self.admin_site.name
-        common = {**self.admin_site.each_context(request), "opts": self.opts, "media": self.media}
+        common = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "media": self.media,
+            "may_view_list": self.has_view_permission(request),
+        }
         return TemplateResponse(request, f"admin/jobqueue/{template}.html", {**common, **context})
 
     def confirm(

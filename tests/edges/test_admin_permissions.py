@@ -1,0 +1,205 @@
+"""
+Test the table of who may open each page of the admin, and who may post to it.
+
+Each address of the admin needs a row. A page may offer only what its row allows to the reader.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import unescape
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import pytest
+from django.contrib.auth.models import Permission
+from django.db import transaction
+from django.test import Client
+from django.urls import Resolver404, resolve
+
+from tests.edges.test_security import IN_ADMIN, keys, path_of, stored  # noqa: F401 - keys is a fixture
+from tests.factories import TaskFactory, make_user
+
+Needed = frozenset[str] | None  # the permissions that a request needs; None if everyone is refused
+
+
+def needs(*names: str) -> frozenset[str]:
+    """Return permissions. One with a bar stands for either of two."""
+    return frozenset(names)
+
+
+VIEW_TASK, VIEW_EXECUTOR, VIEW_QUEUE = needs("view_task"), needs("view_executor"), needs("view_queue")
+VIEW_SCHEDULE, VIEW_LIMIT = needs("view_schedule"), needs("view_limit")
+NEVER: tuple[Needed, Needed] = (None, None)
+
+
+def shows(view: frozenset[str]) -> tuple[Needed, Needed]:
+    """Return the row of a page that only shows, also to POST."""
+    return view, view
+
+
+def acts(view: frozenset[str], permission: str) -> tuple[Needed, Needed]:
+    """Return the row of an address that has no page: POST performs one action."""
+    return None, view | {permission}
+
+
+def asks(view: frozenset[str], permission: str) -> tuple[Needed, Needed]:
+    """Return the row of a page with a form, which only those see who may submit it."""
+    return view | {permission}, view | {permission}
+
+
+# By address: what GET needs, and what POST needs. The actions of a list are in OFFERED.
+TABLE: dict[str, tuple[Needed, Needed]] = {
+    "task_changelist": shows(VIEW_TASK),
+    "task_change": (VIEW_TASK, None),
+    "task_history": shows(VIEW_TASK),
+    "task_summary": shows(VIEW_TASK),
+    "task_failures": shows(VIEW_TASK),
+    "task_columns": (None, VIEW_TASK),
+    "task_add": NEVER,
+    "task_enqueue": asks(VIEW_TASK, "enqueue_task"),
+    "task_wake": acts(VIEW_TASK, "wake_task"),
+    "task_requeue": acts(VIEW_TASK, "requeue_task"),
+    "task_cancel": acts(VIEW_TASK, "cancel_task"),
+    "task_discard": acts(VIEW_TASK, "cancel_task"),
+    "task_delete": acts(VIEW_TASK, "delete_task"),
+    "task_send": acts(VIEW_TASK, "send_message"),
+    "executor_changelist": shows(VIEW_EXECUTOR),
+    "executor_change": (VIEW_EXECUTOR, None),
+    "executor_history": shows(VIEW_EXECUTOR),
+    "executor_add": NEVER,
+    "executor_delete": NEVER,
+    "queue_changelist": (VIEW_QUEUE, VIEW_QUEUE | {"pause_queue"}),
+    "queue_change": (VIEW_QUEUE, None),
+    "queue_history": shows(VIEW_QUEUE),
+    "queue_summary": shows(VIEW_QUEUE),
+    "queue_add": NEVER,
+    "queue_delete": NEVER,
+    "schedule_changelist": shows(VIEW_SCHEDULE),
+    "schedule_change": (VIEW_SCHEDULE, None),
+    "schedule_history": shows(VIEW_SCHEDULE),
+    "schedule_add": (needs("add_schedule"), needs("add_schedule")),
+    "schedule_edit": (needs("change_schedule"), needs("change_schedule")),
+    "schedule_delete": asks(VIEW_SCHEDULE, "delete_schedule"),
+    "schedule_run": acts(VIEW_SCHEDULE, "run_schedule"),
+    "schedule_pause": asks(VIEW_SCHEDULE, "pause_schedule"),
+    "schedule_resume": acts(VIEW_SCHEDULE, "pause_schedule"),
+    "schedule_backfill": asks(VIEW_SCHEDULE, "run_schedule"),
+    "schedule_preview": shows(needs("add_schedule|change_schedule")),
+    "limit_changelist": (VIEW_LIMIT, None),
+    "limit_change": (VIEW_LIMIT, VIEW_LIMIT | {"change_limit"}),
+    "limit_history": shows(VIEW_LIMIT),
+    "limit_add": NEVER,
+    "limit_delete": NEVER,
+}
+# By list: its bulk actions, each with the permission that it needs besides that to view.
+OFFERED = {
+    "task_changelist": {
+        "requeue_selected": "requeue_task",
+        "cancel_selected": "cancel_task",
+        "wake_selected": "wake_task",
+        "discard_selected": "cancel_task",
+        "delete_ended": "delete_task",
+    },
+    "executor_changelist": dict.fromkeys(("pause_selected", "resume_selected", "stop_selected"), "command_executor"),
+    "schedule_changelist": {
+        "run_schedules": "run_schedule",
+        "pause_schedules": "pause_schedule",
+        "resume_schedules": "pause_schedule",
+    },
+}
+VIEWS = VIEW_TASK | VIEW_EXECUTOR | VIEW_QUEUE | VIEW_SCHEDULE | VIEW_LIMIT
+LINK = re.compile(r'<(a|form|button|input)\b[^>]*?\s(?:href|action|formaction)="([^"]*)"[^>]*>')
+OPTION = re.compile(r'<option value="(\w+)"')
+PAYLOAD = "only-for-some"
+REFUSED = (403, 405)
+
+
+def people() -> Iterator[tuple[frozenset[str], bool]]:
+    """Yield who asks: permissions, and whether the user is a superuser."""
+    ours = Permission.objects.filter(content_type__app_label="jobqueue")
+    every = frozenset(ours.values_list("codename", flat=True))
+    yield frozenset(), False
+    yield every - VIEWS, False  # what these may not do, nobody may with one of them
+    for name in sorted(VIEWS):
+        yield frozenset({name}), False
+    yield VIEWS, False
+    for name in sorted(every - VIEWS):
+        yield VIEWS | {name}, False
+    yield every, True
+
+
+def allows(needed: Needed, has: frozenset[str]) -> bool:
+    """Whether a user may. For Django, the permission to change includes that to view."""
+    all_of = has | {name.replace("change_", "view_") for name in has}
+    return needed is not None and all(any(one in all_of for one in names.split("|")) for names in needed)
+
+
+def links(page: str, path: str) -> Iterator[tuple[str, bool]]:
+    """Yield the addresses of the queue's admin that a page offers, and whether each is posted to."""
+    for found in LINK.finditer(page):
+        there = urlsplit(urljoin(path, unescape(found[2]))).path
+        try:
+            name = resolve(there).view_name
+        except Resolver404:
+            continue
+        if name.startswith("admin:jobqueue_"):
+            yield name.removeprefix("admin:jobqueue_"), found[1] != "a" and 'method="get"' not in found[0]
+
+
+def test_every_address_of_the_admin_has_a_row() -> None:
+    assert {name.removeprefix("admin:jobqueue_") for name in IN_ADMIN} == TABLE.keys()
+
+
+@pytest.mark.django_db(databases=["default", "sqlite"])
+def test_answers_and_offers_of_every_page_are_those_of_the_table(
+    keys: dict[str, Any],  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("CRITICAL", "django.request")  # a traceback for each refusal takes most of the time
+    TaskFactory.create(failed=True, task_type="tests.tasks.greet", kwargs={"name": PAYLOAD})
+    before, wrong = stored(), list[tuple[Any, ...]]()
+    for has, is_superuser in people():
+        client = Client()
+        client.force_login(make_user(*has, is_superuser=is_superuser))
+        who = ", ".join(sorted(has))
+        for name, (to_get, to_post) in TABLE.items():
+            path = path_of(f"admin:jobqueue_{name}", keys)
+            response = client.get(path)
+            if (response.status_code not in REFUSED) != allows(to_get, has):
+                wrong.append((who, "GET", name, response.status_code))
+            if response.status_code == 200:
+                wrong += [(who, name, *problem) for problem in problems_of(response.content.decode(), path, name, has)]
+            if to_post == to_get and has > VIEWS:
+                continue  # a page that was seen
+            with transaction.atomic():
+                response = client.post(path)
+                transaction.set_rollback(True)
+            if (response.status_code not in REFUSED) != allows(to_post, has):
+                wrong.append((who, "POST", name, response.status_code))
+    assert wrong == [], "\n".join(map(str, wrong))
+    assert stored() == before
+
+
+@pytest.mark.django_db(databases=["default", "sqlite"])
+def test_post_without_a_csrf_token_is_refused_on_every_page(keys: dict[str, Any]) -> None:  # noqa: F811
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(make_user(is_superuser=True))
+    before = stored()
+    statuses = {client.post(path_of(name, keys), {"confirmed": "1"}).status_code for name in IN_ADMIN}
+    assert statuses == {403}
+    assert stored() == before
+
+
+def problems_of(page: str, path: str, name: str, has: frozenset[str]) -> Iterator[tuple[str, ...]]:
+    """Yield what a page shows or offers beyond the reader's permissions, and the actions that are missing."""
+    for target, is_posted in links(page, path):
+        if not allows(TABLE[target][is_posted], has):
+            yield "offers", target
+    actions = OFFERED.get(name, {})
+    offered = set(OPTION.findall(page)) & actions.keys()
+    if offered != {action for action, permission in actions.items() if permission in has}:
+        yield "has actions", *sorted(offered)
+    if PAYLOAD in page and "view_payload" not in has:
+        yield ("shows a payload",)
