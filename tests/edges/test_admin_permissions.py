@@ -165,6 +165,8 @@ def test_answers_and_offers_of_every_page_are_those_of_the_table(
         client.force_login(make_user(*has, is_superuser=is_superuser))
         who = ", ".join(sorted(has))
         for name, (to_get, to_post) in TABLE.items():
+            if has > VIEWS and not is_superuser and name.endswith(("_history", "_summary")):
+                continue  # pages without a button, which VIEWS has seen
             path = path_of(f"admin:jobqueue_{name}", keys)
             response = client.get(path)
             if (response.status_code not in REFUSED) != allows(to_get, has):
