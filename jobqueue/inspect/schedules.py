@@ -53,7 +53,8 @@ class RecordedTick:
 def describe(row: Schedule) -> str:
     """Return when a schedule is due, in words: "At 08:00, Monday through Friday, Europe/Berlin"."""
     if row.starts_at is not None and row.starts_at == row.ends_at:
-        return f"Once, at {aware(row.starts_at).astimezone(get_default_timezone()):%Y-%m-%d %H:%M:%S %Z}"
+        moment = aware(row.starts_at).astimezone(get_default_timezone())
+        return _("Once, at %(moment)s") % {"moment": f"{moment:%Y-%m-%d %H:%M:%S %Z}"}
     try:
         return expression_of(row).describe()
     except ValueError as error:

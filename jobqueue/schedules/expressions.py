@@ -25,6 +25,8 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 from django.conf import settings
 
+from jobqueue.schedules.words import fields_in_words, interval_in_words
+
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MIN_INTERVAL: Final = timedelta(seconds=1)
 MAX_INTERVAL: Final = timedelta(days=366 * 10)
@@ -38,7 +40,6 @@ ALIASES: Final = {
     "@hourly": "0 * * * *",
 }
 FIELDS: Final = "minute hour day-of-month month day-of-week, with an optional field for seconds in front"
-UNITS: Final = ((86400, "day"), (3600, "hour"), (60, "minute"))
 SECOND: Final = timedelta(seconds=1)
 MAX_EXPRESSION: Final = 255  # characters
 LATEST_YEAR: Final = 9000  # later times, in another time zone, could be outside of Python's calendar
@@ -209,7 +210,7 @@ class Cron:
         """Return it in words: "At 08:00, Monday through Friday, Europe/Berlin"."""
         if "#" in (weekday := self._fields[-1]) and "," in weekday:  # cron-descriptor leaves out which one is meant
             return f"{self.expression}, {self.timezone}"
-        return f"{_fields_in_words(' '.join(self._fields))}, {self.timezone}"
+        return f"{fields_in_words(' '.join(self._fields))}, {self.timezone}"
 
     def clock_change(self, tick: datetime) -> ClockChange | None:
         """Return why a tick is not simply at its time of the day. None for most, and if it runs in every real hour."""
@@ -299,18 +300,7 @@ class Every:
 
     def describe(self) -> str:
         """Return it in words: "Every 5 minutes"."""
-        return f"Every {_in_words(self.interval)}"
-
-
-@lru_cache(maxsize=1000)  # it takes 0.4 ms, and a list shows many
-def _fields_in_words(fields: str) -> str:
-    # Imported here: executors do not need it.
-    from cron_descriptor import ExpressionDescriptor, Options
-
-    options = Options()
-    options.use_24hour_time_format = True
-    options.locale_code = "en_US"
-    return str(ExpressionDescriptor(fields, options).get_description())
+        return interval_in_words(self.interval)
 
 
 def _is_a(kind: type, value: object) -> bool:
@@ -325,13 +315,6 @@ def _interval_of(interval: Any, units: Mapping[str, Any]) -> Any:
     with suppress(TypeError, ValueError, OverflowError):
         return timedelta(**units)
     return units
-
-
-def _in_words(interval: timedelta) -> str:
-    seconds = interval.total_seconds()
-    length, name = next((unit for unit in UNITS if seconds % unit[0] == 0), (1, "second"))
-    count = seconds / length
-    return name if count == 1 else f"{count:g} {name}s"
 
 
 def _offset(moment: datetime, zone: tzinfo) -> timedelta:

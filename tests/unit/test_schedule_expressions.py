@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from croniter import croniter
+from django.utils.translation import override
 
 from jobqueue.schedules.expressions import EPOCH, Cron, Every, TickRange, ticks_after, upcoming
 
@@ -233,3 +234,16 @@ def test_mistake_is_described(expression: Cron | Every, field: str, problem: str
 def test_expression_is_described_in_words(expression: Cron | Every, words: str) -> None:
     assert list(expression.problems()) == []
     assert expression.describe() == words
+
+
+@pytest.mark.parametrize(
+    ("language", "cron", "every"),
+    [
+        ("de-at", "Um 08:00, Montag bis Freitag, UTC", "Alle 5 Minuten"),
+        ("fr", "À 08:00, de lundi à vendredi, UTC", "Toutes les 5 minutes"),
+        ("es", "At 08:00, Monday through Friday, UTC", "Every 5 minutes"),
+    ],
+)
+def test_expression_is_described_in_words_of_the_language(language: str, cron: str, every: str) -> None:
+    with override(language):
+        assert (Cron("0 8 * * 1-5", "UTC").describe(), Every(minutes=5).describe()) == (cron, every)
