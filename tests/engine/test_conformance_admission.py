@@ -59,6 +59,17 @@ class TestConcurrency:
         assert admitted(bench) == 2
         assert statuses(bench, *ids) == ["READY", "READY", "BLOCKED"]
 
+    def test_expired_task_frees_its_place(self, bench: Bench) -> None:
+        first, second = limited(bench, expires_after_seconds=10.0), limited(bench)
+        bench.time_passes(20)
+        (claimed,) = claim_admitted(bench)
+        assert (claimed.id, claimed.is_expired) == (first, True)
+
+        bench.commit(outcome(claimed, Status.CANCELLED))
+        bench.engine.admit()
+
+        assert statuses(bench, first, second) == ["CANCELLED", "READY"]
+
     def test_best_rank_is_admitted_first(self, bench: Bench) -> None:
         low, high = limited(bench, priority=-10), limited(bench, priority=10)
 
@@ -442,6 +453,13 @@ class TestRate:
 
         bench.engine.admit()
 
+        assert statuses(bench, first, second) == ["READY", "BLOCKED"]
+
+    def test_ready_task_of_a_paused_queue_uses_up_a_start(self, bench: Bench) -> None:
+        first, second = rated(bench, queue_name="paused"), rated(bench)
+        bench.pause("paused")
+
+        assert claim_admitted(bench) == []
         assert statuses(bench, first, second) == ["READY", "BLOCKED"]
 
     def test_start_that_no_rate_counts_any_more_is_not_kept(self, bench: Bench) -> None:
