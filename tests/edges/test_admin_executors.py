@@ -22,10 +22,10 @@ def test_queue_list_shows_queues_with_and_without_a_row(client, show, backend):
 
     content = show("queue/")
 
-    for text in ("in use", "11 min", ">No executor<", "emails", "anna", "mail server moves", 'type="checkbox"'):
+    for text in ("in use", "11 min", ">No executor<", "emails", "anna", "mail server moves", "action-select"):
         assert text in content
     client.force_login(make_user("view_queue"))
-    assert 'type="checkbox"' not in client.get("/admin/jobqueue/queue/").content.decode()
+    assert "action-select" not in client.get("/admin/jobqueue/queue/").content.decode()
 
 
 def test_queue_list_shows_numbers_of_each_queue(make_executor, show, backend):

@@ -1,13 +1,14 @@
-/* Live pages: fetch the page again at an interval, and replace the regions that changed. */
+/* Live pages: fetch the page again at an interval, and replace the regions that changed. Pause while a user works. */
 
 const CHOICES = [0, 2, 5, 15]; // seconds; 0 is off
+const USUAL = 5;
 const SLOWEST = 60; // seconds between requests while the server does not respond
 const STORE = "jobqueue.live";
 const REGIONS = "[data-live], #result_list, .paginator";
 
 const bar = document.createElement("div");
 const status = document.createElement("span");
-let seconds = Number(localStorage.getItem(STORE)) || 0;
+let seconds = Number(localStorage.getItem(STORE) ?? USUAL) || 0;
 let failures = 0;
 let timer;
 
@@ -20,10 +21,12 @@ function build(words) {
         button.type = "button";
         button.textContent = choice ? `${choice} s` : words.off;
         button.dataset.seconds = choice;
-        button.addEventListener("click", () => choose(choice));
+        button.addEventListener("click", () => {
+            localStorage.setItem(STORE, choice);
+            choose(choice);
+        });
         bar.append(button);
     }
-    status.setAttribute("aria-live", "polite");
     bar.prepend(words.refresh, " ");
     bar.append(status);
     document.querySelector("[data-live-words]").replaceWith(bar);
@@ -32,7 +35,6 @@ function build(words) {
 function choose(choice) {
     seconds = choice;
     failures = 0;
-    localStorage.setItem(STORE, choice);
     for (const button of bar.querySelectorAll("button")) {
         button.setAttribute("aria-pressed", String(Number(button.dataset.seconds) === seconds));
     }
@@ -46,16 +48,30 @@ function plan() {
     }
 }
 
-/* Do not replace regions while the user works with them. */
+/* Whether a user has changed a field, and not back. */
+function isTouched(field) {
+    if (field.type === "checkbox" || field.type === "radio") {
+        return field.checked !== field.defaultChecked;
+    }
+    if (field.options) {
+        const usual = Array.from(field.options).findIndex((option) => option.defaultSelected);
+        return field.selectedIndex !== Math.max(usual, 0);
+    }
+    return field.type !== "hidden" && "defaultValue" in field && field.value !== field.defaultValue;
+}
+
+/* Do not replace regions while the user works with the page. */
 function isBusy() {
     return document.hidden
-        || document.querySelector("input.action-select:checked") !== null
-        || document.activeElement?.closest(REGIONS) != null
+        || Array.from(document.querySelectorAll("form:not([method=dialog]) :is(input, select, textarea)")).some(isTouched)
+        || document.activeElement?.closest(`${REGIONS}, form:not([method=dialog])`) != null
         || String(getSelection()) !== "";
 }
 
 async function refresh() {
-    if (!isBusy()) {
+    if (isBusy()) {
+        status.textContent = words.dataset.paused;
+    } else {
         try {
             const answer = await fetch(words.dataset.address || location.href, { redirect: "error" });
             if (!answer.ok) {
@@ -79,19 +95,11 @@ function key(region) {
     return region.dataset.live || region.id || region.className;
 }
 
-/* Opened details and ticked boxes of a region, to restore after its replacement. */
-function choices(region) {
-    const open = Array.from(region.querySelectorAll("details"), (part, place) => [part.dataset.key ?? place, part.open]);
-    const ticked = Array.from(region.querySelectorAll("input[type=checkbox][name]"), (box) => [box.name, box.checked]);
-    return { open: new Map(open), ticked: new Map(ticked) };
-}
-
-function restore(region, { open, ticked }) {
+/* Restore which details a user opened or closed. */
+function restore(region, old) {
+    const open = new Map(Array.from(old.querySelectorAll("details"), (part, place) => [part.dataset.key ?? place, part.open]));
     region.querySelectorAll("details").forEach((part, place) => {
         part.open = open.get(part.dataset.key ?? place) ?? part.open;
-    });
-    region.querySelectorAll("input[type=checkbox][name]:not(.action-select)").forEach((box) => {
-        box.checked = ticked.get(box.name) ?? box.checked;
     });
 }
 
@@ -103,15 +111,22 @@ function gist(region) {
     return copy.innerHTML;
 }
 
+/* Without rows, the admin's list has no table and no actions. */
+function isEmpty(page) {
+    return page.getElementById("result_list") === null;
+}
+
 function swap(page) {
     const fresh = new Map(Array.from(page.querySelectorAll(REGIONS), (region) => [key(region), region]));
-    let hasNewRows = false;
+    let hasNewRows = isEmpty(document) !== isEmpty(page);
+    if (hasNewRows) {
+        document.getElementById("changelist-form").replaceWith(page.getElementById("changelist-form"));
+    }
     for (const region of document.querySelectorAll(REGIONS)) {
         const next = fresh.get(key(region));
         if (next && gist(next) !== gist(region)) {
-            const chosen = choices(region);
+            restore(next, region);
             region.replaceWith(next);
-            restore(next, chosen);
             hasNewRows ||= next.id === "result_list";
         }
     }
@@ -125,5 +140,10 @@ const words = document.querySelector("[data-live-words]");
 if (words) {
     build({ refresh: words.dataset.refresh, off: words.dataset.off });
     choose(seconds);
-    document.addEventListener("visibilitychange", () => document.hidden || plan());
+    document.addEventListener("visibilitychange", () => {
+        if (!document.hidden && seconds) {
+            clearTimeout(timer);
+            refresh();
+        }
+    });
 }
