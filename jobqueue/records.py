@@ -443,6 +443,7 @@ class ExecutorInfo:
     versions: Mapping[str, str]
     queues: Sequence[str]
     slots: int
+    async_slots: int = 0
     state: str = "RUNNING"
     queue_limits: Mapping[str, int] = field(default_factory=dict)
     task_types: Sequence[str] = ()  # the tasks that its code declares; written once

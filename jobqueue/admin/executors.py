@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -21,16 +21,19 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from jobqueue import api
 from jobqueue.admin.base import ReadOnlyAdmin, permission
-from jobqueue.admin.filters import BackendFilter
+from jobqueue.admin.filters import BackendFilter, Choices, ColumnFilter
 from jobqueue.admin.task_list import CappedPaginator
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.backends import options_of
-from jobqueue.inspect.formatting import duration, served, short_type
+from jobqueue.inspect.formatting import duration, served, short_id, short_type
+from jobqueue.inspect.inbox import actor_of
 from jobqueue.inspect.stats import ExecutorState
 from jobqueue.models import Executor, Task
-from jobqueue.records import Command
+from jobqueue.records import Command, PoolName
 from jobqueue.templatetags.jobqueue_admin import executor_badge, moment
 
+ROW = "row"  # of a button in the row of an executor: the action and the id
+RESTARTS_SHOWN = 20
 SHOWN = 5  # running tasks per executor in the list
 READ = 2000  # running tasks read for a page
 
@@ -41,23 +44,54 @@ class ExecutorChangeList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         with_tasks(self.result_list, self.root_queryset.db)
+        mark_versions(self.result_list)
 
 
 def with_tasks(executors: Iterable[Any], database: str) -> None:
     """Read the running tasks of executors."""
     running = Task.objects.using(database).running().filter(executor_id__in=[row.pk for row in executors])
     tasks_of: dict[UUID | None, list[Task]] = defaultdict(list)
-    for task in running.only("task_type", "executor_id", "claimed_at")[:READ]:
+    for task in running.only("task_type", "executor_id", "claimed_at", "pool")[:READ]:
         tasks_of[task.executor_id].append(task)
     for row in executors:
         row.tasks = tasks_of[row.pk]
 
 
+def mark_versions(executors: Iterable[Any]) -> None:
+    """Note for each executor in which versions it differs from the one of its backend that started last."""
+    last: dict[str, Any] = {}
+    for row in sorted(executors, key=lambda row: row.started_at):
+        last[row.backend] = row
+    for row in executors:
+        usual = last[row.backend].versions
+        row.other_versions = [
+            name for name in sorted(usual.keys() | row.versions) if usual.get(name) != row.versions.get(name)
+        ]
+        row.usual_versions = usual
+
+
+class StoppedFilter(ColumnFilter):
+    """Without a choice, the list leaves out executors that have stopped. Those that do not respond are shown."""
+
+    title = gettext_lazy("stopped executors")
+    parameter_name = "stopped"
+
+    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> Choices:
+        return [("1", _("Show"))]
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        hidden, *others = super().choices(changelist)
+        return iter([{**hidden, "display": _("Hide")}, *others])
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset if self.value() else queryset.exclude(state=Executor.State.STOPPED)
+
+
 class ExecutorAdmin(ReadOnlyAdmin):
-    """`now` and `tasks` are attributes that the queries of the list and of the page add to an executor."""
+    """`now`, `tasks` and the versions are attributes that the list and the page add to an executor."""
 
     list_display = ("name", "life", "runs", "busy", "queue_names", "started", "beat")  # a name has host and process
-    list_filter = (BackendFilter,)
+    list_filter = (BackendFilter, StoppedFilter)
     list_per_page = 100
     ordering = ("-heartbeat",)
     paginator = CappedPaginator
@@ -78,6 +112,20 @@ class ExecutorAdmin(ReadOnlyAdmin):
             with_tasks([found], found._state.db)
         return found
 
+    def get_list_display(self, request: HttpRequest) -> Any:
+        return (*self.list_display, *(("buttons",) if self.has_command_permission(request) else ()))
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Show the list. A button in a row is the action of this row."""
+        if ROW in request.POST:
+            action, _colon, pk = request.POST[ROW].partition(":")
+            data = request.POST.copy()
+            data.update({"action": action, "select_across": "0"})
+            data.setlist("action", [action])
+            data.setlist(ACTION_CHECKBOX_NAME, [pk])
+            request.POST = data  # type: ignore[assignment]
+        return super().changelist_view(request, extra_context)
+
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return ExecutorChangeList
 
@@ -94,7 +142,9 @@ class ExecutorAdmin(ReadOnlyAdmin):
         if "confirmed" in request.POST:
             self._command(request, queryset, Command.STOP, _("Asked to stop."))
             return None
-        executors = queryset.exclude(state=Executor.State.STOPPED)
+        executors: list[Any] = list(queryset.exclude(state=Executor.State.STOPPED))
+        with_tasks(executors, queryset.db)
+        plain = [(task, row) for row in executors for task in row.tasks if actor_of(task) is None]
         button = ngettext("Stop %(count)d executor", "Stop %(count)d executors", len(executors))
         return self.confirm(
             request,
@@ -104,7 +154,14 @@ class ExecutorAdmin(ReadOnlyAdmin):
                 "These executors finish running tasks within their grace period, return the others to the queue, "
                 "and exit. They are not restarted unless your service manager does it."
             ),
+            template="executor/confirm",
             names=[f"{row.name} ({row.host})" for row in executors],
+            restarts=[
+                (task, short_type(task.task_type), short_id(task.pk), duration(row.now - task.claimed_at))
+                for task, row in sorted(plain, key=lambda pair: pair[0].claimed_at or pair[1].now)[:RESTARTS_SHOWN]
+                if task.claimed_at
+            ],
+            more_restarts=max(0, len(plain) - RESTARTS_SHOWN),
             button=button % {"count": len(executors)} if executors else "",
         )
 
@@ -130,6 +187,11 @@ class ExecutorAdmin(ReadOnlyAdmin):
         silent_seconds = (executor.now - executor.heartbeat).total_seconds()
         state = ExecutorState.of(executor, silent_seconds, options_of(executor.backend).heartbeat_timeout)
         badge = executor_badge(state)
+        if others := getattr(executor, "other_versions", None):
+            usual, absent = executor.usual_versions, "–"
+            texts = [f"{name} {executor.versions.get(name, absent)} ≠ {usual.get(name, absent)}" for name in others]
+            text = _("other versions than the newest: %(names)s") % {"names": ", ".join(texts)}
+            badge = format_html('{}<span class="jq-clock jq-error">{}</span>', badge, text)
         if not executor.command or state == ExecutorState.STOPPED:
             return badge
         text = _("command sent: %(command)s") % {"command": executor.command.lower()}
@@ -152,9 +214,26 @@ class ExecutorAdmin(ReadOnlyAdmin):
         more = len(executor.tasks) - SHOWN
         return named if more <= 0 else format_html("{}, +{}", named, more)
 
-    @admin.display(description=gettext_lazy("tasks/threads"))  # async tasks use no thread
+    @admin.display(description=gettext_lazy("busy"))
     def busy(self, executor: Any) -> str:
-        return f"{len(executor.tasks)}/{executor.slots}"
+        in_threads = sum(task.pool == PoolName.THREADS for task in executor.tasks)
+        in_async = len(executor.tasks) - in_threads
+        numbers = {"busy": in_threads, "slots": executor.slots, "in_async": in_async, "async": executor.async_slots}
+        if not (executor.async_slots or in_async):
+            return _("%(busy)d/%(slots)d threads") % numbers
+        return _("%(busy)d/%(slots)d threads, %(in_async)d/%(async)d async") % numbers
+
+    @admin.display(description=gettext_lazy("commands"), empty_value="")
+    def buttons(self, executor: Any) -> SafeString | None:
+        if executor.state == Executor.State.STOPPED:
+            return None
+        is_paused = executor.state == Executor.State.PAUSED
+        commands = [
+            ("resume_selected", _("Resume")) if is_paused else ("pause_selected", _("Pause")),
+            ("stop_selected", _("Stop…")),
+        ]
+        parts = ((ROW, f"{action}:{executor.pk}", f"{label} {executor.name}", label) for action, label in commands)
+        return format_html_join(" ", '<button type="submit" name="{}" value="{}" aria-label="{}">{}</button>', parts)
 
     @admin.display(description=gettext_lazy("queues"))
     def queue_names(self, executor: Any) -> str:

@@ -141,6 +141,7 @@ class ExecutorProcess:
             queues=list(self.settings.queues or ()),
             queue_limits=self.settings.queue_limits,
             slots=self.settings.threads,
+            async_slots=self.settings.async_slots,
             task_types=self._task_types,
             state="DRAINING" if self.loop.is_draining else "PAUSED" if self.loop.is_paused else "RUNNING",
         )

@@ -59,7 +59,8 @@ def test_queue_list_shows_numbers_of_each_queue(make_executor, show, backend):
 def test_state_follows_the_heartbeats(make_executor, show, columns, word):
     make_executor(**columns)
 
-    assert f"</span>{word}</span>" in show("executor/")
+    assert f"</span>{word}</span>" in show("executor/", stopped="1")
+    assert (f"</span>{word}</span>" in show("executor/")) == (word != "Stopped")
 
 
 def test_list_shows_running_tasks(make_executor, show, backend):
@@ -72,10 +73,29 @@ def test_list_shows_running_tasks(make_executor, show, backend):
 
     assert f"/admin/jobqueue/task/{task.pk}/change/" in content
     assert ", +2" in content
-    assert "Tasks/threads" in content
-    assert "7/8" in content
-    assert "0/4" in content
+    assert "7/8 threads<" in content
+    assert "0/4 threads<" in content
     assert idle.name in content
+
+
+def test_threads_and_async_slots_are_counted_apart(make_executor, show, backend):
+    web = make_executor(slots=8, async_slots=100)
+    for pool in ("threads", "async", "async"):
+        TaskFactory.create(backend=backend, using=backend, running=True, executor_id=web.pk, pool=pool)
+
+    assert "1/8 threads, 2/100 async" in show("executor/")
+
+
+def test_versions_other_than_those_of_the_newest_executor_are_marked(make_executor, show):
+    make_executor(started_at=ago(60), versions={"django": "6.1", "python": "3.13"})
+    make_executor(started_at=ago(50), versions={"django": "6.1", "python": "3.13"})
+    assert "other versions" not in show("executor/")
+    make_executor(started_at=ago(900), versions={"django": "5.2", "python": "3.13"})
+
+    content = show("executor/")
+
+    assert content.count("other versions than the newest") == 1
+    assert "django 5.2 ≠ 6.1<" in content
 
 
 def test_executor_page_shows_details(make_executor, client, show, backend):
@@ -210,6 +230,46 @@ class TestActions:
         assert commands == {chosen.pk: command, other.pk: "", ended.pk: ""}
         assert LogEntry.objects.get().object_id == str(chosen.pk)
         assert f"command sent: {command.lower()}" in show("executor/")
+
+    @pytest.mark.parametrize(
+        ("state", "action", "command"),
+        [
+            ("RUNNING", "pause_selected", "PAUSE"),
+            ("PAUSED", "resume_selected", "RESUME"),
+            ("RUNNING", "stop_selected", ""),
+        ],
+    )
+    def test_button_of_a_row_is_an_action_of_this_executor(
+        self, post, make_executor, show, backend, state, action, command
+    ):
+        chosen, other = make_executor(state=state), make_executor()
+        row = f"{action}:{chosen.pk}"
+        assert f'name="row" value="{row}"' in show("executor/")
+
+        answer = post("executor/", row=row, action="")
+
+        commands = dict(Executor.objects.using(backend).values_list("pk", "command"))
+        assert commands == {chosen.pk: command, other.pk: ""}
+        if not command:
+            assert "Stop 1 executor" in answer.content.decode()
+
+    def test_buttons_need_the_permission(self, client, make_executor, backend):
+        make_executor()
+        client.force_login(make_user("view_executor"))
+        assert 'name="row"' not in client.get("/admin/jobqueue/executor/", {"backend": backend}).content.decode()
+
+    def test_stop_names_the_tasks_that_start_again(self, post, make_executor, backend):
+        chosen, other = make_executor(), make_executor()
+        task, elsewhere = (
+            TaskFactory.create(backend=backend, using=backend, running=True, executor_id=row.pk)
+            for row in (chosen, other)
+        )
+
+        content = post("executor/", row=f"stop_selected:{chosen.pk}").content.decode()
+
+        assert "will start again from the beginning" in content
+        assert str(task.pk) in content
+        assert str(elsewhere.pk) not in content
 
     def test_executor_of_an_unknown_backend_is_reported(self, client, staff):
         ours, strange = ExecutorFactory.create(), ExecutorFactory.create(backend="dropped", name="Old-1")
