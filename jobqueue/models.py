@@ -325,7 +325,7 @@ class Executor(models.Model):
     queue_limits = models.JSONField(_("limits of queues"), default=dict)
     task_types = models.JSONField(_("tasks"), default=list)
     slots = models.IntegerField(_("slots"), default=0)  # threads
-    async_slots = models.IntegerField(_("async slots"), default=0)
+    async_slots = models.IntegerField(_("async slots"), default=0, db_default=0)
     started_at = models.DateTimeField(_("started at"))
     heartbeat = models.DateTimeField(_("last heartbeat"))
     state = models.CharField(_("state"), max_length=16, choices=State.choices, default=State.RUNNING)

@@ -431,7 +431,7 @@ class Migration(migrations.Migration):
                 ("queue_limits", models.JSONField(default=dict, verbose_name="limits of queues")),
                 ("task_types", models.JSONField(default=list, verbose_name="tasks")),
                 ("slots", models.IntegerField(default=0, verbose_name="slots")),
-                ("async_slots", models.IntegerField(default=0, verbose_name="async slots")),
+                ("async_slots", models.IntegerField(db_default=0, default=0, verbose_name="async slots")),
                 ("started_at", models.DateTimeField(verbose_name="started at")),
                 ("heartbeat", models.DateTimeField(verbose_name="last heartbeat")),
                 ("state", models.CharField(choices=STATES, default="RUNNING", max_length=16, verbose_name="state")),
