@@ -32,6 +32,11 @@ PAGES = {
     "queue": "queue/summary/?name=queue-7",
     "queues": "queue/",
     "executors": "executor/",
+    "executor": "executor/{executor}/change/",
+    "limits": "limit/",
+    "schedules": "schedule/",
+    "task that failed": "task/{failed}/change/",
+    "task that is ready": "task/{ready}/change/",
     "list of a cause": f"task/?status=FAILED&cause={CAUSE}",
     "list": "task/",
     **{f"list of {status}": f"task/?status={status}" for status in STATUSES},
@@ -121,8 +126,16 @@ def main() -> None:
         client.force_login(User.objects.create_superuser("admin"))
         list(measure(client, "/admin/jobqueue/", 3))  # imports, and caches of templates
         print(f"PostgreSQL {cluster.version()}, {options.rows:,} tasks, {options.requests} requests each\n")
+        from jobqueue.models import Executor, Task
+
+        values = {
+            "day_ago": quote((datetime.now(UTC) - timedelta(days=1)).isoformat()),
+            "executor": Executor.objects.values_list("pk", flat=True)[0],
+            "failed": Task.objects.failed().values_list("pk", flat=True)[0],
+            "ready": Task.objects.ready().values_list("pk", flat=True)[0],
+        }
         for name, address in PAGES.items():
-            address = address.replace("{day_ago}", quote((datetime.now(UTC) - timedelta(days=1)).isoformat()))
+            address = address.format(**values)
             found = list(measure(client, f"/admin/jobqueue/{address}", options.requests))
             print(
                 f"{name}: {in_ms(each.seconds for each in found)}; Python {in_ms(each.cpu_seconds for each in found)};"
