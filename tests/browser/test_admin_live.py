@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from django.urls import reverse
 
+from jobqueue.causes import cause_of
 from tests.browser.webdriver import Browser
 from tests.factories import TaskFactory
 
@@ -87,6 +88,21 @@ def test_key_of_a_deed_leads_to_its_button_and_does_nothing_itself(admin: Browse
     assert task.status == "READY"
     press(admin, ENTER)
     admin.wait_for(lambda: "Cancelled 1 task." in admin.text(".messagelist"))
+
+
+def test_key_on_failures_by_cause_leads_to_the_button_of_the_cause(admin: Browser) -> None:
+    for task_type in ("shop.tasks.send_receipt", "shop.tasks.ship"):
+        TaskFactory.create(failed=True, task_type=task_type, cause=cause_of(task_type, "builtins.KeyError", "x"))
+    admin.open(f"{LIST}failures/")
+    addresses = admin.run(
+        "return Array.from(document.querySelectorAll('.jq-cause-number'), (link) => link.getAttribute('href'))"
+    )
+    assert len(addresses) == 2
+
+    press(admin, "j", "j", "r")
+
+    assert focused(admin, "value") == "requeue_selected"
+    assert focused(admin, "closest('form').getAttribute('action')") == addresses[1]
 
 
 def test_keys_in_a_field_are_text(admin: Browser) -> None:

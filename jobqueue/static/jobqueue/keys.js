@@ -43,7 +43,7 @@ function move(step) {
 function lead(name) {
     const option = document.querySelector(`select[name=action] option[value="${name}_selected"]`);
     if (!option) {
-        focus((row() ?? document).querySelector(`button.jq-${name}`));
+        focus((row() ?? document).querySelector(`button.jq-${name}, button[value="${name}_selected"]`));
     } else if (row() || document.querySelector("input.action-select:checked")) {
         if (!document.querySelector("input.action-select:checked")) {
             boxOf(row()).click();
