@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -11,11 +12,13 @@ from django.core.management.base import CommandError
 from jobqueue.cli.backends import engines
 from jobqueue.cli.console import Column, Console
 from jobqueue.cli.queues import as_json as queue_as_json
+from jobqueue.engine.engine import Engine
 from jobqueue.inspect.formatting import duration, served
 from jobqueue.inspect.queries import Count, many
-from jobqueue.inspect.stats import BackendStats, ExecutorState, ExecutorStats, QueueStats, read_stats
+from jobqueue.inspect.stats import BackendStats, ExecutorState, ExecutorStats, QueueStats, count_ended, read_stats
 from jobqueue.records import FINAL, LIVE, Status
 
+MINUTE_SECONDS = 60.0
 EXECUTORS = (
     Column("EXECUTOR", is_flexible=True),
     Column("STATE"),
@@ -26,18 +29,37 @@ EXECUTORS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Report:
+    """
+    The figures of a backend.
+
+    totals: the stored tasks by status. last_minute: those that ended within a minute.
+    """
+
+    stats: BackendStats
+    totals: Mapping[Status, Count]
+    last_minute: Mapping[Status, Count]
+
+    @classmethod
+    def of(cls, engine: Engine) -> Report:
+        stats = read_stats(engine)
+        return cls(stats, {**stats.totals, **count_ended(engine)}, count_ended(engine, MINUTE_SECONDS))
+
+
 def status(console: Console, flags: Any) -> None:
     """Show the figures of every backend. Raises CommandError, exit code 1, if they exceed a flag's bound."""
-    backends = [read_stats(engine) for engine in engines(flags.backend)]
+    reports = [Report.of(engine) for engine in engines(flags.backend)]
+    backends = [report.stats for report in reports]
     if console.is_json:
-        console.write_json({"backends": [_as_json(stats) for stats in backends]})
+        console.write_json({"backends": [_as_json(report) for report in reports]})
     else:
-        for place, stats in enumerate(backends):
+        for place, report in enumerate(reports):
             if place:
                 console.write()
-            if len(backends) > 1:
-                console.write(f"Backend {stats.backend}")
-            _show(console, stats)
+            if len(reports) > 1:
+                console.write(f"Backend {report.stats.backend}")
+            _show(console, report)
     if problems := list(_problems(backends, flags.max_latency, flags.min_executors)):
         raise CommandError(" ".join(problems))
 
@@ -54,7 +76,8 @@ def _problems(
         yield f"{many(alive, 'executor')} active, fewer than {min_executors}."
 
 
-def _show(console: Console, stats: BackendStats) -> None:
+def _show(console: Console, report: Report) -> None:
+    stats = report.stats
     is_limited = any(queue.counts[Status.BLOCKED] for queue in stats.queues)  # otherwise the table fits 80 columns
     shown = [status for status in (*LIVE, Status.FAILED) if is_limited or status is not Status.BLOCKED]
     titles = [Column(title, is_right=True) for title in (*shown, "LATENCY", "EXECUTORS")]
@@ -71,8 +94,8 @@ def _show(console: Console, stats: BackendStats) -> None:
     elif not stats.alive:
         console.write("No executor is running. Run: manage.py run_executors")
     console.write()
-    console.write(f"Last minute  {_counts(stats.last_minute)}")
-    console.write(f"Stored       {_counts(stats.totals)}")
+    console.write(f"Last minute  {_counts(report.last_minute)}")
+    console.write(f"Stored       {_counts(report.totals)}")
 
 
 def _counts(counts: Mapping[Status, Count]) -> str:
@@ -101,7 +124,8 @@ def executor_as_json(executor: ExecutorStats) -> dict[str, Any]:
     }
 
 
-def _as_json(stats: BackendStats) -> dict[str, Any]:
+def _as_json(report: Report) -> dict[str, Any]:
+    stats = report.stats
     return {
         "backend": stats.backend,
         "now": stats.now,
@@ -116,8 +140,8 @@ def _as_json(stats: BackendStats) -> dict[str, Any]:
             for queue in stats.queues
         ],
         "executors": [executor_as_json(executor) for executor in stats.executors],
-        "totals": _plain(stats.totals),
-        "last_minute": _plain(stats.last_minute),
+        "totals": _plain(report.totals),
+        "last_minute": _plain(report.last_minute),
     }
 
 

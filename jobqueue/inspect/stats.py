@@ -15,12 +15,11 @@ from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.formatting import describe_pause, duration
 from jobqueue.inspect.queries import CAP, Count, capped, count, count_by, of_status
-from jobqueue.models import Executor, FallbackHeartbeat, Queue, TaskQuerySet
+from jobqueue.models import Executor, FallbackHeartbeat, Queue
 from jobqueue.records import FINAL, LIVE, Status
 
 MAX_EXECUTORS = 1000
 MAX_QUEUES = 1000
-MINUTE_SECONDS = 60
 
 
 class ExecutorState(StrEnum):
@@ -80,14 +79,13 @@ class ExecutorStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendStats:
-    """last_minute: tasks that ended, by status."""
+    """totals: of live tasks, by status."""
 
     backend: str
     now: datetime
     queues: Sequence[QueueStats]
     executors: Sequence[ExecutorStats]
     totals: Mapping[Status, Count]
-    last_minute: Mapping[Status, Count]
 
     def in_state(self, state: ExecutorState) -> list[ExecutorStats]:
         return [executor for executor in self.executors if executor.state == state]
@@ -122,26 +120,20 @@ def read_stats(engine: Engine) -> BackendStats:
                 is_paused=name in rows and rows[name].is_paused_at(now),
             )
         )
-    ended = {status: of_status(engine, status) for status in FINAL}
     return BackendStats(
         backend=engine.alias,
         now=now,
         queues=queues,
         executors=executors,
-        totals={
-            **{status: sum((queue.counts[status] for queue in queues), Count()) for status in LIVE},
-            **{status: count_ended(rows) for status, rows in ended.items()},
-        },
-        last_minute={
-            status: count_ended(rows.filter(finished_at__gte=now_plus(-MINUTE_SECONDS)))
-            for status, rows in ended.items()
-        },
+        totals={status: sum((queue.counts[status] for queue in queues), Count()) for status in LIVE},
     )
 
 
-def count_ended(rows: TaskQuerySet) -> Count:
-    """Count in the order of the index. Without an order the planner may read the table."""
-    return count(rows.order_by("-finished_at"))
+def count_ended(engine: Engine, within_seconds: float | None = None) -> dict[Status, Count]:
+    """Count the tasks that have ended, or that ended within so many seconds, by status."""
+    at = {} if within_seconds is None else {"finished_at__gte": now_plus(-within_seconds)}
+    # In the order of the index. Without an order the planner may read the table.
+    return {status: count(of_status(engine, status).filter(**at).order_by("-finished_at")) for status in FINAL}
 
 
 def _failed_by_queue(engine: Engine) -> Counter[str]:
