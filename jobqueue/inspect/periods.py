@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from itertools import zip_longest
+from itertools import starmap, zip_longest
 from typing import Any, NamedTuple
 
 from django.db.models import Sum
@@ -69,7 +70,7 @@ class Counts:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in HISTOGRAMS:
             pairs = zip_longest(getattr(self, name), getattr(other, name), fillvalue=0)
-            setattr(self, name, [sum(pair) for pair in pairs])
+            setattr(self, name, list(starmap(operator.add, pairs)))
 
     @property
     def ended(self) -> int:
@@ -141,12 +142,11 @@ def read_timeline(engine: Engine, chosen: Range, scope: Scope, name: str = "") -
     step = timedelta(minutes=steps.minutes)
     first = first_start(engine.now(), chosen)
     points = [Point(start=first + place * step) for place in range(steps.number)]
+    for row in _rows(engine, scope, steps.length, first).filter(name=name).only("start", *NUMBERS, *HISTOGRAMS):
+        points[min((row.start - first) // step, len(points) - 1)].add(row)  # or one that has begun since
     total = Counts()
-    for row in _rows(engine, scope, steps.length, first).filter(name=name):
-        place = (row.start - first) // step
-        if place < len(points):
-            points[place].add(row)
-        total.add(row)
+    for point in points:
+        total.add(point)
     return Timeline(points, step.total_seconds(), total)
 
 
