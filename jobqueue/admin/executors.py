@@ -233,7 +233,8 @@ class ExecutorAdmin(ReadOnlyAdmin):
             ("stop_selected", _("Stop…")),
         ]
         parts = ((ROW, f"{action}:{executor.pk}", f"{label} {executor.name}", label) for action, label in commands)
-        return format_html_join(" ", '<button type="submit" name="{}" value="{}" aria-label="{}">{}</button>', parts)
+        shown = format_html_join(" ", '<button type="submit" name="{}" value="{}" aria-label="{}">{}</button>', parts)
+        return format_html('<span class="jq-row-buttons">{}</span>', shown)
 
     @admin.display(description=gettext_lazy("queues"))
     def queue_names(self, executor: Any) -> str:
