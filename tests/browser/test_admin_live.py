@@ -77,7 +77,7 @@ def test_keys_move_select_and_requeue(admin: Browser) -> None:
     assert [task.status for task in tasks] == ["FAILED", "READY", "READY"]
 
 
-def test_key_of_a_deed_leads_to_its_button_and_does_nothing_itself(admin: Browser) -> None:
+def test_key_of_an_action_leads_to_its_button_and_does_nothing_itself(admin: Browser) -> None:
     task = TaskFactory.create()
     admin.open(reverse("admin:jobqueue_task_change", args=[task.pk]))
 

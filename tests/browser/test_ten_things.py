@@ -67,7 +67,7 @@ def has_status(task: Task, wanted: str) -> None:
     wait_until(lambda: status(task) == wanted, f"{wanted}, but it is {status(task)}")
 
 
-def test_why_the_mail_of_an_order_did_not_go(person: Person) -> None:
+def test_why_an_order_was_not_confirmed(person: Person) -> None:
     TaskFactory.create(failed=True, kwargs={"order_id": 57}, errors=[error("451 mailbox is full")])
     person.browser.open(OVERVIEW)
     person.follow("/jobqueue/task/")
@@ -76,7 +76,7 @@ def test_why_the_mail_of_an_order_did_not_go(person: Person) -> None:
     person.sees("451 mailbox is full")
 
 
-def test_requeue_all_that_failed_while_the_mail_server_was_down(person: Person) -> None:
+def test_requeue_all_that_failed_while_a_server_was_down(person: Person) -> None:
     cause = {"cause": "0123456789abcdef"}
     tasks = [TaskFactory.create(failed=True, **cause) for _ in range(3)]
     person.browser.open(OVERVIEW)

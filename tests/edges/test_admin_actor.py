@@ -425,7 +425,7 @@ def test_children_of_an_ended_parent_can_be_cancelled(make, post, show, child_of
 
 @pytest.mark.parametrize(
     ("permission", "words"),
-    [("send_message", "<textarea"), ("wake_task", "Run now"), ("cancel_task", ">Cancel<")],
+    [("send_message", "<textarea"), ("wake_task", "Run now"), ("cancel_task", ">Cancel</button>")],
 )
 def test_page_offers_only_permitted_actions(client, make, permission, words):
     """test_security.py tries the actions themselves."""

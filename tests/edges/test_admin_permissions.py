@@ -152,6 +152,7 @@ def test_every_address_of_the_admin_has_a_row() -> None:
     assert {name.removeprefix("admin:jobqueue_") for name in IN_ADMIN} == TABLE.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(databases=["default", "sqlite"])
 def test_answers_and_offers_of_every_page_are_those_of_the_table(
     keys: dict[str, Any],  # noqa: F811
