@@ -62,7 +62,7 @@ test: venv
 	@$(PYTEST) -m "smoke or not slow" tests $(ARGS)
 
 test-slow: venv
-	@$(PYTEST) -m "slow and not smoke" tests verification $(ARGS)
+	@$(PYTEST) -m "slow and not smoke" verification tests $(ARGS)
 
 test-all: test test-slow
 

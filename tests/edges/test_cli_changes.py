@@ -293,13 +293,13 @@ class TestQueues:
 
 class TestSubmitAndSend:
     def test_submit_finds_task_by_short_name(self, backend, run) -> None:
-        result = run("submit", "echo", "--kwargs", '{"value": 2}', "--run-after", "1h", "--priority", 5)
+        result = run("submit", "greet", "--kwargs", '{"name": "Ada"}', "--run-after", "1h", "--priority", 5)
         row = Task.objects.using(backend).get(pk=result.out.strip())
-        assert (row.task_type, row.args, row.kwargs) == ("tests.tasks.echo", [], {"value": 2})
+        assert (row.task_type, row.args, row.kwargs) == ("tests.tasks.greet", [], {"name": "Ada"})
         assert (row.status, row.priority, row.queue_name) == ("SCHEDULED", 5, "default")
 
     def test_submit_with_a_taken_key_prints_that_task(self, run) -> None:
-        first, second = (run("submit", "echo", "--key", "k", "--json").json["id"] for _ in range(2))
+        first, second = (run("submit", "tests.tasks.echo", "--key", "k", "--json").json["id"] for _ in range(2))
         assert first == second
 
     def test_send_reaches_an_actor(self, backend, make, run) -> None:
@@ -392,7 +392,7 @@ class TestLog:
     def test_ids_are_logged_and_arguments_are_not(self, make, make_executor, run, log) -> None:
         failed = make(failed=True)
         run("requeue", failed.pk)
-        pk = run("submit", "echo", "--kwargs", '{"value": "s3cret"}').out.strip()
+        pk = run("submit", "tests.tasks.echo", "--kwargs", '{"value": "s3cret"}').out.strip()
         actor = make(task_type="tests.actors.Fibonacci", suspended=True)
         run("send", actor.pk, "987654321")
         executor = make_executor(name="web-a")
