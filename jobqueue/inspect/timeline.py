@@ -20,6 +20,7 @@ from django.utils.translation import ngettext
 
 from jobqueue.history import Entry, Event, read_history
 from jobqueue.inspect.backends import options_of
+from jobqueue.inspect.bulk_actions import REQUEUE
 from jobqueue.inspect.formatting import attempt_number, headline, ready_since, short_id
 from jobqueue.models import Executor, Task
 
@@ -132,9 +133,10 @@ def _of_entry(entry: Entry, log: Iterable[Any]) -> Step:
 
 
 def _requeued(at: datetime | None, log: Iterable[Any]) -> str:
-    """Name the user who has requeued the task in the admin."""
+    """Name the user who has requeued the task in the admin. Other actions are in the log as well."""
     for action in log:
-        if at is not None and abs(action.action_time - at) <= LOGGED_WITHIN:
+        is_requeue = action.change_message.startswith(str(REQUEUE.label))
+        if is_requeue and at is not None and abs(action.action_time - at) <= LOGGED_WITHIN:
             return _("Requeued by %(user)s") % {"user": action.user}
     return _("Requeued")
 

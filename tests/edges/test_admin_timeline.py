@@ -7,6 +7,7 @@ import pytest
 from django.urls import reverse
 
 from jobqueue import task
+from jobqueue.engine import engine_for
 from jobqueue.history import Event, line_of
 from jobqueue.inspect.task_detail import describe, find_task
 from jobqueue.models import TaskProgress
@@ -72,6 +73,14 @@ def test_timeline_has_divider_that_names_who_requeued(client, staff, make, timel
     client.post(task_url(row, "requeue"))
 
     assert labels_of(timeline(row).steps) == [("", f"Requeued by {staff}"), ("Attempt 1 of 4", "FAILED")]
+
+
+def test_divider_does_not_name_who_did_something_else(client, staff, make, timeline, backend):
+    row = make(failed=True, attempts=1, errors=[error(attempt=1)])
+    engine_for(backend).requeue([row.pk])
+    client.post(task_url(row, "cancel"))
+
+    assert ("", "Requeued") in labels_of(timeline(row).steps)
 
 
 def test_timeline_of_actor_numbers_its_polls(make, timeline):
