@@ -34,7 +34,7 @@ VALUES = [
 BODIES = ["actor", "function", "registry", "results", "declared_schedules", "task_options"]
 LAYERS = [
     VALUES,
-    ["models", "limit_models", "schedule_models"],
+    ["models", "counter_models", "limit_models", "schedule_models", "indexes"],
     ["engine"],
     ["api", *BODIES],
     ["executor"],
