@@ -67,7 +67,8 @@ class Extensions:
     columns: dict[str, Column] = field(default_factory=dict)
 
     def links_of(self, task: Task, arguments: Arguments) -> list[TaskLink]:
-        return [link for links in self.links.values() for link in _result(links, task, arguments) or ()]
+        found = (_result(links, task, arguments, as_value=list) for links in self.links.values())
+        return [link for links in found if links for link in links]
 
     def values_of(self, task: Task, arguments: Arguments) -> list[tuple[Text, Any]]:
         """Return titles and values, without empty ones."""
@@ -117,11 +118,20 @@ def task_column(title: Text) -> Callable[[ValueOf], ValueOf]:
     return add
 
 
-def _result(function: Callable[[Task, Arguments], Any], task: Task, arguments: Arguments) -> Any:
-    """Call a function of the site. An error is logged: the page must be readable when it matters."""
+def _result(
+    function: Callable[[Task, Arguments], Any],
+    task: Task,
+    arguments: Arguments,
+    as_value: Callable[[Any], Any] = lambda found: found,
+) -> Any:
+    """
+    Call a function of the site. An error is logged: the page must be readable when it matters.
+
+    as_value: what reads the result; a generator raises only then.
+    """
     try:
         found = function(task, arguments)
-        return list(found) if function in extensions.links.values() and found is not None else found
+        return None if found is None else as_value(found)
     except Exception:
         logger.exception("extension.failed function=%s task=%s", function.__qualname__, task.pk)
         return None

@@ -36,8 +36,6 @@ from jobqueue.models import Task
 
 View = Callable[[HttpRequest, Task], HttpResponse]
 ACTIONS = (RUN_NOW, REQUEUE, CANCEL, DISCARD, DELETE)
-# By action, the permission, if it has another name.
-PERMISSIONS = {"discard": "cancel_task"}
 
 
 class MessageForm(forms.Form):
@@ -83,7 +81,7 @@ class TaskPage(ReadOnlyAdmin):
         return find_task(object_id, databases())
 
     def get_urls(self) -> list[URLPattern]:
-        views = {one.name: self._post_view(permission_for(one), self._action_view(one)) for one in ACTIONS}
+        views = {one.name: self._post_view(one.permission, self._action_view(one)) for one in ACTIONS}
         views["send"] = self._post_view("send_message", self._send)
         return [
             path(f"<path:object_id>/{name}/", self.admin_site.admin_view(view), name=f"jobqueue_task_{name}")
@@ -115,7 +113,7 @@ class TaskPage(ReadOnlyAdmin):
         def may(permission: str) -> bool:
             return bool(request.user.has_perm(f"jobqueue.{permission}"))
 
-        allowed = [one for one in ACTIONS if may(permission_for(one))]
+        allowed = [one for one in ACTIONS if may(one.permission)]
         shown = describe(task, with_payload=may("view_payload"))
         is_asked = task.status == Task.Status.RUNNING and task.cancel_requested_at is not None
         done = [CANCEL] if is_asked and not shown["children"].live else []
@@ -260,10 +258,6 @@ def _of_the_site(task: Any, *, with_payload: bool) -> dict[str, Any]:
         "site_links": links_html(extensions.links_of(task, arguments)),
         "site_values": extensions.values_of(task, arguments),
     }
-
-
-def permission_for(action: BulkAction) -> str:
-    return PERMISSIONS.get(action.name, f"{action.name}_task")
 
 
 def _is_copyable(task: Task) -> bool:

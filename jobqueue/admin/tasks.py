@@ -225,7 +225,7 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
 
     # --- actions
 
-    has_requeue_permission, has_cancel_permission = permission("requeue_task"), permission("cancel_task")
+    has_requeue_permission, has_cancel_permission = permission(REQUEUE.permission), permission(CANCEL.permission)
 
     @admin.action(description=REQUEUE.label_many, permissions=["requeue"])
     def requeue_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
@@ -235,7 +235,7 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
     def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
         return self._perform(request, queryset, CANCEL)
 
-    has_wake_permission, has_remove_permission = permission("wake_task"), permission("delete_task")
+    has_wake_permission, has_remove_permission = permission(RUN_NOW.permission), permission(DELETE.permission)
 
     @admin.action(description=RUN_NOW.label_many, permissions=["wake"])
     def wake_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:

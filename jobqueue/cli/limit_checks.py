@@ -23,7 +23,7 @@ MAX_LISTED = 10  # findings of one check
 
 
 def limit_findings(engine: Engine, stats: BackendStats) -> Iterator[checks.CheckMessage]:
-    """Find keys whose BLOCKED tasks cannot run, and say why. Without living executors, another check says so."""
+    """Find keys whose BLOCKED tasks cannot run, and say why. If no executor is alive, another check says so."""
     if not stats.alive:
         return
     here = f"Backend {stats.backend}"

@@ -22,13 +22,14 @@ class BulkAction:
     """
     One action on many tasks.
 
-    statuses: the tasks it can change. perform: returns numbers of tasks by what became of them. sentences: for each of
-    these, in the order in which they are shown. label_many, forecast, button, refusal: of the list and its confirmation
-    page. has_rate: whether it makes tasks run, so that a person may want to limit how many a second. is_destructive:
-    whether its button is red.
+    permission: what a user needs. statuses: the tasks it can change. perform: returns numbers of tasks by what became
+    of them. sentences: for each of these, in the order in which they are shown. label_many, forecast, button, refusal:
+    of the list and its confirmation page. has_rate: whether it makes tasks run, so that a person may want to limit how
+    many a second. is_destructive: whether its button is red.
     """
 
     name: str
+    permission: str
     label: Text
     label_many: Text = ""
     forecast: Text = ""
@@ -70,6 +71,7 @@ MOVED = ngettext_lazy(
 )
 REQUEUE = BulkAction(
     name="requeue",
+    permission="requeue_task",
     label=gettext_lazy("Requeue"),
     label_many=gettext_lazy("Requeue selected %(verbose_name_plural)s"),
     forecast=ngettext_lazy(
@@ -98,6 +100,7 @@ REQUEUE = BulkAction(
 )
 CANCEL = BulkAction(
     name="cancel",
+    permission="cancel_task",
     label=gettext_lazy("Cancel"),
     label_many=gettext_lazy("Cancel selected %(verbose_name_plural)s"),
     forecast=ngettext_lazy(
@@ -130,6 +133,7 @@ CANCEL_TREE = replace(
 )
 RUN_NOW = BulkAction(
     name="wake",
+    permission="wake_task",
     label=gettext_lazy("Run now"),
     label_many=gettext_lazy("Run selected %(verbose_name_plural)s now"),
     forecast=ngettext_lazy(
@@ -157,6 +161,7 @@ RUN_NOW = BulkAction(
 )
 DISCARD = BulkAction(
     name="discard",
+    permission="cancel_task",
     label=gettext_lazy("Discard"),
     label_many=gettext_lazy("Discard selected %(verbose_name_plural)s: failed ones become cancelled"),
     forecast=ngettext_lazy(
@@ -181,6 +186,7 @@ DISCARD = BulkAction(
 )
 DELETE = BulkAction(
     name="delete",
+    permission="delete_task",
     label=gettext_lazy("Delete"),
     label_many=gettext_lazy("Delete selected %(verbose_name_plural)s that have ended"),
     forecast=ngettext_lazy(
