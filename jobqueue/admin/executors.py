@@ -23,6 +23,7 @@ from jobqueue import api
 from jobqueue.admin.base import ReadOnlyAdmin, permission
 from jobqueue.admin.filters import BackendFilter, Choices, ColumnFilter
 from jobqueue.admin.task_list import CappedPaginator
+from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.backends import options_of
 from jobqueue.inspect.formatting import duration, served, short_id, short_type
@@ -104,7 +105,7 @@ class ExecutorAdmin(ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request).defer("task_types").annotate(now=Now())
-        return rows
+        return with_last_heartbeat(rows)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         found = super().get_object(request, object_id, from_field)
@@ -184,7 +185,7 @@ class ExecutorAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("state"))
     def life(self, executor: Any) -> SafeString:
-        silent_seconds = (executor.now - executor.heartbeat).total_seconds()
+        silent_seconds = (executor.now - executor.last_heartbeat).total_seconds()
         state = ExecutorState.of(executor, silent_seconds, options_of(executor.backend).heartbeat_timeout)
         badge = executor_badge(state)
         if others := getattr(executor, "other_versions", None):
@@ -250,4 +251,4 @@ class ExecutorAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("last heartbeat"))
     def beat(self, executor: Any) -> SafeString:
-        return moment(executor.heartbeat, executor.now)
+        return moment(executor.last_heartbeat, executor.now)

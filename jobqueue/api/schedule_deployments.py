@@ -12,6 +12,7 @@ from django.db.models import QuerySet
 
 from jobqueue.declared_schedules import Declaration, declarations, digest_of
 from jobqueue.engine.engine import Engine
+from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.engine.portable.database import LockTimeout
 from jobqueue.models import Schedule, ScheduleDeployment
 from jobqueue.printable import printable
@@ -100,7 +101,7 @@ def is_in_use(engine: Engine, applied: ScheduleDeployment) -> bool:
 
     `migrate` applies a set before its executors start.
     """
-    executors = engine.executors.values_list("versions", "heartbeat")
+    executors = with_last_heartbeat(engine.executors).values_list("versions", "last_heartbeat")
     heartbeats = [heartbeat for versions, heartbeat in executors if versions.get(VERSION) == applied.digest]
     last_used = max(heartbeats, default=applied.applied_at + MAX_START_TIME if applied.applied_at else None)
     silence = timedelta(seconds=engine.options.heartbeat_timeout)

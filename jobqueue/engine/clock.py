@@ -18,6 +18,9 @@ from django.db.models import (
 from django.db.models.sql import Query
 from django.utils.timezone import get_default_timezone, is_naive, make_aware
 
+# A later time in a row was written before the clock was set back.
+AHEAD_SECONDS = 1.0
+
 
 class Clock(Func):
     """

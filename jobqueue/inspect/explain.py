@@ -24,9 +24,9 @@ class Surroundings:
 
     serving: executors that claim tasks of its queue; slots, busy: their threads and running tasks together. paused:
     executors of its queue that were asked to claim nothing. running: tasks of its queue, counted up to the limit.
-    alive: living executors of its backend. executor: the one that runs it. limit: the limit by key for which a BLOCKED
-    task waits, or for which a SCHEDULED task still counts. unread: messages in its inbox. live_children: children that
-    have not ended. is_orphan: its parent has ended.
+    alive: living executors of its backend. executor: the one that runs it. silent_seconds: since its last heartbeat.
+    limit: the limit by key for which a BLOCKED task waits, or for which a SCHEDULED task still counts. unread: messages
+    in its inbox. live_children: children that have not ended. is_orphan: its parent has ended.
     """
 
     now: datetime
@@ -40,6 +40,7 @@ class Surroundings:
     busy: int = 0
     running: int = 0
     executor: Executor | None = None
+    silent_seconds: float = 0.0
     limit: KeyState | None = None
     errors: list[Mapping[str, Any]] = field(default_factory=list)
     unread: int = 0
@@ -63,7 +64,6 @@ def explain(task: Task, around: Surroundings) -> str:
         "cancel": task.cancel_requested_at,
         "ended": task.finished_at,
         "look": around.limit.next_look_at if around.limit is not None else None,
-        "silent": executor.heartbeat if executor is not None else None,
     }
     values = {
         "task": task.task_type,
@@ -85,6 +85,7 @@ def explain(task: Task, around: Surroundings) -> str:
         "message": headline(None, error.get("message")),
         "moment": moment_in_words(wake_at) if wake_at is not None else "",
         "timeout": duration(around.timeout_seconds),
+        "silent": duration(around.silent_seconds),
         "duration": _between(task.last_attempted_at, task.finished_at),
         **{name: _between(moment, around.now) for name, moment in moments.items()},
     }
@@ -232,7 +233,7 @@ def _running(task: Task, around: Surroundings) -> Iterator[str]:
     if around.executor is None:
         yield _("Running for %(running)s on an executor that no longer exists.")
         yield _("Another executor will rescue the task after %(timeout)s.")
-    elif (around.now - around.executor.heartbeat).total_seconds() > around.timeout_seconds:
+    elif around.silent_seconds > around.timeout_seconds:
         yield _("Executor %(executor)s sent its last heartbeat %(silent)s ago.")
         yield _("Another executor will rescue the task.") if around.alive else _("No executor is running to rescue it.")
     elif task.cancel_requested_at is not None:
@@ -240,7 +241,7 @@ def _running(task: Task, around: Surroundings) -> Iterator[str]:
         yield _("Cancellation was requested %(cancel)s ago.")
     else:
         yield _("Running for %(running)s on %(executor)s (attempt %(next_attempt)d of %(max)d).")
-        if (around.now - around.executor.heartbeat).total_seconds() > around.timeout_seconds / 2:  # one was missed
+        if around.silent_seconds > around.timeout_seconds / 2:  # one was missed
             yield _("Executor %(executor)s sent its last heartbeat %(silent)s ago.")
 
 

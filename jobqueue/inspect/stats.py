@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from django.db.models import Max
-
 from jobqueue.api import declared_queues
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
+from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.inspect.formatting import describe_pause, duration
 from jobqueue.inspect.queries import CAP, Count, capped, count, count_by, of_status
-from jobqueue.models import Executor, FallbackHeartbeat, Queue
+from jobqueue.models import Executor, Queue
 from jobqueue.records import FINAL, LIVE, Status
 
 MAX_EXECUTORS = 1000
@@ -144,11 +143,8 @@ def _failed_by_queue(engine: Engine) -> Counter[str]:
 def read_executors(engine: Engine, now: datetime) -> Iterator[ExecutorStats]:
     """Yield the executors of a backend, the last heartbeat first."""
     busy = Counter(of_status(engine, Status.RUNNING).values_list("executor_id", flat=True)[: CAP + 1])
-    fallback = FallbackHeartbeat.objects.using(engine.database).values_list("executor_id").annotate(Max("at"))
-    # Later ones were written before the clock was set back.
-    fallback_heartbeats = dict(fallback.filter(at__lt=now_plus(1.0)))
-    for row in engine.executors.defer("task_types").order_by("-heartbeat")[:MAX_EXECUTORS]:
-        heartbeat = max(row.heartbeat, fallback_heartbeats.get(row.pk, row.heartbeat))
-        silent = max(0.0, (now - heartbeat).total_seconds())
+    executors = with_last_heartbeat(engine.executors).defer("task_types").order_by("-last_heartbeat")
+    for row in executors[:MAX_EXECUTORS]:
+        silent = max(0.0, (now - row.last_heartbeat).total_seconds())
         state = ExecutorState.of(row, silent, engine.options.heartbeat_timeout)
         yield ExecutorStats(row=row, state=state, busy=busy[row.pk], silent_seconds=silent)

@@ -13,6 +13,7 @@ from django.db import DEFAULT_DB_ALIAS
 from django.db.models.functions import Now
 
 from jobqueue import registry
+from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.backends import options_of
 from jobqueue.inspect.explain import Surroundings, explain
@@ -124,9 +125,10 @@ def surroundings(task: Task, database: str, **known: Any) -> Surroundings:
     """Read the executors and the queue of a task."""
     options = options_of(task.backend)
     now: datetime = task.now  # type: ignore[attr-defined]
-    executors = Executor.objects.using(database).filter(backend=task.backend)
+    executors = with_last_heartbeat(Executor.objects.using(database).filter(backend=task.backend))
+    executor = executors.filter(pk=task.executor_id).first() if task.executor_id else None
     living = list(
-        executors.filter(heartbeat__gt=now - timedelta(seconds=options.heartbeat_timeout))
+        executors.filter(last_heartbeat__gt=now - timedelta(seconds=options.heartbeat_timeout))
         .exclude(state=Executor.State.STOPPED)
         .only("queues", "slots", "state")[:MAX_EXECUTORS]
     )
@@ -149,7 +151,8 @@ def surroundings(task: Task, database: str, **known: Any) -> Surroundings:
         paused=sum(row.state == Executor.State.PAUSED for row in of_queue),
         slots=slots,
         busy=in_threads[:slots].count() if slots else 0,
-        executor=executors.filter(pk=task.executor_id).first() if task.executor_id else None,
+        executor=executor,
+        silent_seconds=max(0.0, (now - executor.last_heartbeat).total_seconds()) if executor is not None else 0.0,
         **known,
     )
 

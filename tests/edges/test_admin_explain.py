@@ -41,8 +41,8 @@ def failure(name, message=""):
     return error(message, exception_class_path=f"jobqueue.exceptions.{name}")
 
 
-def executor(silent=3.0):
-    return Executor(name="web-1", heartbeat=before(silent))
+def on_executor(silent=3.0, **around):
+    return {"executor": Executor(name="web-1"), "silent_seconds": silent, **around}
 
 
 def paused(**columns):
@@ -146,20 +146,20 @@ SCHEDULED = [
 ]
 SILENT = "Executor web-1 sent its last heartbeat 45 s ago."
 RUNNING = [
-    ({}, {"executor": executor()}, "Running for 12 s on web-1 (attempt 1 of 5)."),
+    ({}, on_executor(), "Running for 12 s on web-1 (attempt 1 of 5)."),
     (
         {},
-        {"executor": executor(silent=20)},
+        on_executor(silent=20),
         "Running for 12 s on web-1 (attempt 1 of 5). Executor web-1 sent its last heartbeat 20 s ago.",
     ),
-    ({"attempts": 1}, {"executor": executor()}, "Running for 12 s on web-1 (attempt 2 of 5)."),
+    ({"attempts": 1}, on_executor(), "Running for 12 s on web-1 (attempt 2 of 5)."),
     (
         {"cancel_requested_at": before(2)},
-        {"executor": executor()},
+        on_executor(),
         "Running for 12 s on web-1. Cancellation was requested 2 s ago.",
     ),
-    ({}, {"executor": executor(silent=45)}, f"{SILENT} Another executor will rescue the task."),
-    ({}, {"executor": executor(silent=45), "alive": 0}, f"{SILENT} No executor is running to rescue it."),
+    ({}, on_executor(silent=45), f"{SILENT} Another executor will rescue the task."),
+    ({}, on_executor(silent=45, alive=0), f"{SILENT} No executor is running to rescue it."),
     (
         {},
         {},
@@ -249,7 +249,7 @@ def test_retry_that_holds_its_place_says_so():
 
 def test_running_task_names_the_task_that_starts_after_it():
     row = task("RUNNING", claimed_at=before(12), successor_id=SUCCESSOR["predecessor_id"])
-    sentence = explain(row, Surroundings(now=NOW, executor=executor()))
+    sentence = explain(row, Surroundings(now=NOW, **on_executor()))
     assert f"Task {SUCCESSOR['predecessor_id']} has taken over its unique key, and starts after it." in sentence
 
 

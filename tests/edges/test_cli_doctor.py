@@ -21,7 +21,6 @@ from jobqueue.engine.postgres import connection
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.executor.pools.event_loop import MAX_BODY_THREADS
 from jobqueue.inspect import findings
-from jobqueue.models import FallbackHeartbeat
 from jobqueue.schedule_models import STOPPED_BY
 from tests import tasks
 from tests.edges.cli import BOTH, jobqueue
@@ -373,12 +372,6 @@ class TestServer:
         assert f"session {pid} of role " in finding
         assert "(forgotten, idle in transaction, its transaction open for " in finding
         assert f"SELECT pg_terminate_backend({pid});" in finding
-
-    def test_executor_with_a_locked_row_is_alive(self) -> None:
-        executor = ExecutorFactory.create(heartbeat=ago(3600), name="locked")
-        FallbackHeartbeat.objects.create(executor_id=executor.pk, at=ago(1))
-        assert not any("silent" in text or "vanished" in text for text in findings_of("default", "error"))
-        assert any("1 executor alive" in text for text in findings_of("default", "ok"))
 
     def test_pool_smaller_than_an_executor_is_a_warning(self, monkeypatch) -> None:
         ExecutorFactory.create(slots=8, name="small")

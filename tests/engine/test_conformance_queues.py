@@ -10,7 +10,7 @@ from jobqueue.engine.clock import now_plus
 from jobqueue.engine.portable import queues as portable_queues
 from jobqueue.engine.postgres import queues as postgres_queues
 from jobqueue.metrics import Depth, Gauges
-from jobqueue.models import Queue
+from jobqueue.models import FallbackHeartbeat, Queue
 from jobqueue.records import QueueLatency, Status
 from tests.engine.bench import Bench, new
 from tests.factories import ExecutorFactory, TaskFactory, ago
@@ -151,6 +151,15 @@ def test_queue_is_served_by_live_executor_that_claims_from_it(
     executor(bench, **changes)
 
     assert only(bench).is_served is is_served
+
+
+def test_executor_that_beats_beside_its_locked_row_is_alive(bench: Bench) -> None:
+    bench.add()
+    executor(bench, id=bench.executor_id, lost=True)
+    FallbackHeartbeat.objects.using(bench.engine.database).create(executor_id=bench.executor_id, at=ago(1))
+
+    assert only(bench).is_served
+    assert bench.engine.gauges().executors == 1
 
 
 @pytest.mark.parametrize(

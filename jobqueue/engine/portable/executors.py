@@ -9,23 +9,22 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Exists, F, Min, OuterRef, Q
+from django.db.models import F, Min, Q
 
 from jobqueue.causes import cause_of
-from jobqueue.engine.clock import Clock, iso_utc, now_plus, rank_from
+from jobqueue.engine.clock import AHEAD_SECONDS, Clock, iso_utc, now_plus, rank_from
+from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.engine.portable.admissions import Admissions
 from jobqueue.engine.portable.counters import Counters
 from jobqueue.engine.portable.database import ERRORS_KEPT, WORKERS_KEPT, Part, read_list, with_texts
 from jobqueue.engine.portable.messages import Messages, ending_of
 from jobqueue.exceptions import ExecutorLost
 from jobqueue.failpoints import failpoint
-from jobqueue.models import CounterDelta, Executor, FallbackHeartbeat, Task, TaskQuerySet
+from jobqueue.models import CounterDelta, Executor, Task, TaskQuerySet
 from jobqueue.records import FINAL, WAITING, Command, ExecutorInfo, NewMessage, OwnedTask, PendingWork, Rescued, Status
 
 # A process that was frozen may claim before its next heartbeat. For so long, the claim counts as one.
 CLAIM_COUNTS_SECONDS = 1.0
-# Later times were written before the clock was set back.
-AHEAD_SECONDS = 1.0
 
 
 @dataclass(eq=False)
@@ -135,7 +134,8 @@ class Executors(Part):
         ids = {executor_id for executor_id in holders if executor_id is not None}
         if not ids:
             return {}
-        heartbeats = dict(self.db.executors.filter(pk__in=ids).values_list("pk", "heartbeat"))
+        known = with_last_heartbeat(self.db.executors.filter(pk__in=ids))
+        heartbeats = dict(known.values_list("pk", "last_heartbeat"))
         now = self.db.now()
         return {pk: (now - heartbeats[pk]).total_seconds() if pk in heartbeats else None for pk in ids}
 
@@ -150,10 +150,7 @@ class Executors(Part):
     def _lock_overdue(self, ids: Sequence[UUID]) -> list[Task]:
         """Lock the tasks that are still overdue: an executor may have claimed them again since."""
         timeout = self.db.options.heartbeat_timeout
-        fallback = FallbackHeartbeat.objects.using(self.db.using).filter(
-            executor_id=OuterRef("pk"), at__gt=now_plus(-timeout), at__lt=now_plus(AHEAD_SECONDS)
-        )
-        silent = self.db.executors.filter(~Exists(fallback), heartbeat__lt=now_plus(-timeout))
+        silent = with_last_heartbeat(self.db.executors).filter(last_heartbeat__lt=now_plus(-timeout))
         rows = self._overdue(self.db.lock(ids)).filter(executor_id__in=silent.values("pk"))
         return with_texts(rows)
 

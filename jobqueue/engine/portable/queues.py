@@ -12,6 +12,7 @@ from uuid import UUID
 from django.db.models import Q, QuerySet
 
 from jobqueue.engine.clock import now_plus
+from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.engine.portable.database import Part
 from jobqueue.metrics import Depth, Gauges
 from jobqueue.models import AdmissionRequest, Executor, TaskQuerySet
@@ -127,7 +128,8 @@ class Queues(Part):
         ]
 
     def _alive(self) -> QuerySet[Executor]:
-        recent = self.db.executors.filter(heartbeat__gt=now_plus(-self.db.options.heartbeat_timeout))
+        timeout = self.db.options.heartbeat_timeout
+        recent = with_last_heartbeat(self.db.executors).filter(last_heartbeat__gt=now_plus(-timeout))
         return recent.exclude(state=Executor.State.STOPPED)
 
     def _waited(self, queue_name: str, now: datetime) -> float | None:

@@ -1,7 +1,6 @@
 -- Return the executors that hold RUNNING tasks, with the seconds since their last heartbeat (NULL: no row).
 -- A loose index scan, one step per executor.
 -- Parameters: backend. Index: jobqueue_task_running, jobqueue_fallback_heartbeat. Locks: none.
--- A fallback heartbeat in the future does not count: it was written before the clock was set back.
 WITH RECURSIVE holder AS (
     (
         SELECT executor_id FROM jobqueue_task
@@ -15,8 +14,5 @@ WITH RECURSIVE holder AS (
         ORDER BY task.executor_id LIMIT 1
     ) AS following
 )
-SELECT holder.executor_id, EXTRACT(EPOCH FROM clock_timestamp() - GREATEST(executor.heartbeat, (
-    SELECT max(fallback.at) FROM jobqueue_fallbackheartbeat AS fallback
-    WHERE fallback.executor_id = executor.id AND fallback.at < (SELECT clock_timestamp()) + interval '1 second'
-)))::float8
+SELECT holder.executor_id, EXTRACT(EPOCH FROM clock_timestamp() - {last_heartbeat})::float8
 FROM holder LEFT JOIN jobqueue_executor AS executor ON executor.id = holder.executor_id

@@ -7,7 +7,7 @@ alive AS MATERIALIZED (
     SELECT executor.queues
     FROM jobqueue_executor AS executor, clock
     WHERE executor.backend = %(backend)s AND executor.state = 'RUNNING'
-        AND executor.heartbeat > clock.now - make_interval(secs => %(timeout)s)
+        AND {last_heartbeat} > clock.now - make_interval(secs => %(timeout)s)
 )
 SELECT
     in_use.queue_name,

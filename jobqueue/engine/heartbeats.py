@@ -1,0 +1,22 @@
+"""When an executor last sent a heartbeat. Statements from files use sql/last_heartbeat.sql instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models.functions import Coalesce, Greatest
+
+from jobqueue.engine.clock import AHEAD_SECONDS, now_plus
+from jobqueue.models import Executor, FallbackHeartbeat
+
+
+def with_last_heartbeat(executors: QuerySet[Executor]) -> QuerySet[Any]:
+    """
+    Add `last_heartbeat` to executors: the heartbeat in the row, or a later one that found the row locked.
+
+    A fallback heartbeat in the future does not count: it was written before the clock was set back.
+    """
+    fallback = FallbackHeartbeat.objects.filter(executor_id=OuterRef("pk"), at__lt=now_plus(AHEAD_SECONDS))
+    newest = Subquery(fallback.order_by("-at").values("at")[:1])
+    return executors.annotate(last_heartbeat=Greatest("heartbeat", Coalesce(newest, "heartbeat")))
