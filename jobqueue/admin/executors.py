@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
@@ -21,13 +21,14 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from jobqueue import api
 from jobqueue.admin.base import ReadOnlyAdmin, permission
-from jobqueue.admin.filters import BackendFilter, Choices, ColumnFilter
+from jobqueue.admin.filters import BackendFilter
 from jobqueue.admin.task_list import CappedPaginator
 from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.backends import options_of
 from jobqueue.inspect.formatting import duration, served, short_id, short_type
 from jobqueue.inspect.inbox import actor_of
+from jobqueue.inspect.queries import Count
 from jobqueue.inspect.stats import ExecutorState
 from jobqueue.models import Executor, Task
 from jobqueue.records import Command, PoolName
@@ -35,17 +36,28 @@ from jobqueue.templatetags.jobqueue_admin import executor_badge, moment
 
 ROW = "row"  # of a button in the row of an executor: the action and the id
 RESTARTS_SHOWN = 20
+STOPPED_SHOWN = 100
 SHOWN = 5  # running tasks per executor in the list
 READ = 2000  # running tasks read for a page
 
 
 class ExecutorChangeList(ChangeList):
-    """One page of executors, each with its running tasks, with one more query."""
+    """One page of executors, each with its running tasks. Those that have stopped are folded away below the list."""
+
+    def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
+        rows = super().get_queryset(request, exclude_parameters)
+        self.all_stopped = rows.filter(state=Executor.State.STOPPED)
+        return rows.exclude(state=Executor.State.STOPPED)
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         with_tasks(self.result_list, self.root_queryset.db)
         mark_versions(self.result_list)
+        found = list(self.all_stopped[: STOPPED_SHOWN + 1])
+        self.stopped = found[:STOPPED_SHOWN]
+        number = Count(len(self.stopped), is_more=len(found) > STOPPED_SHOWN)
+        text = ngettext("%(number)s stopped executor", "%(number)s stopped executors", number.number)
+        self.stopped_text = text % {"number": number}
 
 
 def with_tasks(executors: Iterable[Any], database: str) -> None:
@@ -71,28 +83,11 @@ def mark_versions(executors: Iterable[Any]) -> None:
         row.usual_versions = usual
 
 
-class StoppedFilter(ColumnFilter):
-    """Without a choice, the list leaves out executors that have stopped. Those that do not respond are shown."""
-
-    title = gettext_lazy("stopped executors")
-    parameter_name = "stopped"
-
-    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> Choices:
-        return [("1", _("Show"))]
-
-    def choices(self, changelist: ChangeList) -> Iterator[Any]:
-        hidden, *others = super().choices(changelist)
-        return iter([{**hidden, "display": _("Hide")}, *others])
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset if self.value() else queryset.exclude(state=Executor.State.STOPPED)
-
-
 class ExecutorAdmin(ReadOnlyAdmin):
     """`now`, `tasks` and the versions are attributes that the list and the page add to an executor."""
 
     list_display = ("name", "life", "runs", "busy", "queue_names", "started", "beat")  # a name has host and process
-    list_filter = (BackendFilter, StoppedFilter)
+    list_filter = (BackendFilter,)
     list_per_page = 100
     ordering = ("-heartbeat",)
     paginator = CappedPaginator

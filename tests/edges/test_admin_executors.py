@@ -8,6 +8,7 @@ from django.contrib.admin.models import LogEntry
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
+from jobqueue.admin import executors as admin_executors
 from jobqueue.models import Executor, Queue
 from tests.edges.admin import BOTH, SCRIPT, messages_of
 from tests.edges.test_admin_overview import histogram
@@ -52,15 +53,38 @@ def test_queue_list_shows_numbers_of_each_queue(make_executor, show, backend):
         ({"heartbeat": ago(3600)}, "Not responding"),
         ({"state": "DRAINING"}, "Stopping"),
         ({"state": "DRAINING", "heartbeat": ago(3600)}, "Not responding"),
-        ({"state": "STOPPED", "heartbeat": ago(3600)}, "Stopped"),
         ({"state": "PAUSED"}, "Paused"),
     ],
 )
 def test_state_follows_the_heartbeats(make_executor, show, columns, word):
     make_executor(**columns)
 
-    assert f"</span>{word}</span>" in show("executor/", stopped="1")
-    assert (f"</span>{word}</span>" in show("executor/")) == (word != "Stopped")
+    assert f"</span>{word}</span>" in show("executor/")
+
+
+def test_stopped_executors_are_folded_away_below_the_list(make_executor, show):
+    make_executor(name="here")
+    stopped = make_executor(name="gone", state="STOPPED", heartbeat=ago(3600))
+
+    content, _, folded = show("executor/").partition("<details>")
+
+    assert "here" in content
+    assert "gone" not in content
+    assert "1 stopped executor</summary>" in folded
+    assert f"/admin/jobqueue/executor/{stopped.pk}/change/" in folded
+    assert "</span>Stopped</span>" in show(f"executor/{stopped.pk}/change/")
+
+
+def test_list_names_the_executors_that_stopped_last(make_executor, show, monkeypatch):
+    monkeypatch.setattr(admin_executors, "STOPPED_SHOWN", 1)
+    make_executor(state="STOPPED", name="first", heartbeat=ago(20))
+    make_executor(state="STOPPED", name="last")
+
+    content = show("executor/")
+
+    assert "1+ stopped executor</summary>" in content
+    assert "last" in content
+    assert "first" not in content
 
 
 def test_list_shows_running_tasks(make_executor, show, backend):
