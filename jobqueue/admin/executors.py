@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -23,6 +23,7 @@ from jobqueue import api
 from jobqueue.admin.base import ReadOnlyAdmin, permission
 from jobqueue.admin.filters import BackendFilter
 from jobqueue.admin.task_list import CappedPaginator
+from jobqueue.api.schedule_deployments import VERSION as SCHEDULES
 from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.backends import options_of
@@ -71,16 +72,19 @@ def with_tasks(executors: Iterable[Any], database: str) -> None:
 
 
 def mark_versions(executors: Iterable[Any]) -> None:
-    """Note for each executor in which versions it differs from the one of its backend that started last."""
-    last: dict[str, Any] = {}
-    for row in sorted(executors, key=lambda row: row.started_at):
-        last[row.backend] = row
+    """Say for each executor how its code differs from that of the one of its backend that started last."""
+    newest = {row.backend: row.versions for row in sorted(executors, key=lambda row: row.started_at)}
     for row in executors:
-        usual = last[row.backend].versions
-        row.other_versions = [
-            name for name in sorted(usual.keys() | row.versions) if usual.get(name) != row.versions.get(name)
-        ]
-        row.usual_versions = usual
+        row.differences = list(differences(row.versions, newest[row.backend]))
+
+
+def differences(versions: Mapping[str, str], newest: Mapping[str, str]) -> Iterator[str]:
+    names = {name for name in versions.keys() | newest if versions.get(name) != newest.get(name)}
+    texts = [f"{name} {versions.get(name, '–')} ≠ {newest.get(name, '–')}" for name in sorted(names - {SCHEDULES})]
+    if texts:
+        yield _("other versions than the newest: %(names)s") % {"names": ", ".join(texts)}
+    if SCHEDULES in names:  # these versions are digests
+        yield _("its code declares other schedules than the newest executor's")
 
 
 class ExecutorAdmin(ReadOnlyAdmin):
@@ -183,10 +187,7 @@ class ExecutorAdmin(ReadOnlyAdmin):
         silent_seconds = (executor.now - executor.last_heartbeat).total_seconds()
         state = ExecutorState.of(executor, silent_seconds, options_of(executor.backend).heartbeat_timeout)
         badge = executor_badge(state)
-        if others := getattr(executor, "other_versions", None):
-            usual, absent = executor.usual_versions, "–"
-            texts = [f"{name} {executor.versions.get(name, absent)} ≠ {usual.get(name, absent)}" for name in others]
-            text = _("other versions than the newest: %(names)s") % {"names": ", ".join(texts)}
+        for text in getattr(executor, "differences", ()):
             badge = format_html('{}<span class="jq-clock jq-error">{}</span>', badge, text)
         if not executor.command or state == ExecutorState.STOPPED:
             return badge
@@ -238,7 +239,8 @@ class ExecutorAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("versions"))
     def software(self, executor: Any) -> str:
-        return ", ".join(f"{name} {version}" for name, version in sorted(executor.versions.items()))
+        versions = sorted(executor.versions.items())
+        return ", ".join(f"{name} {version}" for name, version in versions if name != SCHEDULES)
 
     @admin.display(description=gettext_lazy("started"))
     def started(self, executor: Any) -> SafeString:

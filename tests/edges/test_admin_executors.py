@@ -120,6 +120,18 @@ def test_versions_other_than_those_of_the_newest_executor_are_marked(make_execut
 
     assert content.count("other versions than the newest") == 1
     assert "django 5.2 ≠ 6.1<" in content
+    assert "other schedules" not in content
+
+
+def test_other_schedules_than_those_of_the_newest_executor_are_marked(make_executor, show):
+    make_executor(started_at=ago(50), versions={"jobqueue": "1.0", "schedules": "d1ge57"})
+    old = make_executor(started_at=ago(900), versions={"jobqueue": "1.0", "schedules": "0ther"})
+
+    content = show("executor/")
+
+    assert content.count("declares other schedules than the newest executor") == 1
+    assert "other versions" not in content
+    assert "0ther" not in content + show(f"executor/{old.pk}/change/")
 
 
 def test_executor_page_shows_details(make_executor, client, show, backend):
