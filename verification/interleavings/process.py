@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Pool(ProcessPoolExecutor):
-    """A pool whose processes end on SIGTERM, after they have cleaned up."""
+    """A pool whose processes end on SIGTERM. One that is at work cleans up first."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         return super().submit(work, partial(fn, *args, **kwargs))
@@ -33,9 +33,25 @@ class Pool(ProcessPoolExecutor):
 
 def work(call: Callable[[], T]) -> T:
     try:
-        return call()
+        with leaving_on_sigterm():
+            return call()
     except SystemExit as error:
         os._exit(int(str(error.code)))  # the pool would treat SystemExit as a result and continue
+
+
+@contextmanager
+def leaving_on_sigterm() -> Iterator[None]:
+    """
+    Clean up before SIGTERM ends the process.
+
+    Afterwards SIGTERM ends it at once again: it may be sending its result to a pool that reads no more. An exception
+    there would make it send once more, and the pool waits for its end.
+    """
+    default = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, default)
 
 
 @contextmanager
@@ -62,7 +78,6 @@ def pool_of(environment: Mapping[str, str], processes: int = 0) -> Iterator[Proc
 
 
 def set_up(environment: Mapping[str, str]) -> None:
-    signal.signal(signal.SIGTERM, leave)
     os.environ.update(environment)
     django.setup()
     gc.freeze()

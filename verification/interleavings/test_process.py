@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -21,6 +23,30 @@ def wait_until_interrupted(path: Path) -> None:
         time.sleep(MAX_SECONDS)
     finally:
         path.unlink()
+
+
+class SlowResult:
+    """A result that a process sends for a long time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> NoReturn:
+        wait_until_interrupted(self.path)
+        raise AssertionError
+
+
+def test_process_that_sends_its_result_ends_on_sigterm(process_environment: dict[str, str], tmp_path: Path) -> None:
+    """It sent SystemExit as its result instead, for ever where the pool read no more, and the tests hung."""
+    marker = tmp_path / "marker"
+
+    with pool_of(process_environment, 1) as pool:
+        future = pool.submit(SlowResult, marker)
+        wait_until(marker.exists, "the process to send its result")
+        (process,) = multiprocessing.active_children()
+        process.terminate()
+
+        assert isinstance(future.exception(60), BrokenProcessPool)
 
 
 def test_pool_left_by_exception_ends_its_processes_cleanly(process_environment: dict[str, str], tmp_path: Path) -> None:
