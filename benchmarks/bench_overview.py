@@ -1,8 +1,8 @@
 """
 Measure the overview, its pages and the task list: python -m benchmarks.bench_overview
 
-80 of 100 tasks are successful, 10 scheduled, 5 ready, 3 failed for 40 causes, 1 suspended, 1 cancelled; 40 queues, 100
-task types, and counters of a week. Each request goes through the middleware of a site, without a network. Prints the
+80 of 100 tasks are successful, 10 scheduled, 4 ready, 1 blocked by one of 1,000 keys, 3 failed for 40 causes, 1
+suspended, 1 cancelled; 40 queues, 100 task types, 100 schedules, and counters of a week. Each request goes through the middleware of a site, without a network. Prints the
 time of a request, and how much of it Python and the queries took.
 """
 
@@ -21,7 +21,7 @@ from benchmarks.bench_schedule_pages import AIM_SECONDS, in_ms, measure
 
 BATCH = 250_000  # rows of a statement
 CAUSE = "0" * 15 + "1"
-STATUSES = ("READY", "SCHEDULED", "SUSPENDED", "SUCCESSFUL", "FAILED", "CANCELLED")
+STATUSES = ("READY", "BLOCKED", "SCHEDULED", "SUSPENDED", "SUCCESSFUL", "FAILED", "CANCELLED")
 PAGES = {
     "overview, hour": "",
     "overview, day": "?range=day",
@@ -34,7 +34,9 @@ PAGES = {
     "executors": "executor/",
     "executor": "executor/{executor}/change/",
     "limits": "limit/",
+    "key of a limit": "limit/default_3Aconcurrency_3Ashop.customer_3A7/change/",
     "schedules": "schedule/",
+    "schedule": "schedule/{schedule}/change/",
     "task that failed": "task/{failed}/change/",
     "task that is ready": "task/{ready}/change/",
     "list of a cause": f"task/?status=FAILED&cause={CAUSE}",
@@ -56,7 +58,7 @@ TASKS = """
     INSERT INTO jobqueue_task (
         id, backend, queue_name, task_type, priority, rank, args, kwargs, options, metadata, pool, status, wake_at,
         attempts, max_attempts, polls, errors, cause, worker_ids, enqueued_at, started_at, last_attempted_at,
-        finished_at, claim_number, executor_losses
+        finished_at, claim_number, executor_losses, concurrency_key, concurrency_limit
     )
     SELECT
         (lpad(to_hex((extract(epoch FROM enqueued) * 1000)::bigint), 12, '0') || substr(md5(n::text), 1, 20))::uuid,
@@ -68,12 +70,14 @@ TASKS = """
             'traceback', repeat('a line of a traceback' || chr(10), 30)
         )) ELSE '[]' END,
         CASE WHEN status = 'FAILED' THEN lpad((n / 100 %% 40)::text, 16, '0') END, '["web-1"]',
-        enqueued, enqueued, enqueued, CASE WHEN status IN ('SUCCESSFUL', 'FAILED', 'CANCELLED') THEN enqueued END, 1, 0
+        enqueued, enqueued, enqueued, CASE WHEN status IN ('SUCCESSFUL', 'FAILED', 'CANCELLED') THEN enqueued END, 1, 0,
+        CASE WHEN status = 'BLOCKED' THEN 'shop.customer:' || n / 100 %% 1000 END,
+        CASE WHEN status = 'BLOCKED' THEN 2 END
     FROM generate_series(%(first)s, %(last)s) AS n, LATERAL (SELECT
         now() - (%(rows)s - n) * interval '1 week' / %(rows)s AS enqueued,
         CASE
-            WHEN n %% 100 < 80 THEN 'SUCCESSFUL' WHEN n %% 100 < 90 THEN 'SCHEDULED' WHEN n %% 100 < 95 THEN 'READY'
-            WHEN n %% 100 < 98 THEN 'FAILED' WHEN n %% 100 = 98 THEN 'SUSPENDED' ELSE 'CANCELLED'
+            WHEN n %% 100 < 80 THEN 'SUCCESSFUL' WHEN n %% 100 < 90 THEN 'SCHEDULED' WHEN n %% 100 < 94 THEN 'READY'
+            WHEN n %% 100 = 94 THEN 'BLOCKED' WHEN n %% 100 < 98 THEN 'FAILED' WHEN n %% 100 = 98 THEN 'SUSPENDED' ELSE 'CANCELLED'
         END AS status
     ) AS kind;
 """
@@ -99,6 +103,15 @@ COUNTERS = """
     SELECT gen_random_uuid(), 'default', 'web-' || n, 'host', n, '{}', '[]', '{}', '[]', 8, now(),
         now() + interval '1 hour', 'RUNNING', ''
     FROM generate_series(1, 20) AS n;
+    INSERT INTO jobqueue_limit (backend, kind, key, number, changed_by, reason, changed_at)
+    SELECT 'default', 'concurrency', 'shop.customer:' || n, 5, 'anna', '', now() FROM generate_series(1, 100) AS n;
+    INSERT INTO jobqueue_schedule (
+        backend, name, task_type, new_task, expression, timezone, jitter_seconds, overlap, catch_up, max_catch_up,
+        declared_at, paused_by, pause_reason, next_at, due_at, created_at, updated_at
+    )
+    SELECT 'default', 'schedule-' || n, 'shop.tasks.task_' || n, '{}', n % 60 || ' 3 * * *', 'Europe/Berlin', 0,
+        'skip', 'latest', 100, '', '', '', now() + interval '1 hour', now() + interval '1 hour', now(), now()
+    FROM generate_series(0, 99) AS n;
 """
 
 
@@ -126,12 +139,13 @@ def main() -> None:
         client.force_login(User.objects.create_superuser("admin"))
         list(measure(client, "/admin/jobqueue/", 3))  # imports, and caches of templates
         print(f"PostgreSQL {cluster.version()}, {options.rows:,} tasks, {options.requests} requests each\n")
-        from jobqueue.models import Executor, Task
+        from jobqueue.models import Executor, Schedule, Task
 
         values = {
             "day_ago": quote((datetime.now(UTC) - timedelta(days=1)).isoformat()),
             "executor": Executor.objects.values_list("pk", flat=True)[0],
             "failed": Task.objects.failed().values_list("pk", flat=True)[0],
+            "schedule": Schedule.objects.values_list("pk", flat=True)[0],
             "ready": Task.objects.ready().values_list("pk", flat=True)[0],
         }
         for name, address in PAGES.items():

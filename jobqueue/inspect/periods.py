@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from itertools import starmap, zip_longest
-from typing import Any, NamedTuple
+from itertools import chain, zip_longest
+from typing import Any, NamedTuple, Self
 
 from django.db.models import Sum
 
@@ -65,12 +64,14 @@ class Counts:
     waits: list[int] = field(default_factory=list)
     runs: list[int] = field(default_factory=list)
 
-    def add(self, other: Any) -> None:
-        for name in NUMBERS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in HISTOGRAMS:
-            pairs = zip_longest(getattr(self, name), getattr(other, name), fillvalue=0)
-            setattr(self, name, list(starmap(operator.add, pairs)))
+    @classmethod
+    def of(cls, rows: Iterable[Sequence[Any]], **more: Any) -> Self:
+        """Return the sums of rows with the columns NUMBERS and HISTOGRAMS. more: other attributes."""
+        columns = dict(zip((*NUMBERS, *HISTOGRAMS), zip(*rows, strict=True), strict=False))
+        for name, values in columns.items():
+            is_histogram = name in HISTOGRAMS
+            more[name] = [*map(sum, zip_longest(*values, fillvalue=0))] if is_histogram else sum(values)
+        return cls(**more)
 
     @property
     def ended(self) -> int:
@@ -141,22 +142,21 @@ def read_timeline(engine: Engine, chosen: Range, scope: Scope, name: str = "") -
     steps = STEPS[chosen]
     step = timedelta(minutes=steps.minutes)
     first = first_start(engine.now(), chosen)
-    points = [Point(start=first + place * step) for place in range(steps.number)]
-    for row in _rows(engine, scope, steps.length, first).filter(name=name).only("start", *NUMBERS, *HISTOGRAMS):
-        points[min((row.start - first) // step, len(points) - 1)].add(row)  # or one that has begun since
-    total = Counts()
-    for point in points:
-        total.add(point)
-    return Timeline(points, step.total_seconds(), total)
+    found: list[list[Any]] = [[] for _ in range(steps.number)]
+    rows = _rows(engine, scope, steps.length, first).filter(name=name)
+    for start, *numbers in rows.values_list("start", *NUMBERS, *HISTOGRAMS):
+        found[min((start - first) // step, steps.number - 1)].append(numbers)  # or one that has begun since
+    points = [Point.of(each, start=first + place * step) for place, each in enumerate(found)]
+    return Timeline(points, step.total_seconds(), Counts.of(chain.from_iterable(found)))
 
 
 def read_recent(engine: Engine, scope: Scope, minutes: int) -> dict[str, Counts]:
     """Read the sums of the last minutes by name, with the minute that has begun."""
     first = engine.now().replace(second=0, microsecond=0) - timedelta(minutes=minutes)
-    found: defaultdict[str, Counts] = defaultdict(Counts)
-    for row in _rows(engine, scope, Length.MINUTE, first):
-        found[row.name].add(row)
-    return found
+    found: defaultdict[str, list[Any]] = defaultdict(list)
+    for name, *numbers in _rows(engine, scope, Length.MINUTE, first).values_list("name", *NUMBERS, *HISTOGRAMS):
+        found[name].append(numbers)
+    return {name: Counts.of(rows) for name, rows in found.items()}
 
 
 def first_start(now: datetime, chosen: Range) -> datetime:
