@@ -2,8 +2,8 @@
 Measure the overview, its pages and the task list: python -m benchmarks.bench_overview
 
 80 of 100 tasks are successful, 10 scheduled, 4 ready, 1 blocked by one of 1,000 keys, 3 failed for 40 causes, 1
-suspended, 1 cancelled; 40 queues, 100 task types, 100 schedules, and counters of a week. Each request goes through the middleware of a site, without a network. Prints the
-time of a request, and how much of it Python and the queries took.
+suspended, 1 cancelled; 40 queues, 100 task types, 100 schedules, and counters of a week. Each request goes through the
+middleware of a site, without a network. Prints the time of a request, and how much of it Python and the queries took.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ TASKS = """
         now() - (%(rows)s - n) * interval '1 week' / %(rows)s AS enqueued,
         CASE
             WHEN n %% 100 < 80 THEN 'SUCCESSFUL' WHEN n %% 100 < 90 THEN 'SCHEDULED' WHEN n %% 100 < 94 THEN 'READY'
-            WHEN n %% 100 = 94 THEN 'BLOCKED' WHEN n %% 100 < 98 THEN 'FAILED' WHEN n %% 100 = 98 THEN 'SUSPENDED' ELSE 'CANCELLED'
+            WHEN n %% 100 = 94 THEN 'BLOCKED' WHEN n %% 100 < 98 THEN 'FAILED'
+            WHEN n %% 100 = 98 THEN 'SUSPENDED' ELSE 'CANCELLED'
         END AS status
     ) AS kind;
 """
