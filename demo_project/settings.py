@@ -86,5 +86,8 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "handlers": {"stderr": {"class": "logging.StreamHandler"}},
-    "loggers": {"django.request": {"handlers": ["stderr"], "level": "ERROR"}},
+    "loggers": {
+        "django.request": {"handlers": ["stderr"], "level": "ERROR"},
+        "demo_project": {"level": "INFO"},  # shown on the pages of tasks
+    },
 }

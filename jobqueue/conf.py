@@ -71,6 +71,7 @@ class Options:
     max_payload_bytes: Annotated[int, between(64, 256 * 1_048_576, "a whole number")] = 1_048_576
     retention: Retention = field(default_factory=default_retention)  # None keeps, 0 deletes at once
     keep_messages: Flag = False  # consumed ones, as long as their task
+    keep_log_lines: Annotated[int, between(0, 1000, "a whole number")] = 50  # of each attempt or poll
     tick_retention: TickRetention = 90 * DAY_SECONDS  # of schedules; None keeps
     notify: Flag = True  # LISTEN/NOTIFY saves waiting for the next poll
     redact: Annotated[tuple[str, ...], described("a list of argument paths")] = tuple(SECRETS.split())  # shown masked

@@ -27,7 +27,11 @@ class Event(StrEnum):
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """at: the end of the attempt, in seconds since 1970. consumed, spawned, sent: numbers of an actor's poll."""
+    """
+    at: the end of the attempt, in seconds since 1970. consumed, spawned, sent: numbers of an actor's poll.
+
+    claim_number: of the attempt.
+    """
 
     event: Event
     at: float
@@ -37,6 +41,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     consumed: int = 0
     spawned: int = 0
     sent: int = 0
+    claim_number: int = 0
 
 
 def line_of(
@@ -49,10 +54,11 @@ def line_of(
     consumed: int = 0,
     spawned: int = 0,
     sent: int = 0,
+    claim_number: int = 0,
 ) -> str:
     """Return the line of an entry. Times are rounded to milliseconds."""
     wait, run = round(wait_seconds, 3), round(run_seconds, 3)
-    entry = Entry(event, round(at.timestamp(), 3), wait, run, executor, consumed, spawned, sent)
+    entry = Entry(event, round(at.timestamp(), 3), wait, run, executor, consumed, spawned, sent, claim_number)
     return f"{msgspec.json.encode(entry).decode()}\n"
 
 

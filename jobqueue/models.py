@@ -23,6 +23,8 @@ from jobqueue.limit_models import AdmissionRequest as AdmissionRequest
 from jobqueue.limit_models import KeyReservation as KeyReservation
 from jobqueue.limit_models import Limit as Limit
 from jobqueue.limit_models import RateStart as RateStart
+from jobqueue.report_models import TaskLog as TaskLog
+from jobqueue.report_models import TaskProgress as TaskProgress
 from jobqueue.schedule_models import Schedule as Schedule
 from jobqueue.schedule_models import ScheduleDeployment as ScheduleDeployment
 from jobqueue.schedule_models import ScheduleTick as ScheduleTick
@@ -275,28 +277,6 @@ class InboxMessage(models.Model):
 
     def __str__(self) -> str:
         return f"message {self.pk} to {self.task_id}"
-
-
-class TaskProgress(models.Model):
-    """
-    What the body of a task has reported with `context.progress()`. claim_number: of the attempt.
-
-    task_id is not a foreign key, because checking one would lock the row of the task.
-    """
-
-    task_id = models.UUIDField(primary_key=True)
-    claim_number = models.BigIntegerField()
-    done = models.FloatField()
-    total = models.FloatField(null=True)
-    note = models.CharField(max_length=200)
-    reported_at = models.DateTimeField()
-
-    class Meta:
-        db_table = "jobqueue_taskprogress"
-        default_permissions = ()
-
-    def __str__(self) -> str:
-        return f"progress of {self.task_id}"
 
 
 class Executor(models.Model):

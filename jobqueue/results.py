@@ -85,8 +85,8 @@ def task_error(stored: Mapping[str, Any]) -> TaskError:
     """
     Turn one entry of the `errors` column into a TaskError.
 
-    An entry is {"attempt", "at", "executor", "exception_class_path", "message", "traceback", "wait_seconds",
-    "run_seconds"}. If the attempt did not start, run_seconds is None.
+    An entry is {"attempt", "claim_number", "at", "executor", "exception_class_path", "message", "traceback",
+    "wait_seconds", "run_seconds"}. If the attempt did not start, run_seconds is None.
     """
     path = str(stored.get("exception_class_path") or "builtins.Exception")
     return TaskError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from dataclasses import asdict
 from datetime import date, timedelta
@@ -16,6 +17,8 @@ from django.utils import timezone
 from demo_project.photos import files, http, imaging
 from demo_project.photos.models import Album, Photo, Report, thumbnail_path
 from jobqueue import Backoff, Concurrency, Debounce, GiveUp, Rate, Retry, task
+
+logger = logging.getLogger(__name__)
 
 FOLLOWERS = 24
 PROBE_SECONDS = 10
@@ -131,19 +134,25 @@ async def probe_archive(context: Any) -> dict[str, Any]:
 
 @task(queue_name="reports", takes_context=True)
 async def check_files(context: Any) -> dict[str, Any]:
-    """Check that the files of the newest photos exist. It is slow, so that its page shows how far it is."""
+    """Check that the files of the newest photos exist. It is slow: its page shows how far it is and what it logs."""
     photos = [photo async for photo in Photo.objects.order_by("-uploaded_at").only("name", "original")[:CHECKED_PHOTOS]]
     missing = []
     for number, photo in enumerate(photos):
         context.progress(number, len(photos), photo.name)
         if not await asyncio.to_thread(photo.original.storage.exists, str(photo.original.name)):
+            logger.warning("The file of %s is missing.", photo.name)
             missing.append(photo.name)
+        elif number % 5 == 0:
+            logger.info("%d of %d checked, the last one %s", number + 1, len(photos), photo.name)
         await asyncio.sleep(CHECK_SECONDS)
     context.progress(len(photos), len(photos), f"{len(missing)} missing")
+    logger.info("Checked all %d files.", len(photos))
     return {"photos": len(photos), "missing": missing}
 
 
 @task(max_attempts=3, backoff=Backoff(base=0.5, cap=2.0))
 def copy_to_old_archive() -> None:
     """Fail always, to show a failed task in the admin."""
+    logger.info("Connecting to the old archive")
+    logger.warning("No answer on port 873; it may be switched off")
     raise ConnectionError("The old archive was switched off for good.")

@@ -139,6 +139,9 @@ def _timeline(timeline: Timeline) -> Iterator[str]:
         if step.headline:
             yield f"{INDENT * 2}{step.headline}"
         yield from textwrap.indent(step.traceback.rstrip(), INDENT * 2).splitlines()
+        if step.log:
+            yield from (f"{INDENT * 2}{line}" for line in (step.log.title, step.log.note) if line)
+            yield from (f"{INDENT * 3}{line}" for line in step.log.lines)
 
 
 def _messages(page: Mapping[str, Any]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from django.db.models import QuerySet
 
 from jobqueue.conf import Options
 from jobqueue.engine.portable.admissions import Admissions
+from jobqueue.engine.portable.body_log import LogTable
 from jobqueue.engine.portable.claim import Claims
 from jobqueue.engine.portable.commit import REFUSALS, Commits, is_refusal
 from jobqueue.engine.portable.counters import Counters
@@ -41,6 +42,7 @@ class Engine:
     admissions_class: type[Admissions] = Admissions
     messages_class: type[Messages] = Messages
     progress_class: type[ProgressTable] = ProgressTable
+    logs_class: type[LogTable] = LogTable
     inserts_class: type[Inserts] = Inserts
     enqueues_class: type[Enqueues] = Enqueues
     tasks_class: type[Tasks] = Tasks
@@ -76,12 +78,14 @@ class Engine:
 
         progress = self.progress_class(db)
         self.write_progress = progress.write_progress
+        logs = self.logs_class(db)
+        self.write_logs = logs.write_logs
 
         inserts = self.inserts_class(db, counters, admissions)
         enqueues = self.enqueues_class(db, inserts, admissions)
         self.enqueue, self.enqueue_once = enqueues.enqueue, enqueues.enqueue_once
 
-        tasks = self.tasks_class(db, inserts, messages, counters, admissions, progress)
+        tasks = self.tasks_class(db, inserts, messages, counters, admissions, progress, logs)
         self.cancel, self.descendants, self.requeue = tasks.cancel, tasks.descendants, tasks.requeue
         self.run_now, self.discard, self.delete = tasks.run_now, tasks.discard, tasks.delete
         self.prune, self.prune_status = tasks.prune, tasks.prune_status

@@ -169,6 +169,7 @@ class ExecutorLoop(threading.Thread):
         self._submit(claims)
         self._confirm(result)
         self._write_progress(result)
+        self._write_logs()
         self.callbacks.submit()
         self._notify_others(request, claims)
         if self.is_abandoned:
@@ -398,6 +399,17 @@ class ExecutorLoop(threading.Thread):
             self.engine.write_progress(reports)
         except django.db.Error:
             self._identity.progress.put_back(reports)
+            raise
+
+    def _write_logs(self) -> None:
+        """Write what bodies have logged. The last lines are written within a second of the end."""
+        logs = self._identity.logs.take_due(is_last=self.is_abandoned or not self.running_tasks)
+        if not logs:
+            return
+        try:
+            self.engine.write_logs([log.copy() for log in logs])
+        except django.db.Error:
+            self._identity.logs.put_back(logs)
             raise
 
     def _wake_receivers(self, ids: frozenset[UUID]) -> None:

@@ -34,6 +34,7 @@ from jobqueue.executor.running.attempt import ExecutorIdentity, RunningTask
 from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.signals import ORPHANED, SignalPipe, SignalPipeClosed
+from jobqueue.executor.telemetry.body_log import keeping_body_logs
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.executor.watchdog import Watchdog
@@ -92,7 +93,7 @@ class ExecutorProcess:
         self._watchdog = Watchdog(
             self._running_tasks, self._heartbeat, (of_loop, of_heartbeat), grace, self._on_stuck, self._on_failure
         )
-        identity = ExecutorIdentity(engine=self.engine, executor_id=self.executor_id, name=self.name)
+        self._identity = identity = ExecutorIdentity(engine=self.engine, executor_id=self.executor_id, name=self.name)
         self.loop = ExecutorLoop(
             self.settings,
             identity,
@@ -156,7 +157,8 @@ class ExecutorProcess:
         self._reporter.start()
         try:
             if self._wait_for_database():
-                self._run_loop()
+                with keeping_body_logs(self._identity):
+                    self._run_loop()
         except SignalPipeClosed as error:
             self._on_failure(error)
         return self._end()

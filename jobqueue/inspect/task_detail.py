@@ -16,13 +16,15 @@ from jobqueue import registry
 from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.backends import options_of
+from jobqueue.inspect.body_log import read_logs
 from jobqueue.inspect.explain import Surroundings, explain
 from jobqueue.inspect.formatting import attempts_text, headline
 from jobqueue.inspect.inbox import actor_of, read_inbox
 from jobqueue.inspect.limits import key_that_matters, keys_of, read_keys
+from jobqueue.inspect.moments import read_moment
 from jobqueue.inspect.payload_display import listed, raw, read, secrets_of, show, show_arguments, tags_of
 from jobqueue.inspect.progress import read_progress
-from jobqueue.inspect.timeline import read_moment, read_timeline
+from jobqueue.inspect.timeline import read_timeline
 from jobqueue.inspect.tree import read_ancestors, read_tree
 from jobqueue.models import Executor, Queue, Schedule, Task
 from jobqueue.serialization.redaction import Secrets, redact, redact_text
@@ -53,6 +55,7 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
     limits = {state.key: state for state in read_keys(database, task.backend, keys_of(task))}
     key = key_that_matters(task)
     log = audit_log.entries_of(task)
+    logs = read_logs(database, task, patterns, secrets) if with_payload else {}
     around = surroundings(
         task,
         database,
@@ -77,7 +80,7 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
             }
             for entry in reversed(errors)
         ],
-        "timeline": read_timeline(task, errors, listed(values["worker_ids"]), log, is_actor=is_polled(task)),
+        "timeline": read_timeline(task, errors, listed(values["worker_ids"]), log, logs=logs, is_actor=is_polled(task)),
         "ancestors": ancestors,
         "parent": ancestors.parent,
         "schedule": schedule_of(task, database),

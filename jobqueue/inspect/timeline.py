@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.conf import settings
 from django.db.models import Q
-from django.utils.timezone import localtime, make_naive
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobqueue.history import Entry, Event, read_history
 from jobqueue.inspect.backends import options_of
+from jobqueue.inspect.body_log import ShownLog
 from jobqueue.inspect.bulk_actions import REQUEUE
 from jobqueue.inspect.formatting import attempt_number, headline, ready_since, short_id
+from jobqueue.inspect.moments import moment_of, read_moment
 from jobqueue.models import Executor, Task
 
 ERRORS_SHOWN = 20  # as many as a row keeps
@@ -43,6 +43,7 @@ class Step:
     at: its end, and of a RUNNING one its start. status: what it led to. poll: its number, of actors. attempt: its
     number since the last requeue, and of an actor's poll; None if it did not count. note: more about its outcome.
     executor: the name; executor_id: of its row, if there is one. is_poll: whether it is a poll that succeeded.
+    log: what its body has logged, found by claim_number.
     """
 
     at: datetime | None
@@ -60,6 +61,9 @@ class Step:
     is_poll: bool = False
     is_open: bool = False
     label: str = ""
+    claim_number: Any = None
+    log: ShownLog | None = None
+    is_log_open: bool = False
 
     @property
     def key(self) -> str:
@@ -69,7 +73,9 @@ class Step:
     def as_json(self) -> dict[str, Any]:
         names = ("at", "poll", "attempt", "wait_seconds", "run_seconds", "executor")
         values = {name: getattr(self, name) for name in names}
-        return {"event": "REQUEUED" if self.is_requeue else self.status, **values, "note": self.note or self.headline}
+        log = self.log and self.log.as_json()
+        event = "REQUEUED" if self.is_requeue else self.status
+        return {"event": event, **values, "note": self.note or self.headline, "log": log}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +87,18 @@ class Timeline:
 
 
 def read_timeline(
-    task: Task, errors: Sequence[Mapping[str, Any]], worker_ids: Sequence[Any], log: Iterable[Any], *, is_actor: bool
+    task: Task,
+    errors: Sequence[Mapping[str, Any]],
+    worker_ids: Sequence[Any],
+    log: Iterable[Any],
+    *,
+    logs: Mapping[int, ShownLog],
+    is_actor: bool,
 ) -> Timeline:
     """
     Put the timeline of a task together. Reads the executors.
 
-    errors: masked, oldest first. log: the manual actions.
+    errors: masked, oldest first. log: the manual actions. logs: those of the bodies, by claim_number.
     """
     history = list(read_history(task.history))
     steps = [*map(_of_error, errors), *(_of_entry(entry, log) for entry in history)]
@@ -98,6 +110,10 @@ def read_timeline(
     _find_executors(task, steps)
     if failed := [step for step in steps if step.traceback]:
         failed[0].is_open = True
+    for step in steps:
+        step.log = logs.get(step.claim_number) if isinstance(step.claim_number, int) else None
+    if logged := [step for step in steps if step.log]:
+        logged[0].is_log_open = True
     return Timeline(steps, len(errors) >= ERRORS_SHOWN or sum(step.is_poll for step in steps) < task.polls)
 
 
@@ -114,6 +130,7 @@ def _of_error(error: Mapping[str, Any]) -> Step:
         executor=str(error.get("executor") or ""),
         headline=headline(path, error["message"]),
         traceback=error["traceback"],
+        claim_number=error.get("claim_number"),
     )
 
 
@@ -129,6 +146,7 @@ def _of_entry(entry: Entry, log: Iterable[Any]) -> Step:
         executor=entry.executor,
         note=", ".join(_notes(entry)),
         is_poll=entry.event in POLLS,
+        claim_number=entry.claim_number,
     )
 
 
@@ -172,6 +190,7 @@ def _of_row(task: Task, worker_ids: Sequence[Any]) -> Step | None:
         executor=str(executor or ""),
         attempt=attempt_number(task),
         is_poll=not is_running,
+        claim_number=task.claim_number,
     )
 
 
@@ -217,24 +236,3 @@ def _to_uuid(text: str) -> UUID | None:
         return UUID(text)
     except ValueError:
         return None
-
-
-def read_moment(text: Any) -> datetime | None:
-    """Read the time of an error; None if it is invalid, or outside the calendar in the site's time zone."""
-    try:
-        moment = datetime.fromisoformat(text)
-        return _local(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
-def moment_of(seconds: float) -> datetime | None:
-    """Return the moment so many seconds after 1970; None outside the calendar."""
-    try:
-        return _local(datetime.fromtimestamp(seconds, UTC))
-    except (ValueError, OverflowError, OSError):
-        return None
-
-
-def _local(moment: datetime) -> datetime:
-    return localtime(moment) if settings.USE_TZ else make_naive(moment)

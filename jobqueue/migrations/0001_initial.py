@@ -458,6 +458,21 @@ class Migration(migrations.Migration):
             options={"db_table": "jobqueue_taskprogress", "default_permissions": ()},
         ),
         migrations.CreateModel(
+            name="TaskLog",
+            fields=[
+                ("id", ID),
+                ("task_id", models.UUIDField()),
+                ("claim_number", models.BigIntegerField()),
+                ("dropped", models.BigIntegerField()),
+                ("lines", models.TextField()),
+            ],
+            options={
+                "db_table": "jobqueue_tasklog",
+                "default_permissions": (),
+                "constraints": [unique("tasklog_once", "task_id", "claim_number")],
+            },
+        ),
+        migrations.CreateModel(
             name="FallbackHeartbeat",
             fields=[("id", ID), ("executor_id", models.UUIDField()), ("at", models.DateTimeField())],
             options={

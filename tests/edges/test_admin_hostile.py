@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from jobqueue.body_log import LogLine, as_text
 from jobqueue.limit_models import Limit
-from jobqueue.models import Executor, InboxMessage, Queue, Schedule, Task, TaskProgress
+from jobqueue.models import Executor, InboxMessage, Queue, Schedule, Task, TaskLog, TaskProgress
 from tests.edges.test_security import IN_ADMIN, keys, member, path_of  # noqa: F401 - keys is a fixture
 from tests.factories import now
 
@@ -26,13 +27,15 @@ HOSTILE = {
 @pytest.mark.django_db
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 def test_pages_show_hostile_names_and_values_as_text(keys: dict[str, Any], text: str) -> None:  # noqa: F811
-    error = {"attempt": 1, "exception_class_path": text, "message": text, "traceback": text}
+    error = {"attempt": 1, "claim_number": 0, "exception_class_path": text, "message": text, "traceback": text}
     Task.objects.update(
         queue_name=text, task_type=text, args=[text], kwargs={text: text}, metadata={text: text}, tags=[text],
         errors=[error], cause=text[:16], worker_ids=[text], inner_state={text: text},
     )  # fmt: skip
     InboxMessage.objects.update(body={text: text}, dedupe_key=text)
     TaskProgress.objects.create(task_id=keys["task"], claim_number=0, done=1, note=text, reported_at=now())
+    lines = as_text([LogLine(at=0.0, level=text, logger=text, message=text)])
+    TaskLog.objects.create(task_id=keys["task"], claim_number=0, dropped=0, lines=lines)
     Executor.objects.update(name=text, host=text, queues=[text], versions={text: text})
     Queue.objects.update(name=text, pause_reason=text, paused_by=text)
     Schedule.objects.update(

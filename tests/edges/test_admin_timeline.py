@@ -7,10 +7,11 @@ import pytest
 from django.urls import reverse
 
 from jobqueue import task
+from jobqueue.body_log import LogLine, as_text
 from jobqueue.engine import engine_for
 from jobqueue.history import Event, line_of
 from jobqueue.inspect.task_detail import describe, find_task
-from jobqueue.models import TaskProgress
+from jobqueue.models import TaskLog, TaskProgress
 from jobqueue.templatetags.jobqueue_admin import foldable
 from tests.actors import Fibonacci
 from tests.edges.admin import BOTH, reload, task_url
@@ -233,3 +234,74 @@ def test_show_prints_progress(make, report):
 
     assert "450 of 1,000 (45 %), nearly" in jobqueue("show", row.pk).out
     assert json.loads(jobqueue("show", row.pk, "--json").out)["progress"]["done"] == 450
+
+
+# --- the log
+
+
+@pytest.fixture
+def log(backend):
+    def write(row, *messages, claim_number=1, dropped=0, level="INFO"):
+        lines = as_text(
+            [LogLine(at=1_795_000_000.25, level=level, logger="shop.mail", message=one) for one in messages]
+        )
+        TaskLog.objects.using(backend).create(task_id=row.pk, claim_number=claim_number, dropped=dropped, lines=lines)
+
+    return write
+
+
+def test_log_is_shown_with_the_attempt_that_wrote_it(make, show, timeline, log):
+    errors = [error(attempt=1, claim_number=1), error(attempt=2, claim_number=["no number"])]
+    history = line_of(Event.RELEASED, ago(50), claim_number=3)
+    row = make(successful=True, attempts=2, errors=errors, history=history, claim_number=4)
+    for number in (1, 3, 4, 5):
+        log(row, f"of claim {number}", claim_number=number)
+    log(row, "last", claim_number=7, dropped=3, level="ERROR")
+
+    page = show(row)
+
+    assert "Log: 1 line" in page
+    assert [page.count(f"of claim {number}") for number in (1, 3, 4, 5)] == [1, 1, 1, 0]
+
+
+def test_log_says_how_many_lines_are_missing(make, show, log):
+    row = make(successful=True, claim_number=1)
+    log(row, "one", "two", dropped=1200, level="ERROR")
+
+    page = show(row)
+
+    assert "Log: 2 lines" in page
+    assert "1200 earlier lines were not kept." in page
+    assert "ERROR shop.mail: one" in page
+
+
+def test_log_is_masked_and_hidden_like_arguments(client, make, show, log):
+    row = make(successful=True, task_type=send_secret.task_type, kwargs={"token": "hunter22"}, claim_number=1)
+    log(row, "used hunter22 for it")
+
+    page = show(row)
+    assert "for it" in page
+    assert "hunter22" not in page
+    client.force_login(make_user("view_task"))
+    assert "for it" not in client.get(task_url(row)).content.decode()
+
+
+def test_log_that_cannot_be_read_shows_no_lines(make, show, backend):
+    row = make(successful=True, claim_number=1)
+    TaskLog.objects.using(backend).create(task_id=row.pk, claim_number=1, dropped=0, lines="[1")
+
+    assert "Log: 0 lines" in show(row)
+
+
+def test_show_prints_the_log(make, log):
+    row = make(successful=True, claim_number=1)
+    log(row, "sent", dropped=2)
+
+    lines = [line.strip() for line in jobqueue("show", row.pk).out.splitlines()]
+    steps = json.loads(jobqueue("show", row.pk, "--json").out)["timeline"]
+
+    place = lines.index("Log: 1 line")
+    assert lines[place + 1] == "2 earlier lines were not kept."
+    assert lines[place + 2].endswith(".250 INFO shop.mail: sent")
+    assert steps[0]["log"]["dropped"] == 2
+    assert steps[0]["log"]["lines"][0]["message"] == "sent"

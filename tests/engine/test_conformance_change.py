@@ -1,8 +1,9 @@
-"""run_now, discard, delete and write_progress, on every engine."""
+"""run_now, discard, delete, write_progress and write_logs, on every engine."""
 
 import pytest
 
-from jobqueue.models import InboxMessage, TaskProgress
+from jobqueue.body_log import BodyLog, LogLine, read_lines
+from jobqueue.models import InboxMessage, Task, TaskLog, TaskProgress
 from jobqueue.records import ChangeReport, Progress, Status
 from jobqueue.serialization.ids import new_id
 from tests.engine.bench import ERROR, Bench, outcome
@@ -103,3 +104,53 @@ class TestProgress:
         bench.engine.delete([claimed.id])
 
         assert [row.pk for row in TaskProgress.objects.using(bench.engine.database)] == [other.id]
+
+
+def log(claimed, text="hello", **changes):
+    lines = [LogLine(at=1.5, level="INFO", logger="shop", message=text)]
+    values = {"task_id": claimed.id, "claim_number": claimed.claim_number, "dropped": 0, "lines": lines}
+    return BodyLog(**values | changes)
+
+
+def written(bench: Bench):
+    rows = TaskLog.objects.using(bench.engine.database).order_by("task_id", "claim_number")
+    return [(row.task_id, row.claim_number, row.dropped, read_lines(row.lines)[0].message) for row in rows]
+
+
+class TestLogs:
+    def test_newest_lines_of_each_claim_are_kept(self, bench: Bench) -> None:
+        first, second = sorted((bench.running(), bench.running()), key=lambda one: one.id)
+
+        bench.engine.write_logs([log(second), log(first), log(first, task_id=new_id()), log(first, claim_number=2)])
+        bench.engine.write_logs([log(first, "later \U0001f600", dropped=2**40)])
+
+        assert written(bench) == [(first.id, 1, 2**40, "later \U0001f600"), (second.id, 1, 0, "hello")]
+
+    def test_lines_of_an_ended_claim_are_written(self, bench: Bench) -> None:
+        claimed = bench.running()
+        bench.commit(outcome(claimed, Status.READY))
+        bench.claim()
+
+        bench.engine.write_logs([log(claimed)])
+
+        assert written(bench) == [(claimed.id, 1, 0, "hello")]
+
+    def test_lines_of_the_newest_twenty_claims_are_kept(self, bench: Bench) -> None:
+        claimed, other = bench.running(), bench.running()
+        bench.engine.write_logs([log(claimed), log(other)])
+        Task.objects.using(bench.engine.database).filter(pk=claimed.id).update(claim_number=21)
+
+        bench.engine.write_logs([log(claimed, claim_number=number) for number in range(15, 22)])
+
+        assert [number for pk, number, *_ in written(bench) if pk == claimed.id] == [*range(15, 22)]
+        assert [number for pk, number, *_ in written(bench) if pk == other.id] == [1]
+
+    def test_lines_are_deleted_with_their_task(self, bench: Bench) -> None:
+        claimed, other, pruned = bench.running(), bench.running(), bench.running()
+        bench.engine.write_logs([log(claimed), log(other), log(pruned)])
+        bench.commit(outcome(claimed), outcome(pruned, Status.FAILED, attempts=1, error=ERROR))
+
+        bench.engine.delete([claimed.id])
+        bench.engine.prune_status("FAILED", 0.0)
+
+        assert [pk for pk, *_ in written(bench)] == [other.id]

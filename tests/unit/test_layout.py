@@ -16,6 +16,7 @@ VALUES = [
     "jobqueue",
     "actions",
     "backoff",
+    "body_log",
     "causes",
     "compat",
     "conf",
@@ -34,7 +35,7 @@ VALUES = [
 BODIES = ["actor", "function", "registry", "results", "declared_schedules", "task_options"]
 LAYERS = [
     VALUES,
-    ["models", "counter_models", "limit_models", "schedule_models", "indexes"],
+    ["models", "counter_models", "limit_models", "report_models", "schedule_models", "indexes"],
     ["engine"],
     ["api", *BODIES],
     ["executor"],

@@ -13,7 +13,7 @@ from django.test import Client
 from django.utils import timezone
 
 from jobqueue.engine.clock import iso_utc, read_clock
-from jobqueue.inspect.timeline import read_moment
+from jobqueue.inspect.moments import read_moment
 from jobqueue.models import Executor, Task
 from tests.acceptance.harness import Fleet, Process
 from tests.acceptance.tasks import book, compute, fail, hang, tiny

@@ -191,6 +191,7 @@ def lost_error(row: Task, executor_losses: int, now: datetime) -> dict[str, Any]
     """Make the entry of `errors` for a lost executor."""
     return {
         "attempt": row.attempts + 1,
+        "claim_number": row.claim_number,
         "at": iso_utc(now),
         "executor": str(row.executor_id),
         "exception_class_path": f"{ExecutorLost.__module__}.{ExecutorLost.__qualname__}",

@@ -13,6 +13,7 @@ from django.db.models.functions import Coalesce
 
 from jobqueue.engine.clock import Clock, now_plus, rank_from
 from jobqueue.engine.portable.admissions import Admissions, ready_status
+from jobqueue.engine.portable.body_log import LogTable
 from jobqueue.engine.portable.counters import Counters
 from jobqueue.engine.portable.database import Part, appended
 from jobqueue.engine.portable.inserts import Inserts
@@ -51,6 +52,7 @@ class Tasks(Part):
     counters: Counters
     admissions: Admissions
     progress: ProgressTable
+    logs: LogTable
 
     # --- cancel
 
@@ -307,6 +309,7 @@ class Tasks(Part):
             self.admissions.keep_starts(ids)
             self.messages.delete_of(ids)
             self.progress.delete_of(ids)
+            self.logs.delete_of(ids)
             self.db.tasks.filter(pk__in=ids)._raw_delete(self.db.using)
 
     def _may_prune(self) -> bool:

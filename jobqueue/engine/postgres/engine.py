@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.postgres.admissions import PostgresAdmissions
+from jobqueue.engine.postgres.body_log import PostgresLogTable
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.engine.postgres.executors import PostgresExecutors
 from jobqueue.engine.postgres.messages import PostgresMessages
@@ -28,6 +29,7 @@ class PostgresEngine(Engine):
     admissions_class = PostgresAdmissions
     messages_class = PostgresMessages
     progress_class = PostgresProgressTable
+    logs_class = PostgresLogTable
     inserts_class = PostgresInserts
     enqueues_class = PostgresEnqueues
     tasks_class = PostgresTasks

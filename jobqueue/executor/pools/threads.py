@@ -10,7 +10,7 @@ from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.pools.base import Pool, PoolContext, release_aborted
 from jobqueue.executor.process_guard import fill_standard_streams
 from jobqueue.executor.running.atomic import end_attempt, poll_atomically
-from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, RunningTask, run_interruptibly
+from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, RunningTask, run_interruptibly, running_here
 from jobqueue.executor.running.task_runner import poll, prepare
 
 
@@ -43,6 +43,7 @@ class ThreadPool(Pool):
             return self._take()
 
     def _run(self, task: RunningTask, connections: TaskConnections) -> None:
+        running_here.set(task)
         try:
             completed = poll_in_thread(task, connections, self._context.on_start)
         except BaseException as error:  # noqa: BLE001 - not the body's error. The task must not stay RUNNING.

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from jobqueue.executor.running.attempt import (
     Returned,
     RunningTask,
     run_interruptibly,
+    running_here,
 )
 from jobqueue.executor.running.task_runner import call, complete, finish, prepare
 from jobqueue.executor.telemetry import events
@@ -32,8 +33,6 @@ from jobqueue.executor.telemetry.errors import from_the_body
 
 PLAIN_TYPES = (type(None), bool, int, float, str)
 MAX_PLAIN_VALUES = 20
-
-_owner: ContextVar[RunningTask | None] = ContextVar("jobqueue.owner", default=None)  # the claim of this body
 
 
 class BodyTask(asyncio.Task[Any]):
@@ -47,7 +46,7 @@ class BodyTask(asyncio.Task[Any]):
     owner: RunningTask | None = None
 
     def cancel(self, msg: Any | None = None) -> bool:
-        caller, owner = _owner.get(), self.owner
+        caller, owner = running_here.get(), self.owner
         is_of_another = caller is not None and owner is not None and caller is not owner and owner.is_armed
         return not is_of_another and super().cancel(msg)
 
@@ -55,7 +54,7 @@ class BodyTask(asyncio.Task[Any]):
 def make_task(loop: asyncio.AbstractEventLoop, body: Any, **options: Any) -> BodyTask:
     """Create a task of the event loop, owned by the current body."""
     task = BodyTask(body, loop=loop, **options)
-    task.owner = _owner.get()
+    task.owner = running_here.get()
     return task
 
 
@@ -117,6 +116,7 @@ async def run_async_task(
             on_start(attempt)
         return attempt
 
+    running_here.set(running)
     context = ThreadSensitiveContext()
     SyncToAsync.context_to_thread_executor[context] = thread
     SyncToAsync.thread_sensitive_context.set(context)
@@ -170,7 +170,7 @@ async def run_cancellably(attempt: Attempt) -> Returned | Raised:
     task = BodyTask(_guarded(attempt), loop=loop)
     task.owner = running
     of_body = Context()  # cancelling the body cancels what it waits for: that may be tasks of its neighbours
-    of_body.run(_owner.set, running)
+    of_body.run(running_here.set, running)
 
     def stop(_: type[Interrupted]) -> None:
         loop.call_soon_threadsafe(task.cancel, context=of_body)
@@ -193,7 +193,6 @@ async def run_cancellably(attempt: Attempt) -> Returned | Raised:
 async def _guarded(attempt: Attempt) -> Returned | Raised:
     """Await the body. A SystemExit or KeyboardInterrupt that it raises must not end the loop."""
     running = attempt.running
-    _owner.set(running)
     try:
         returned = await call(attempt)
         leave_if_forked(running.process)

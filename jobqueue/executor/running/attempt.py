@@ -6,6 +6,7 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from datetime import datetime, timedelta
@@ -16,10 +17,12 @@ from uuid import UUID
 from msgspec import Struct, field
 
 from jobqueue.actor import PollContext
+from jobqueue.body_log import LogLine
 from jobqueue.conf import Options
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import Interrupted, TaskCancelled
 from jobqueue.executor.database.task_connections import TaskConnections
+from jobqueue.executor.log_lines import LogLines, LogOfBody
 from jobqueue.executor.process_guard import leave_if_forked, this_process
 from jobqueue.executor.progress import ProgressReports
 from jobqueue.executor.telemetry.errors import from_the_body
@@ -41,6 +44,7 @@ class ExecutorIdentity:
     executor_id: UUID
     name: str
     progress: ProgressReports = dataclass_field(default_factory=ProgressReports, compare=False)
+    logs: LogLines = dataclass_field(default_factory=LogLines, compare=False)
 
     @cached_property
     def worker_id(self) -> str:
@@ -76,6 +80,7 @@ class RunningTask(Struct, eq=False):
     first_interrupted_at: float | None = None
     interrupted_at: float | None = None
     reason: type[Interrupted] | None = None
+    _log: LogOfBody | None = None
     _stopper: Stopper | None = None
     _lock: Any = field(default_factory=threading.RLock)
 
@@ -147,6 +152,16 @@ class RunningTask(Struct, eq=False):
         self.identity.progress.add(
             Progress(task_id=self.id, claim_number=self.claimed.claim_number, done=done, total=total, note=note)
         )
+
+    def keep_line(self, line: LogLine) -> None:
+        """Keep a line that the body has logged, until the loop writes it."""
+        if self._log is None:
+            self._log = LogOfBody(self.id, self.claimed.claim_number, self.identity.options.keep_log_lines)
+        self.identity.logs.add(self._log, line)
+
+
+# The task whose code calls, also from a task of asyncio or a thread of asgiref that the body has started.
+running_here: ContextVar[RunningTask | None] = ContextVar("jobqueue.running_here", default=None)
 
 
 class Attempt(Struct, kw_only=True, eq=False):

@@ -237,6 +237,7 @@ def history_of(running: RunningTask, outcome: Outcome, seconds: float) -> str | 
         consumed=len(effects.consumed),
         spawned=len(effects.spawn),
         sent=len(effects.send),
+        claim_number=running.claimed.claim_number,
     )
 
 
@@ -298,6 +299,7 @@ def failure_outcome(running: RunningTask, error: BaseException, status: Status =
     mask = mask_for(claimed, running.identity.options)  # a fingerprint of a secret could be compared with guesses
     entry: dict[str, Any] = {
         "attempt": claimed.attempts + 1,
+        "claim_number": claimed.claim_number,
         "at": iso_utc(running.now()),
         "executor": running.identity.name,
         "exception_class_path": path_of(error),

@@ -91,6 +91,12 @@ COMMENT ON COLUMN jobqueue_inboxmessage.dedupe_key IS 'Unique per receiver. The 
 COMMENT ON COLUMN jobqueue_inboxmessage.consumed_at IS 'When a message with a dedupe_key was consumed. NULL: unread.';
 COMMENT ON TABLE jobqueue_taskprogress IS
 'The last progress that the body of a task has reported with context.progress(). claim_number: of its attempt.';
+COMMENT ON TABLE jobqueue_tasklog IS
+'The newest lines that the body of a task has logged in one attempt or poll, of the task''s newest 20.';
+COMMENT ON COLUMN jobqueue_tasklog.claim_number IS 'The claim_number of the task in the attempt or poll.';
+COMMENT ON COLUMN jobqueue_tasklog.dropped IS 'Number of older lines of it that are not kept.';
+COMMENT ON COLUMN jobqueue_tasklog.lines IS
+'JSON: a list of [seconds since 1970, level, name of the logger, message], oldest first.';
 COMMENT ON TABLE jobqueue_executor IS
     'A process that runs tasks (manage.py run_executors), or ran them recently. It writes its heartbeat 3 times per '
     'HEARTBEAT_TIMEOUT (30 s). When the heartbeat is older than the timeout, others take its tasks.';

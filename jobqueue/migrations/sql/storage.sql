@@ -20,6 +20,12 @@ ALTER TABLE jobqueue_taskprogress SET (
     fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0
 );
+ALTER TABLE jobqueue_tasklog SET (
+    fillfactor = 85,
+    autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
+    toast.autovacuum_vacuum_scale_factor = 0.05, toast.autovacuum_vacuum_threshold = 1000,
+    toast.autovacuum_vacuum_cost_delay = 0
+);
 ALTER TABLE jobqueue_executor SET (
     fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200
 );
