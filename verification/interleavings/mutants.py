@@ -326,7 +326,7 @@ class RescuesByClaimAge(PostgresEngine):
         def _silent_executors(self) -> dict[UUID, float]:
             return {pk: seconds or 0.0 for pk, seconds in self._holders().items()}
 
-        def _lock_overdue(self, ids: Sequence[UUID]) -> list[Task]:
+        def _lock_lost(self, ids: Sequence[UUID]) -> list[Task]:
             overdue = self.db.lock(ids).filter(
                 status=Status.RUNNING, claimed_at__lt=now_plus(-self.db.options.heartbeat_timeout)
             )
@@ -340,7 +340,7 @@ class RescuesWithoutRecheck(PostgresEngine):
         def _silent_executors(self) -> dict[UUID, float]:
             return defaultdict(float, super()._silent_executors())  # tasks without an executor included
 
-        def _lock_overdue(self, ids: Sequence[UUID]) -> list[Task]:
+        def _lock_lost(self, ids: Sequence[UUID]) -> list[Task]:
             return with_texts(self.db.lock(ids))
 
 

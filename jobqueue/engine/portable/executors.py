@@ -97,12 +97,12 @@ class Executors(Part):
         silent = self._silent_executors()
         if not silent or not may():
             return []
-        candidates = self._overdue(self.db.tasks).filter(executor_id__in=silent).order_by("executor_id")
+        candidates = self._not_just_claimed(self.db.tasks).filter(executor_id__in=silent).order_by("executor_id")
         ids = list(candidates.values_list("pk", flat=True)[:limit])
         if not ids:
             return []
         with self.db.transaction():
-            rows = self._lock_overdue(ids)
+            rows = self._lock_lost(ids)
             busy = self.messages.unreachable({row.parent_id for row in rows if row.parent_id is not None})
             now = self.db.now()
             taken = [self._release_lost(row, silent, now) for row in rows if row.parent_id not in busy]
@@ -139,19 +139,19 @@ class Executors(Part):
         now = self.db.now()
         return {pk: (now - heartbeats[pk]).total_seconds() if pk in heartbeats else None for pk in ids}
 
-    def _overdue(self, tasks: TaskQuerySet) -> TaskQuerySet:
-        """Select the tasks that were not claimed a moment ago."""
+    def _not_just_claimed(self, tasks: TaskQuerySet) -> TaskQuerySet:
+        """Select RUNNING tasks, without those that were claimed a moment ago."""
         counts_seconds = min(CLAIM_COUNTS_SECONDS, self.db.options.heartbeat_timeout)
         return tasks.filter(
             Q(claimed_at__lt=now_plus(-counts_seconds)) | Q(claimed_at__gt=now_plus(AHEAD_SECONDS)),
             status=Status.RUNNING,
         )
 
-    def _lock_overdue(self, ids: Sequence[UUID]) -> list[Task]:
-        """Lock the tasks that are still overdue: an executor may have claimed them again since."""
+    def _lock_lost(self, ids: Sequence[UUID]) -> list[Task]:
+        """Lock those tasks whose executors are still silent: another one may have claimed a task again since."""
         timeout = self.db.options.heartbeat_timeout
         silent = with_last_heartbeat(self.db.executors).filter(last_heartbeat__lt=now_plus(-timeout))
-        rows = self._overdue(self.db.lock(ids)).filter(executor_id__in=silent.values("pk"))
+        rows = self._not_just_claimed(self.db.lock(ids)).filter(executor_id__in=silent.values("pk"))
         return with_texts(rows)
 
     def _release_lost(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, NewMessage | None]:
