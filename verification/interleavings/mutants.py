@@ -15,7 +15,7 @@ from django.db.models import Exists, F, OuterRef
 from msgspec import structs
 
 from jobqueue.engine.clock import Clock, now_plus, rank_from
-from jobqueue.engine.portable.commit import is_held
+from jobqueue.engine.portable.claim import is_held
 from jobqueue.engine.portable.database import RAW, with_texts
 from jobqueue.engine.portable.messages import ending_of
 from jobqueue.engine.portable.tasks import LockedRow
@@ -160,7 +160,7 @@ class ReportsBeforeClaimCheck(PostgresEngine):
             rows = super()._lock_for_commit(ids, wait=wait)
             for outcome in in_progress.outcomes:
                 row = rows.get(outcome.task_id)
-                if row is not None and not is_held(outcome, row, None):
+                if row is not None and not is_held(row, outcome.claim_number, None):
                     end = ending_of(replace(row, parent_notified_at=None), outcome.status, outcome.return_value)
                     self.messages.report_ends([end] if end is not None else [])
             return rows

@@ -15,6 +15,7 @@ from django.db.models.functions import Coalesce
 from jobqueue.engine.clock import Clock
 from jobqueue.engine.portable.database import RAW, Part, with_texts
 from jobqueue.engine.portable.queues import Queues
+from jobqueue.engine.portable.tasks import LockedRow
 from jobqueue.failpoints import failpoint
 from jobqueue.models import ISOLATION_LOSSES, Task
 from jobqueue.records import ClaimedBatch, ClaimedTask, ClaimRequest, PoolName, Status
@@ -128,12 +129,7 @@ class Claims(Part):
         Locks: the row FOR NO KEY UPDATE.
         """
         rows = self.db.lock([claimed.id], wait=True).only("pk", "status", "claim_number", "executor_id")
-        return any(
-            row.status == Status.RUNNING
-            and row.claim_number == claimed.claim_number
-            and holder in (None, row.executor_id)
-            for row in rows
-        )
+        return any(is_held(row, claimed.claim_number, holder) for row in rows)
 
     def _take(self, pk: UUID, number: int, executor_id: UUID) -> bool:
         """Claim a task unless another executor was faster: some databases cannot lock rows."""
@@ -177,3 +173,13 @@ class Claims(Part):
             executor_losses__gte=ISOLATION_LOSSES, queue_name__in={*queues} - self.queues.paused()
         )
         return list(tasks.order_by("rank", "pk").values_list("pk", flat=True)[:ISOLATED_READ])
+
+
+def is_held(row: Task | LockedRow | None, claim_number: int, holder: UUID | None) -> bool:
+    """Whether a locked row still belongs to a claim. holder: as in commit()."""
+    return (
+        row is not None
+        and row.status == Status.RUNNING
+        and row.claim_number == claim_number
+        and holder in (None, row.executor_id)
+    )

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from jobqueue.engine.clock import Clock, from_now, rank_from
 from jobqueue.engine.portable.admissions import Admissions
+from jobqueue.engine.portable.claim import is_held
 from jobqueue.engine.portable.counters import Counters
 from jobqueue.engine.portable.database import (
     ERRORS_KEPT,
@@ -119,7 +120,7 @@ class Commits(Part):
         descendants_of = {pk: self.tasks.descendants([pk]) for pk in parents}
         gone = self.db.missing(own - locked.keys())
         busy = self.messages.unreachable(others - locked.keys())
-        held = [outcome for outcome in outcomes if is_held(outcome, locked.get(outcome.task_id), holder)]
+        held = [o for o in outcomes if is_held(locked.get(o.task_id), o.claim_number, holder)]
         ready = [
             outcome
             for outcome in held
@@ -294,16 +295,6 @@ def other_tasks_of(outcome: Outcome) -> set[UUID]:
     """Return the other tasks that an outcome may write to."""
     receivers = {message.task_id for message in outcome.effects.send}
     return receivers if outcome.parent_id is None else receivers | {outcome.parent_id}
-
-
-def is_held(outcome: Outcome, row: LockedRow | None, holder: UUID | None) -> bool:
-    """Whether the locked row still belongs to the outcome's claim."""
-    return (
-        row is not None
-        and row.status == Status.RUNNING
-        and row.claim_number == outcome.claim_number
-        and holder in (None, row.executor_id)
-    )
 
 
 def final_status(outcome: Outcome, *, is_cancelled: bool) -> Status:
