@@ -17,7 +17,7 @@ from jobqueue.records import ClaimedBatch, ClaimRequest, PoolName
 
 CLAIM_AGAIN_SECONDS = 0.01  # after a notification, which may stand for others that were sent within 5 ms
 QUEUES_SECONDS = 0.85  # how long to remember which queues are in use, and which have a limit; each idle poll reads them
-QUEUES_GAP_SECONDS = 0.005  # the same after wake(); less than CLAIM_AGAIN_SECONDS
+QUEUES_GAP_SECONDS = 0.005  # the same after claim_soon(); less than CLAIM_AGAIN_SECONDS
 LOCKED_QUEUE_SECONDS = 0.05  # another executor claims from a queue with a limit; that takes a moment
 PROBE = 10  # tasks to ask for when a pool's last claim found too few: a claim for many costs more in several queues
 AT_ONCE, NEVER = float("-inf"), float("inf")
@@ -30,8 +30,8 @@ class ClaimPolicy:
     Each pool asks for as many tasks as it can take. It asks again at once when it got all it asked for, when a
     notification came since its last claim, and with each commit; otherwise after POLL_INTERVAL.
 
-    on_notification() and wake() may be called from any thread, all else from the loop's. Each moment is written on one
-    side only, so that no notification is lost between a claim and its answer.
+    on_notification() and claim_soon() may be called from any thread, all else from the loop's. Each moment is written
+    on one side only, so that no notification is lost between a claim and its answer.
     running: returns the tasks that count against the limits of their queues.
     """
 
@@ -70,8 +70,8 @@ class ClaimPolicy:
     def serves(self, queue: str) -> bool:
         return self._settings.queues is None or queue in self._settings.queues
 
-    def wake(self) -> None:
-        """Claim soon: some queue may have work, perhaps one that was not in use before."""
+    def claim_soon(self) -> None:
+        """Some queue may have work, perhaps one that was not in use before."""
         self._notified_at = self._poked_at = time.monotonic()
 
     @property

@@ -108,7 +108,7 @@ class Heartbeat(threading.Thread):
         """Return whether the last successful heartbeat is so old that other executors may soon rescue our tasks."""
         return self.has_beaten and time.monotonic() - self.last_good_at > self._timeout - min(5.0, self._timeout / 6)
 
-    def wake(self) -> None:
+    def beat_soon(self) -> None:
         """Send a heartbeat now, to see a request to cancel, or to show a new state."""
         self._woken.set()
 

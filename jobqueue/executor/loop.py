@@ -117,7 +117,7 @@ class ExecutorLoop(threading.Thread):
             engine,
             executor_id,
             heartbeat,
-            self._policy.wake,
+            self._policy.claim_soon,
             self._on_admitted,
             on_command,
             self.callbacks.submit_enqueued,
@@ -226,9 +226,9 @@ class ExecutorLoop(threading.Thread):
         if self._policy.on_notification(queue):
             self._wakeup.set()
 
-    def wake(self) -> None:
+    def look_soon(self) -> None:
         """Look for work now, and for messages."""
-        self._policy.wake()
+        self._policy.claim_soon()
         self._maintenance.sweep_soon()
         self._wakeup.set()
 
@@ -237,14 +237,14 @@ class ExecutorLoop(threading.Thread):
         if queue and not self._policy.on_notification(queue):
             return
         if not queue:
-            self._policy.wake()
+            self._policy.claim_soon()
         self._maintenance.admit_soon()
         self._wakeup.set()
 
     def set_paused(self, is_paused: bool) -> None:
         """Pause or resume. The attribute `is_paused` changes when no claim is under way any more."""
         self._should_pause = is_paused
-        self.wake()
+        self.look_soon()
 
     def drain(self) -> None:
         """Claim nothing more, finish what runs, release the rest, end."""
@@ -293,7 +293,7 @@ class ExecutorLoop(threading.Thread):
             self.is_paused = self._should_pause
             if self.is_paused:
                 logger.info("executor.paused hint=No tasks are claimed until SIGCONT or resume.")
-            self._heartbeat.wake()  # the row shows it at once
+            self._heartbeat.beat_soon()  # the row shows it at once
 
     def _claim_budget(self) -> int:
         """Return how many tasks this process may claim now, apart from isolated ones."""
@@ -440,7 +440,7 @@ class ExecutorLoop(threading.Thread):
             self._maintenance.expect_wake(completed.outcome)
         if has_made_ready(completed.outcome, status):
             self._queues_with_work |= {child.queue_name for child in completed.outcome.effects.spawn}
-            self._policy.wake()
+            self._policy.claim_soon()
         self.callbacks.add(completed, status)
 
     def _on_admitted(self, queues: Mapping[str, int]) -> None:
@@ -481,7 +481,7 @@ class ExecutorLoop(threading.Thread):
         except django.db.Error:
             return False  # the next turn meets the same outage, and waits for its end
         if not is_drained:
-            self._policy.wake()
+            self._policy.claim_soon()
         return is_drained
 
     def close(self, timeout_seconds: float) -> bool:

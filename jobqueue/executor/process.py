@@ -87,7 +87,12 @@ class ExecutorProcess:
         of_loop = GuardedConnection("loop", database, limit, prepares=True)
         of_heartbeat = GuardedConnection("heartbeat", database, limit / 2)
         self._heartbeat = Heartbeat(
-            self.engine, self.executor_info, self._running_tasks, self._database_state, of_heartbeat, self._signals.wake
+            self.engine,
+            self.executor_info,
+            self._running_tasks,
+            self._database_state,
+            of_heartbeat,
+            self._signals.end_read,
         )
         grace = max(STEP_SECONDS, self.settings.shutdown_timeout)
         self._watchdog = Watchdog(
@@ -101,7 +106,7 @@ class ExecutorProcess:
             heartbeat=self._heartbeat,
             database=self._database_state,
             connection=of_loop,
-            on_deadline=self._watchdog.wake,
+            on_deadline=self._watchdog.check_soon,
             on_failure=self._on_failure,
             on_end=self._on_loop_end,
             on_command=self.handle_command,
@@ -111,9 +116,9 @@ class ExecutorProcess:
             self.listener = Listener(
                 self.engine,
                 self.loop.on_notification,
-                self._heartbeat.wake,
+                self._heartbeat.beat_soon,
                 self.loop.admit_soon,
-                self.loop.wake,
+                self.loop.look_soon,
                 self._database_state,
             )
         self.health = HealthMonitor(self.name, self.loop, self._heartbeat, self._database_state, stall_limit(options))
@@ -189,7 +194,7 @@ class ExecutorProcess:
 
     def _run_loop(self) -> None:
         self._on_ready()
-        self._reporter.wake()
+        self._reporter.report_soon()
         if self.listener is not None:
             self.listener.start()
         self._handle(self._signals.read(0.0))  # a pause, for example, before anything is claimed
@@ -259,9 +264,9 @@ class ExecutorProcess:
         if self._next_step_at is None:
             self._next_step_at = time.monotonic() + self.settings.shutdown_timeout
         self.loop.drain()
-        self._heartbeat.wake()  # the row shows at once that it stops
-        self._reporter.wake()
-        self._signals.wake()
+        self._heartbeat.beat_soon()  # the row shows at once that it stops
+        self._reporter.report_soon()
+        self._signals.end_read()
 
     # --- a stop that takes too long
 
@@ -290,7 +295,7 @@ class ExecutorProcess:
 
     def _on_loop_end(self) -> None:
         self._has_loop_ended = True
-        self._signals.wake()
+        self._signals.end_read()
 
     def _on_stuck(self, running: RunningTask) -> None:
         """Drain, and be replaced: only the end of the process ends a thread. The claim ends with the process."""

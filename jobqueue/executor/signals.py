@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-WAKE = 0  # another thread wants the main thread to look at its state
+END_READ = 0  # another thread wants the main thread to look at its state
 ORPHANED = 255  # the supervisor is gone
 HANDLED = frozenset(
     {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGCONT, signal.SIGUSR1}
@@ -27,7 +27,7 @@ class SignalPipeClosed(Exception):
 
 class SignalPipe:
     """
-    The events since the last read(), one byte each: the number of a signal, WAKE or ORPHANED.
+    The events since the last read(), one byte each: the number of a signal, END_READ or ORPHANED.
 
     The handlers only write that byte. An exception, a log line or a lock in a handler could hit the process in the
     middle of a COMMIT. lifeline: a descriptor that reaches its end of file when the supervisor is gone.
@@ -43,7 +43,7 @@ class SignalPipe:
 
     @contextlib.contextmanager
     def installed(self, *more: signal.Signals) -> Iterator[SignalPipe]:
-        """Receive signals. Outside of the main thread Python allows no handlers, and only wake() arrives."""
+        """Receive signals. Outside of the main thread Python allows no handlers, and only end_read() arrives."""
         before = {}
         if threading.current_thread() is threading.main_thread():
             numbers = HANDLED | {*more}
@@ -59,9 +59,9 @@ class SignalPipe:
                 signal.signal(number, handler)
             _installed.difference_update(before)
 
-    def wake(self) -> None:
+    def end_read(self) -> None:
         """Make read() return, from any thread."""
-        self._write(WAKE, None)
+        self._write(END_READ, None)
 
     def _write(self, number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(OSError):  # a full pipe wakes read() anyway, and read() notices a closed one

@@ -39,8 +39,8 @@ class Watchdog(threading.Thread):
         self._is_stopping = False
         self._was_fenced = False
 
-    def wake(self) -> None:
-        """Check now: a task with a short timeout has started."""
+    def check_soon(self) -> None:
+        """Do not wait for the next check: a task with a short timeout has started."""
         self._woken.set()
 
     def run(self) -> None:

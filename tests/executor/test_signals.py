@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from jobqueue.executor.signals import WAKE, SignalPipe, SignalPipeClosed
+from jobqueue.executor.signals import END_READ, SignalPipe, SignalPipeClosed
 
 
 @pytest.fixture
@@ -21,9 +21,9 @@ def pipe() -> Iterator[SignalPipe]:
 
 
 def test_signal_pipe_delivers_events(pipe: SignalPipe) -> None:
-    pipe.wake()
+    pipe.end_read()
 
-    assert pipe.read(60.0) == bytes([WAKE])
+    assert pipe.read(60.0) == bytes([END_READ])
     assert pipe.read(0.0) == b""
 
 

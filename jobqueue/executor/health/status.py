@@ -125,7 +125,7 @@ class HealthReporter(threading.Thread):
         if self._report is not None:
             super().start()
 
-    def wake(self) -> None:
+    def report_soon(self) -> None:
         """Report now, because the status has changed."""
         self._woken.set()
 
