@@ -105,8 +105,8 @@ def time_problems(option: str, value: Any) -> Iterator[str]:
             yield f"{option} must be a datetime or a timedelta, not {value!r}"
 
 
-class HasLimits(Protocol):
-    """A task's own limits, each None for the backend's default."""
+class HasRunOptions(Protocol):
+    """How to run a task: its own options, each None for the backend's default."""
 
     @property
     def max_attempts(self) -> int | None: ...
@@ -116,16 +116,16 @@ class HasLimits(Protocol):
     def timeout(self) -> float | None: ...
 
 
-class Limits(Struct, frozen=True, kw_only=True):
-    """The limits of one claimed task, from its row, its declaration and the backend's OPTIONS."""
+class RunOptions(Struct, frozen=True, kw_only=True):
+    """How to run one claimed task, from its row, its declaration and the backend's OPTIONS."""
 
     max_attempts: int
     backoff: Backoff
     timeout: float | None
 
 
-class StoredLimits(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The limits that using() changed, as the row's `options` store them."""
+class StoredRunOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The options that using() changed, as the row's `options` store them."""
 
     max_attempts: MaxAttempts | UnsetType = UNSET
     backoff: Backoff | UnsetType = UNSET
@@ -143,31 +143,31 @@ NO_TICK = StoredTick()
 
 
 def tick_of(stored: str) -> StoredTick:
-    """Return the schedule and the tick of a row. stored: the row's `options`, which limits() has accepted."""
+    """Return the schedule and the tick of a row. stored: the row's `options`, which run_options() has accepted."""
     return NO_TICK if stored == "{}" else msgspec.json.decode(stored, type=StoredTick)
 
 
-def stored_options(task: HasLimits, declared: HasLimits | None) -> str:
-    """Return the row's `options`: the limits that using() changed. declared: the task's declaration."""
+def stored_options(task: HasRunOptions, declared: HasRunOptions | None) -> str:
+    """Return the row's `options`: what using() changed. declared: the task's declaration."""
     if declared is None or declared is task:
         return "{}"
-    values = {name: getattr(task, name) for name in StoredLimits.__struct_fields__}
+    values = {name: getattr(task, name) for name in StoredRunOptions.__struct_fields__}
     changed = {name: v for name, v in values.items() if v is not None and v != getattr(declared, name)}
-    return msgspec.json.encode(StoredLimits(**changed)).decode()
+    return msgspec.json.encode(StoredRunOptions(**changed)).decode()
 
 
-def limits(task: HasLimits, stored: str, defaults: Options) -> Limits:
+def run_options(task: HasRunOptions, stored: str, defaults: Options) -> RunOptions:
     """
-    Return the limits of a row: its own options, else the declaration's, else the backend's.
+    Return how to run the task of a row: its own options, else the declaration's, else the backend's.
 
     stored: the row's `options`. Raises msgspec.DecodeError if they are invalid.
     """
-    chosen = Limits(
+    chosen = RunOptions(
         max_attempts=defaults.max_attempts if task.max_attempts is None else task.max_attempts,
         backoff=defaults.backoff if task.backoff is None else task.backoff,
         timeout=defaults.timeout if task.timeout is None else task.timeout,
     )
     if stored == "{}":
         return chosen
-    own = asdict(msgspec.json.decode(stored, type=StoredLimits))
+    own = asdict(msgspec.json.decode(stored, type=StoredRunOptions))
     return replace(chosen, **{name: value for name, value in own.items() if value is not UNSET})

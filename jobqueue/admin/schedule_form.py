@@ -40,7 +40,7 @@ from jobqueue.records import NewTask
 from jobqueue.schedules.expressions import EPOCH, Cron, Every, Problem
 from jobqueue.schedules.rows import expression_of
 from jobqueue.serialization.json import decode
-from jobqueue.task_options import StoredLimits
+from jobqueue.task_options import StoredRunOptions
 
 FIXED: Final = ("name", "backend")  # of a schedule that exists
 POLICY: Final = ("overlap", "catch_up", "max_catch_up", "catch_up_window", "jitter")
@@ -256,7 +256,7 @@ class StoredTask:
         try:
             task = msgspec.convert({**row.new_task, "id": UUID(int=0)}, NewTask)
             args, kwargs, metadata = map(decode, (task.args, task.kwargs, task.metadata))
-            limits = asdict(msgspec.json.decode(task.options, type=StoredLimits))
+            changed = asdict(msgspec.json.decode(task.options, type=StoredRunOptions))
         except (ValueError, TypeError):
             return cls()
         expires = task.expires_after_seconds
@@ -266,7 +266,7 @@ class StoredTask:
             "key": task.key,
             "metadata": metadata or None,
             "expires": None if expires is None else timedelta(seconds=expires),
-            **{name: value for name, value in limits.items() if value is not UNSET},
+            **{name: value for name, value in changed.items() if value is not UNSET},
         }
         own = registry.get(row.task_type)
         differing = {name: value for name, value in options.items() if value != getattr(own, name, None)}

@@ -23,15 +23,21 @@ from jobqueue.executor.running.attempt import (
     run_interruptibly,
     stop_thread,
 )
-from jobqueue.task_options import Limits
+from jobqueue.task_options import RunOptions
 from tests.executor import tasks
 from tests.executor.harness import make_running
 from tests.waiting import DEADLINE_SECONDS, wait_until
 
 
 def run(running: RunningTask, body: Callable[[], Any]) -> Returned | Raised:
-    limits = Limits(max_attempts=1, backoff=Backoff(), timeout=None)
-    attempt = Attempt(running=running, connections=TaskConnections(), task=tasks.add, args=[], kwargs={}, limits=limits)
+    attempt = Attempt(
+        running=running,
+        connections=TaskConnections(),
+        task=tasks.add,
+        args=[],
+        kwargs={},
+        run_options=RunOptions(max_attempts=1, backoff=Backoff(), timeout=None),
+    )
     return run_interruptibly(attempt, body)
 
 

@@ -14,7 +14,7 @@ from django.test import override_settings
 import jobqueue
 from jobqueue import Actor, Backoff, FunctionTask, conf, registry, task
 from jobqueue.compat import PACKAGE, InvalidTask, InvalidTaskBackend, TaskResultStatus
-from jobqueue.task_options import limits, stored_options
+from jobqueue.task_options import run_options, stored_options
 from tests import tasks
 
 IMMEDIATE = f"{PACKAGE}.backends.immediate.ImmediateBackend"
@@ -231,12 +231,12 @@ def test_row_stores_only_options_changed_by_using() -> None:
 
 def test_limits_prefer_row_then_declaration_then_settings() -> None:
     defaults = conf.Options(timeout=99.0)
-    plain = limits(tasks.add, "{}", defaults)
+    plain = run_options(tasks.add, "{}", defaults)
     assert (plain.max_attempts, plain.timeout, plain.backoff) == (4, 99.0, Backoff())
-    declared = limits(tasks.named, "{}", defaults)
+    declared = run_options(tasks.named, "{}", defaults)
     assert (declared.max_attempts, declared.timeout) == (9, 30)
     changed = stored_options(tasks.named.using(timeout=5, backoff=Backoff(base=1)), tasks.named)
-    chosen = limits(tasks.named, changed, defaults)
+    chosen = run_options(tasks.named, changed, defaults)
     assert (chosen.max_attempts, chosen.timeout, chosen.backoff) == (9, 5, Backoff(base=1))
 
 
@@ -254,7 +254,7 @@ def test_limits_prefer_row_then_declaration_then_settings() -> None:
 )
 def test_invalid_stored_options_are_an_error(stored: str) -> None:
     with pytest.raises(msgspec.DecodeError):
-        limits(tasks.add, stored, conf.Options())
+        run_options(tasks.add, stored, conf.Options())
 
 
 # --- other backends

@@ -89,7 +89,7 @@ class PoolContext:
         """Announce that an attempt starts, then start its clock. Receivers of the signal leave no connection open."""
         events.report_start(attempt)
         task_connections.reset()  # a connection may have died since the last body
-        timeout = attempt.limits.timeout
+        timeout = attempt.run_options.timeout
         attempt.running.start(timeout)
         if timeout is not None and timeout < CHECK_SECONDS:  # the watchdog sees a longer timeout in time by itself
             self.on_deadline()

@@ -29,7 +29,7 @@ from jobqueue.executor.telemetry.errors import from_the_body
 from jobqueue.function import FunctionTask
 from jobqueue.records import ClaimedTask, Outcome, Progress, StoredMessage
 from jobqueue.results import Result, from_claimed
-from jobqueue.task_options import Limits
+from jobqueue.task_options import RunOptions
 
 Stopper = Callable[[type[Interrupted]], None]
 
@@ -172,7 +172,7 @@ class Attempt(Struct, kw_only=True, eq=False):
     task: FunctionTask[..., Any]
     args: list[Any]
     kwargs: dict[str, Any]
-    limits: Limits
+    run_options: RunOptions
     context: PollContext[Any] | None = None
     _result: Result | None = None
 

@@ -56,7 +56,7 @@ from jobqueue.results import Context
 from jobqueue.serialization.arguments import parameters_of
 from jobqueue.serialization.json import decode, encode_result
 from jobqueue.serialization.text import clean_text
-from jobqueue.task_options import limits, tick_of
+from jobqueue.task_options import run_options, tick_of
 
 logger = get_logger(__name__)
 
@@ -106,7 +106,7 @@ def prepare(running: RunningTask, connections: TaskConnections) -> Attempt | Com
             task=task,
             args=decode(claimed.args),
             kwargs=decode(claimed.kwargs) if claimed.kwargs != "{}" else {},
-            limits=limits(task, claimed.options, identity.options),
+            run_options=run_options(task, claimed.options, identity.options),
         )
         if not isinstance(attempt.args, list) or not isinstance(attempt.kwargs, dict):
             raise ValueError("its arguments are not a list and an object")
@@ -279,9 +279,9 @@ def outcome_of_error(attempt: Attempt, error: BaseException) -> Outcome:
         task.retry_on is None or isinstance(error, (*task.retry_on, Retry))
     )
     attempts = claimed.attempts + 1
-    if not is_worth_it or attempts >= attempt.limits.max_attempts:
+    if not is_worth_it or attempts >= attempt.run_options.max_attempts:
         return failure_outcome(running, error)
-    wait = attempt.limits.backoff.seconds(attempts)
+    wait = attempt.run_options.backoff.seconds(attempts)
     if isinstance(error, Retry) and error.after is not None:
         wait = error.after
     retry = failure_outcome(running, error, Status.SCHEDULED)

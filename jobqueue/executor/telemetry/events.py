@@ -38,7 +38,8 @@ def report_start(attempt: Attempt) -> None:
         return
     if logger.isEnabledFor(logging.DEBUG):
         fields = task_fields(attempt.running)
-        logger.debug(f"task.started {ATTEMPT}", {**fields, "max_attempts": attempt.limits.max_attempts}, extra=fields)
+        values = {**fields, "max_attempts": attempt.run_options.max_attempts}
+        logger.debug(f"task.started {ATTEMPT}", values, extra=fields)
     if is_heard(task_started, logging.INFO):
         _send(task_started, attempt.result, mask_for(attempt.claimed, attempt.identity.options))
 
@@ -100,7 +101,7 @@ def _log_end(completed: CompletedAttempt, status: Status, event: str, level: int
     if error is not None:
         details += f" error={first_line_of(error, mask)}"
     prepared = completed.attempt
-    max_attempts = running.claimed.max_attempts if prepared is None else prepared.limits.max_attempts
+    max_attempts = running.claimed.max_attempts if prepared is None else prepared.run_options.max_attempts
     values = {**fields, "max_attempts": max_attempts, "details": details}
     template = f"{event} {ATTEMPT} duration_ms=%(duration_ms).0f%(details)s"
     if status is Status.FAILED:
