@@ -5,9 +5,8 @@
 --   jobqueue_admission_due. Locks: none.
 -- Trap: EXISTS drops the ORDER BY that leads the planner to the index. It would read the whole table.
 WITH paused AS MATERIALIZED (
-    SELECT array_agg(name::text) AS names
-    FROM jobqueue_queue
-    WHERE backend = %(backend)s AND paused_at IS NOT NULL AND (resume_at IS NULL OR resume_at > clock_timestamp())
+    SELECT array_agg(queue.name::text) AS names FROM jobqueue_queue AS queue
+    WHERE queue.backend = %(backend)s AND {is_paused}
 )
 SELECT
     (

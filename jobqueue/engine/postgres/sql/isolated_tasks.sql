@@ -10,7 +10,6 @@ CROSS JOIN LATERAL (
 ) AS isolated
 WHERE NOT EXISTS (
     SELECT FROM jobqueue_queue AS queue
-    WHERE queue.backend = %(backend)s AND queue.name = asked.name AND queue.paused_at IS NOT NULL
-        AND (queue.resume_at IS NULL OR queue.resume_at > clock_timestamp())
+    WHERE queue.backend = %(backend)s AND queue.name = asked.name AND {is_paused}
 )
 ORDER BY isolated.rank, isolated.id

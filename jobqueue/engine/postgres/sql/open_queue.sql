@@ -7,7 +7,6 @@ FROM unnest(%(queues)s::text[], %(max_tasks)s::int[]) AS asked (name, max_tasks)
 WHERE asked.name NOT IN (
     SELECT queue.name FROM jobqueue_queue AS queue
     WHERE queue.backend = %(backend)s AND queue.name = ANY(%(queues)s::text[]) AND (
-        (queue.paused_at IS NOT NULL AND (queue.resume_at IS NULL OR queue.resume_at > clock_timestamp()))
-        OR (queue.max_running IS NOT NULL AND queue.name <> ALL(%(limited)s::text[]))
+        {is_paused} OR (queue.max_running IS NOT NULL AND queue.name <> ALL(%(limited)s::text[]))
     )
 )

@@ -14,8 +14,7 @@ SELECT
     EXTRACT(EPOCH FROM clock.now - oldest.ready_at)::float8,
     EXISTS (
         SELECT FROM jobqueue_queue AS queue
-        WHERE queue.backend = %(backend)s AND queue.name = in_use.queue_name AND queue.paused_at IS NOT NULL
-            AND (queue.resume_at IS NULL OR queue.resume_at > clock.now)
+        WHERE queue.backend = %(backend)s AND queue.name = in_use.queue_name AND {is_paused}
     ),
     EXISTS (SELECT FROM alive WHERE alive.queues = '[]' OR alive.queues @> to_jsonb(in_use.queue_name::text))
 FROM clock
