@@ -118,7 +118,7 @@ class Task(models.Model):
     concurrency_limit = models.IntegerField(_("concurrency limit"), null=True)
     hold_while_retrying = models.BooleanField(_("hold while retrying"), default=False, db_default=False)
     # Counts for its concurrency limit while it waits for a retry or for its rate. READY and RUNNING tasks count anyway.
-    still_counts = models.BooleanField(_("still counts"), default=False, db_default=False)
+    counts_while_waiting = models.BooleanField(_("counts while waiting"), default=False, db_default=False)
     rate_key = models.CharField(_("rate key"), max_length=560, null=True)
     rate_limit = models.IntegerField(_("rate limit"), null=True)
     rate_seconds = models.FloatField(_("rate in seconds"), null=True)
@@ -205,7 +205,7 @@ class Task(models.Model):
                 "task_concurrency",
                 "backend",
                 "concurrency_key",
-                "still_counts",
+                "counts_while_waiting",
                 "status",
                 "rank",
                 "id",
@@ -220,7 +220,7 @@ class Task(models.Model):
                 & (
                     Q(status="READY")
                     | Q(status="BLOCKED", predecessor_id__isnull=True)
-                    & (Q(concurrency_key__isnull=True) | Q(still_counts=True))
+                    & (Q(concurrency_key__isnull=True) | Q(counts_while_waiting=True))
                 ),
             ),
             index("task_rate_start", "backend", "rate_key", "last_attempted_at", rate_key__isnull=False),

@@ -225,7 +225,7 @@ def _scheduled(task: Task, around: Surroundings) -> Iterator[str]:
         yield text
     if is_due and not around.alive:
         yield _("No executor is running.")
-    if task.still_counts and around.limit is not None:
+    if task.counts_while_waiting and around.limit is not None:
         yield _("It still counts for the concurrency limit of %(key)s.")
 
 

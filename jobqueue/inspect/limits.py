@@ -31,11 +31,11 @@ ENTRIES_READ = 50_000  # of the index of a limit, in each round
 ROUNDS = 3
 KEYS_READ = 1000  # those with the most BLOCKED tasks, in each round
 LAST_CHARACTER = "\U0010ffff"
-ORDER = {LimitKind.CONCURRENCY: ("still_counts", "status"), LimitKind.RATE: ("status",)}  # of the indexes
+ORDER = {LimitKind.CONCURRENCY: ("counts_while_waiting", "status"), LimitKind.RATE: ("status",)}  # of the indexes
 
 # The tasks that count. For a rate, the starts in the window count as well.
 IS_ACTIVE = {
-    LimitKind.CONCURRENCY: Q(status__in=[Status.READY, Status.RUNNING]) | Q(still_counts=True),
+    LimitKind.CONCURRENCY: Q(status__in=[Status.READY, Status.RUNNING]) | Q(counts_while_waiting=True),
     LimitKind.RATE: Q(status=Status.READY),
 }
 
@@ -185,8 +185,8 @@ def keys_of(task: Task) -> list[Key]:
 def key_that_matters(task: Task) -> Key | None:
     """Return the key for which a BLOCKED task waits, or for which a SCHEDULED task still counts."""
     waits = task.status == Status.BLOCKED and task.predecessor_id is None
-    keys = keys_of(task) if waits or (task.still_counts and task.status == Status.SCHEDULED) else []
-    return keys[-1] if waits and task.still_counts and keys else keys[0] if keys else None
+    keys = keys_of(task) if waits or (task.counts_while_waiting and task.status == Status.SCHEDULED) else []
+    return keys[-1] if waits and task.counts_while_waiting and keys else keys[0] if keys else None
 
 
 # --- many keys

@@ -41,7 +41,7 @@ TASK_INDEXES = [
         "task_concurrency",
         "backend",
         "concurrency_key",
-        "still_counts",
+        "counts_while_waiting",
         "status",
         "rank",
         "id",
@@ -55,7 +55,7 @@ TASK_INDEXES = [
         & (
             Q(status="READY")
             | Q(status="BLOCKED", predecessor_id__isnull=True)
-            & (Q(concurrency_key__isnull=True) | Q(still_counts=True))
+            & (Q(concurrency_key__isnull=True) | Q(counts_while_waiting=True))
         ),
     ),
     index("task_rate_start", "backend", "rate_key", "last_attempted_at", rate_key__isnull=False),
@@ -263,7 +263,10 @@ class Migration(migrations.Migration):
                     "hold_while_retrying",
                     models.BooleanField(db_default=False, default=False, verbose_name="hold while retrying"),
                 ),
-                ("still_counts", models.BooleanField(db_default=False, default=False, verbose_name="still counts")),
+                (
+                    "counts_while_waiting",
+                    models.BooleanField(db_default=False, default=False, verbose_name="counts while waiting"),
+                ),
                 ("rate_key", models.CharField(max_length=560, null=True, verbose_name="rate key")),
                 ("rate_limit", models.IntegerField(null=True, verbose_name="rate limit")),
                 ("rate_seconds", models.FloatField(null=True, verbose_name="rate in seconds")),

@@ -242,7 +242,7 @@ def test_every_status_has_a_sentence_even_in_a_row_with_holes(status):
 
 
 def test_retry_that_holds_its_place_says_so():
-    row = task("SCHEDULED", wake_at=after(40), attempts=2, still_counts=True)
+    row = task("SCHEDULED", wake_at=after(40), attempts=2, counts_while_waiting=True)
     sentence = explain(row, Surroundings(now=NOW, errors=[error()], limit=of_key()))
     assert sentence.endswith("Next attempt in 40 s. It still counts for the concurrency limit of account-42.")
 

@@ -248,7 +248,7 @@ class TestTaskPage:
         waiting(status="RUNNING", backend=backend)
         rated(status="READY", rate_limit=1, backend=backend)
         first, *_ = waiting(backend=backend, **both)
-        second, *_ = waiting("tests.imports:account-7", still_counts=True, backend=backend, **both)
+        second, *_ = waiting("tests.imports:account-7", counts_while_waiting=True, backend=backend, **both)
         assert "Blocked: the concurrency limit of account-42 is reached (1 of 1 active)." in shown(first)
         assert "Blocked: the rate of api-7 is used up (1 a minute)." in shown(second)
 

@@ -188,7 +188,7 @@ class TestState:
     def test_state_of_a_key_has_what_waits_and_what_holds(self, backend: str) -> None:
         waiting(count=2, enqueued_at=ago(120), concurrency_limit=3, backend=backend)
         waiting(status="RUNNING", backend=backend)
-        waiting(status="SCHEDULED", wake_at=ago(-60), still_counts=True, backend=backend)
+        waiting(status="SCHEDULED", wake_at=ago(-60), counts_while_waiting=True, backend=backend)
 
         found = state(CONCURRENCY, ACCOUNT, backend)
 

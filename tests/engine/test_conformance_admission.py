@@ -489,7 +489,7 @@ class TestRate:
         bench.engine.admit()
 
         assert statuses(bench, first, second, third) == ["READY", "BLOCKED", "BLOCKED"]
-        assert [bench.row(pk).still_counts for pk in (first, second, third)] == [False, True, False]
+        assert [bench.row(pk).counts_while_waiting for pk in (first, second, third)] == [False, True, False]
 
 
 class TestReplace:

@@ -47,7 +47,7 @@ MAY_WAIT_WITH_KEY = (
 COUNTED = """
     SELECT concurrency_key, count(*) FROM jobqueue_task
     WHERE backend = %s AND concurrency_key IS NOT NULL AND finished_at IS NULL
-        AND (status IN ('READY', 'RUNNING') OR still_counts)
+        AND (status IN ('READY', 'RUNNING') OR counts_while_waiting)
     GROUP BY concurrency_key
 """
 SUCCESSORS = """
@@ -55,8 +55,8 @@ SUCCESSORS = """
     WHERE successor.backend = %s AND first.finished_at IS NULL AND successor.status IN ('READY', 'RUNNING')
 """
 LIMITED = """
-    SELECT id, status, concurrency_key, concurrency_limit, rate_key, rate_limit, still_counts, predecessor_id, key,
-        last_attempted_at > clock_timestamp() - rate_seconds * interval '1 second'
+    SELECT id, status, concurrency_key, concurrency_limit, rate_key, rate_limit, counts_while_waiting, predecessor_id,
+        key, last_attempted_at > clock_timestamp() - rate_seconds * interval '1 second'
     FROM jobqueue_task WHERE backend = %s AND finished_at IS NULL ORDER BY rank, id
 """
 
@@ -68,14 +68,14 @@ class LimitedRow(NamedTuple):
     concurrency_limit: int | None
     rate_key: str | None
     rate_limit: int | None
-    still_counts: bool
+    counts_while_waiting: bool
     predecessor_id: UUID | None
     key: str | None
     has_started: bool | None
 
     @property
     def counts(self) -> bool:
-        return self.still_counts or self.status in (Status.READY, Status.RUNNING)
+        return self.counts_while_waiting or self.status in (Status.READY, Status.RUNNING)
 
 
 @dataclass
@@ -94,7 +94,10 @@ class LimitSnapshot(Snapshot):
 
     def shape(self) -> tuple[Any, ...]:
         name = self.backend.names
-        rows = [(name[row.id], row.status, row.still_counts, row.predecessor_id is None, row.key) for row in self.live]
+        rows = [
+            (name[row.id], row.status, row.counts_while_waiting, row.predecessor_id is None, row.key)
+            for row in self.live
+        ]
         requests = AdmissionRequest.objects.filter(backend=self.backend.engine.alias).values_list("kind", "key")
         return (*super().shape(), tuple(rows), tuple(self.backend.limits.calls), tuple(sorted(requests)))
 
@@ -132,7 +135,12 @@ def _blocked_by_concurrency(snapshot: LimitSnapshot) -> Iterator[str]:
     active = Counter(row.concurrency_key for row in snapshot.live if row.counts)
     waiting: defaultdict[str, list[LimitedRow]] = defaultdict(list)
     for row in snapshot.live:
-        if row.concurrency_key and row.status == Status.BLOCKED and not row.still_counts and row.predecessor_id is None:
+        if (
+            row.concurrency_key
+            and row.status == Status.BLOCKED
+            and not row.counts_while_waiting
+            and row.predecessor_id is None
+        ):
             waiting[row.concurrency_key].append(row)
     for key, rows in waiting.items():
         number = snapshot.backend.number_of(LimitKind.CONCURRENCY, key, rows[0].concurrency_limit or 0)
@@ -146,7 +154,7 @@ def _blocked_for_a_start(snapshot: LimitSnapshot) -> Iterator[str]:
     backend = snapshot.backend
     ready = Counter(row.rate_key for row in snapshot.live if row.status == Status.READY)
     for row in snapshot.live:
-        may_start = row.concurrency_key is None or row.still_counts
+        may_start = row.concurrency_key is None or row.counts_while_waiting
         if row.rate_key and row.status == Status.BLOCKED and may_start and row.predecessor_id is None:
             number = backend.number_of(LimitKind.RATE, row.rate_key, row.rate_limit or 0)
             used = ready[row.rate_key] + backend.limits.starts[row.rate_key, backend.limits.windows]

@@ -37,7 +37,9 @@ class CountsBeforeLocking(PostgresEngine):
             return super()._take_requests(limit)
 
         def _counted(self) -> Counter[str | None]:
-            counting = self.db.tasks.live().filter(Q(status__in=[Status.READY, Status.RUNNING]) | Q(still_counts=True))
+            counting = self.db.tasks.live().filter(
+                Q(status__in=[Status.READY, Status.RUNNING]) | Q(counts_while_waiting=True)
+            )
             return Counter(counting.values_list("concurrency_key", flat=True))
 
         def _admit_by_concurrency(self, keys: Sequence[str]) -> Admitted:

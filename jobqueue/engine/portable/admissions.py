@@ -31,11 +31,13 @@ Key = tuple[LimitKind, str]
 
 # A task that must be admitted before it is READY. It becomes BLOCKED where another task becomes READY.
 IS_BLOCKED = (
-    Q(predecessor_id__isnull=False) | Q(rate_key__isnull=False) | Q(concurrency_key__isnull=False, still_counts=False)
+    Q(predecessor_id__isnull=False)
+    | Q(rate_key__isnull=False)
+    | Q(concurrency_key__isnull=False, counts_while_waiting=False)
 )
-WAITS_FOR_CONCURRENCY = Q(status=Status.BLOCKED, still_counts=False, predecessor_id__isnull=True)
+WAITS_FOR_CONCURRENCY = Q(status=Status.BLOCKED, counts_while_waiting=False, predecessor_id__isnull=True)
 WAITS_FOR_RATE = Q(
-    Q(concurrency_key__isnull=True) | Q(still_counts=True), status=Status.BLOCKED, predecessor_id__isnull=True
+    Q(concurrency_key__isnull=True) | Q(counts_while_waiting=True), status=Status.BLOCKED, predecessor_id__isnull=True
 )
 
 # The tasks that the index of a kind of limit contains: of a concurrency limit all live tasks, of a rate the READY tasks
@@ -47,7 +49,7 @@ INDEXED = {
 
 # Among those, the tasks that wait for the limit.
 IS_WAITING = {
-    LimitKind.CONCURRENCY: Q(status=Status.BLOCKED, still_counts=False),
+    LimitKind.CONCURRENCY: Q(status=Status.BLOCKED, counts_while_waiting=False),
     LimitKind.RATE: Q(status=Status.BLOCKED),
 }
 
@@ -102,10 +104,10 @@ class Admissions(Part):
         again = rows.filter(status=Status.READY, rate_key__isnull=False)
         again.update(
             status=Status.BLOCKED,
-            still_counts=Case(When(concurrency_key__isnull=False, then=True), default=False),
+            counts_while_waiting=Case(When(concurrency_key__isnull=False, then=True), default=False),
             rank=Case(is_released, default=F("rank")),
         )
-        rows.filter(status=Status.SCHEDULED, hold_while_retrying=True, attempts__gt=0).update(still_counts=True)
+        rows.filter(status=Status.SCHEDULED, hold_while_retrying=True, attempts__gt=0).update(counts_while_waiting=True)
         self.request(ids)
 
     def insert_requests(self, keys: Iterable[Key], due_at: datetime | None = None) -> None:
@@ -202,12 +204,12 @@ class Admissions(Part):
             declared = waiting.values_list("concurrency_limit", flat=True).first()
             if declared is None:
                 continue
-            counts = of_key.live().filter(Q(status__in=[Status.READY, Status.RUNNING]) | Q(still_counts=True))
+            counts = of_key.live().filter(Q(status__in=[Status.READY, Status.RUNNING]) | Q(counts_while_waiting=True))
             allowed = self._number(LimitKind.CONCURRENCY, key, declared) - counts.count()
             admitted = self._lock_best(waiting, allowed)
             chosen = of_key.filter(pk__in=admitted)
             chosen.filter(rate_key__isnull=True).update(**self._ready())
-            chosen.filter(rate_key__isnull=False).update(still_counts=True)
+            chosen.filter(rate_key__isnull=False).update(counts_while_waiting=True)
             rows = self.db.tasks.filter(pk__in=admitted)
             queues.update(rows.ready().values_list("queue_name", flat=True))
             again = {(LimitKind.RATE, key) for key in _values(rows.blocked(), "rate_key")}
@@ -256,7 +258,11 @@ class Admissions(Part):
 
         With its old rank, each of them would overtake tasks of other keys that became READY before it.
         """
-        return {"status": Status.READY, "still_counts": False, "rank": rank_from(Clock(), self.db.options.aging)}
+        return {
+            "status": Status.READY,
+            "counts_while_waiting": False,
+            "rank": rank_from(Clock(), self.db.options.aging),
+        }
 
     def _look_again_at(
         self, key: str, number: int, seconds: float, starts: Sequence[datetime], now: datetime, *, was_locked: bool
@@ -366,7 +372,7 @@ class Admissions(Part):
                         executor_id=None,
                         claimed_at=None,
                         last_attempted_at=None,  # this claim is no start that a rate counts
-                        still_counts=False,
+                        counts_while_waiting=False,
                     )
                     changed.add(row.pk)
             self.request(changed)

@@ -161,7 +161,7 @@ class Enqueues(Part):
             rank=now - timedelta(seconds=row.priority * self.db.options.aging),
             wake_at=None if is_due else wake_at,
             expires_at=moment(row.expires_at, row.expires_after_seconds, now),
-            still_counts=False,
+            counts_while_waiting=False,
             attempts=0,
         )
         rows.update(status=ready_status() if is_due else Status.SCHEDULED)

@@ -167,7 +167,7 @@ class Executors(Part):
             executor_losses=executor_losses,
             executor_id=None,
             claimed_at=None,
-            still_counts=status is Status.BLOCKED and row.concurrency_key is not None,
+            counts_while_waiting=status is Status.BLOCKED and row.concurrency_key is not None,
             # Not by its admission: before the tasks that were BLOCKED behind it.
             rank=rank_from(F("enqueued_at"), self.db.options.aging) if status is Status.BLOCKED else F("rank"),
             finished_at=Clock() if status in FINAL else None,

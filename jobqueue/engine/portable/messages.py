@@ -207,7 +207,7 @@ class Messages(Part):
             locked = [row.pk for row in self.db.lock(ids).only("pk")] if ids else []
             count = due.filter(pk__in=locked).update(
                 status=ready_status(),
-                still_counts=Case(When(rate_key__isnull=True, then=False), default=F("still_counts")),
+                counts_while_waiting=Case(When(rate_key__isnull=True, then=False), default=F("counts_while_waiting")),
                 rank=rank_from(F("wake_at"), self.db.options.aging),
                 wake_at=None,
                 timed_out=Case(When(is_over, status=Status.SUSPENDED, then=True), default=F("timed_out")),

@@ -140,7 +140,7 @@ class Tasks(Part):
                 cancel_requested_at=Clock(),
                 finished_at=Clock(),
                 wake_at=None,
-                still_counts=False,
+                counts_while_waiting=False,
             )
             self.admissions.request(ids)
             self._forget_successors(ids)
@@ -223,7 +223,7 @@ class Tasks(Part):
             suspended = list(rows.suspended().values_list("pk", flat=True))
             self.db.tasks.filter(pk__in=scheduled).update(
                 status=ready_status(),
-                still_counts=Case(When(rate_key__isnull=True, then=False), default=F("still_counts")),
+                counts_while_waiting=Case(When(rate_key__isnull=True, then=False), default=F("counts_while_waiting")),
                 rank=rank_from(Clock(), self.db.options.aging),
                 wake_at=None,
             )

@@ -18,35 +18,35 @@ WITH limited AS MATERIALIZED (
         following.concurrency_limit
     ) - (
         SELECT count(*) FROM jobqueue_task AS task
-        WHERE task.backend = %(backend)s AND task.concurrency_key = asked.key AND NOT task.still_counts
+        WHERE task.backend = %(backend)s AND task.concurrency_key = asked.key AND NOT task.counts_while_waiting
             AND task.status IN ('READY', 'RUNNING') AND task.finished_at IS NULL
     ) - (
         SELECT count(*) FROM jobqueue_task AS task
-        WHERE task.backend = %(backend)s AND task.concurrency_key = asked.key AND task.still_counts
+        WHERE task.backend = %(backend)s AND task.concurrency_key = asked.key AND task.counts_while_waiting
             AND task.finished_at IS NULL
     ) AS allowed
     FROM unnest(%(keys)s::text[]) AS asked (key)
     CROSS JOIN LATERAL (
         SELECT task.concurrency_limit FROM jobqueue_task AS task
-        WHERE task.backend = %(backend)s AND task.concurrency_key = asked.key AND NOT task.still_counts
+        WHERE task.backend = %(backend)s AND task.concurrency_key = asked.key AND NOT task.counts_while_waiting
             AND task.status = 'BLOCKED' AND task.predecessor_id IS NULL AND task.finished_at IS NULL
-        ORDER BY task.backend, task.concurrency_key, task.still_counts, task.status, task.rank, task.id LIMIT 1
+        ORDER BY task.backend, task.concurrency_key, task.counts_while_waiting, task.status, task.rank, task.id LIMIT 1
     ) AS following
 ),
 best AS MATERIALIZED (
     SELECT limited.key, head.id
     FROM limited CROSS JOIN LATERAL (
         SELECT task.id FROM jobqueue_task AS task
-        WHERE task.backend = %(backend)s AND task.concurrency_key = limited.key AND NOT task.still_counts
+        WHERE task.backend = %(backend)s AND task.concurrency_key = limited.key AND NOT task.counts_while_waiting
             AND task.status = 'BLOCKED' AND task.predecessor_id IS NULL AND task.finished_at IS NULL
-        ORDER BY task.backend, task.concurrency_key, task.still_counts, task.status, task.rank, task.id
+        ORDER BY task.backend, task.concurrency_key, task.counts_while_waiting, task.status, task.rank, task.id
         LIMIT GREATEST(0, limited.allowed)
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS head
 ),
 admitted AS (
     UPDATE jobqueue_task AS task
-    SET still_counts = task.rate_key IS NOT NULL,
+    SET counts_while_waiting = task.rate_key IS NOT NULL,
         status = CASE WHEN task.rate_key IS NULL THEN 'READY' ELSE 'BLOCKED' END,
         rank = CASE WHEN task.rate_key IS NULL
             THEN (SELECT clock_timestamp()) - make_interval(secs => task.priority * %(aging)s::float8)
@@ -66,10 +66,10 @@ asked_again AS (
     FROM limited
     WHERE limited.allowed > (SELECT count(*) FROM best WHERE best.key = limited.key) AND (
         SELECT TRUE FROM jobqueue_task AS task
-        WHERE task.backend = %(backend)s AND task.concurrency_key = limited.key AND NOT task.still_counts
+        WHERE task.backend = %(backend)s AND task.concurrency_key = limited.key AND NOT task.counts_while_waiting
             AND task.status = 'BLOCKED' AND task.predecessor_id IS NULL AND task.finished_at IS NULL
             AND task.id <> ALL(ARRAY(SELECT id FROM best))
-        ORDER BY task.backend, task.concurrency_key, task.still_counts, task.status, task.rank LIMIT 1
+        ORDER BY task.backend, task.concurrency_key, task.counts_while_waiting, task.status, task.rank LIMIT 1
     ) IS NOT NULL
     RETURNING id
 )

@@ -25,7 +25,7 @@ WITH limited AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT task.rate_limit, task.rate_seconds FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.rate_key = asked.key AND task.status = 'BLOCKED'
-            AND task.predecessor_id IS NULL AND (task.concurrency_key IS NULL OR task.still_counts)
+            AND task.predecessor_id IS NULL AND (task.concurrency_key IS NULL OR task.counts_while_waiting)
         ORDER BY task.backend, task.rate_key, task.status, task.rank, task.id LIMIT 1
     ) AS following
 ),
@@ -52,7 +52,7 @@ best AS MATERIALIZED (
     FROM open CROSS JOIN LATERAL (
         SELECT task.id FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.rate_key = open.key AND task.status = 'BLOCKED'
-            AND task.predecessor_id IS NULL AND (task.concurrency_key IS NULL OR task.still_counts)
+            AND task.predecessor_id IS NULL AND (task.concurrency_key IS NULL OR task.counts_while_waiting)
         ORDER BY task.backend, task.rate_key, task.status, task.rank, task.id
         LIMIT GREATEST(0, open.allowed)
         FOR NO KEY UPDATE SKIP LOCKED
@@ -66,7 +66,7 @@ recorded AS (
 ),
 admitted AS (
     UPDATE jobqueue_task AS task
-    SET status = 'READY', still_counts = FALSE,
+    SET status = 'READY', counts_while_waiting = FALSE,
         rank = (SELECT clock_timestamp()) - make_interval(secs => task.priority * %(aging)s::float8)
     WHERE task.id = ANY(ARRAY(SELECT id FROM best))
     RETURNING task.queue_name
@@ -90,7 +90,7 @@ asked_again AS (
     WHERE (
         SELECT TRUE FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.rate_key = open.key AND task.status = 'BLOCKED'
-            AND task.predecessor_id IS NULL AND (task.concurrency_key IS NULL OR task.still_counts)
+            AND task.predecessor_id IS NULL AND (task.concurrency_key IS NULL OR task.counts_while_waiting)
             AND task.id <> ALL(ARRAY(SELECT id FROM best))
         ORDER BY task.backend, task.rate_key, task.status, task.rank LIMIT 1
     ) IS NOT NULL AND NOT EXISTS (

@@ -2,6 +2,6 @@
 -- Parameters: none. Index: none. Locks: none.
 CASE
     WHEN task.predecessor_id IS NOT NULL OR task.rate_key IS NOT NULL
-        OR (task.concurrency_key IS NOT NULL AND NOT task.still_counts)
+        OR (task.concurrency_key IS NOT NULL AND NOT task.counts_while_waiting)
     THEN 'BLOCKED' ELSE 'READY'
 END

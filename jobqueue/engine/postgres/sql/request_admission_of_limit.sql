@@ -8,11 +8,11 @@ SELECT %(backend)s, %(kind)s, waiting.key,
 FROM (
     SELECT task.concurrency_key AS key FROM jobqueue_task AS task
     WHERE %(kind)s = 'concurrency' AND task.backend = %(backend)s AND task.concurrency_key >= %(first_key)s
-        AND task.concurrency_key < %(before_key)s AND NOT task.still_counts AND task.status = 'BLOCKED'
+        AND task.concurrency_key < %(before_key)s AND NOT task.counts_while_waiting AND task.status = 'BLOCKED'
         AND task.finished_at IS NULL
     UNION
     SELECT task.rate_key FROM jobqueue_task AS task
     WHERE %(kind)s = 'rate' AND task.backend = %(backend)s AND task.rate_key >= %(first_key)s
         AND task.rate_key < %(before_key)s AND task.status = 'BLOCKED' AND task.predecessor_id IS NULL
-        AND (task.concurrency_key IS NULL OR task.still_counts)
+        AND (task.concurrency_key IS NULL OR task.counts_while_waiting)
 ) AS waiting

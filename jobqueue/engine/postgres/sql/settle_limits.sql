@@ -6,7 +6,7 @@
 WITH settled AS (
     UPDATE jobqueue_task AS task
     SET status = CASE WHEN task.status = 'READY' THEN 'BLOCKED' ELSE task.status END,
-        still_counts = task.concurrency_key IS NOT NULL,
+        counts_while_waiting = task.concurrency_key IS NOT NULL,
         rank = CASE
             WHEN task.status = 'READY'
                 AND task.rank < task.last_attempted_at - make_interval(secs => task.priority * %(aging)s::float8)

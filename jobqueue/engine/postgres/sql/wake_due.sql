@@ -10,7 +10,8 @@ WITH due AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE jobqueue_task AS task
-SET status = {ready_status}, still_counts = task.still_counts AND task.rate_key IS NOT NULL, wake_at = NULL,
+SET status = {ready_status}, wake_at = NULL,
+    counts_while_waiting = task.counts_while_waiting AND task.rate_key IS NOT NULL,
     rank = task.wake_at - make_interval(secs => task.priority * %(aging)s::float8),
     timed_out = task.timed_out OR (task.status = 'SUSPENDED' AND COALESCE(task.timeout_at <= clock_timestamp(), TRUE))
 FROM due
