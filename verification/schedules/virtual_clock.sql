@@ -9,7 +9,7 @@ $$;
 
 CREATE TABLE virtual_time.entry (
     id bigserial PRIMARY KEY, source text NOT NULL, operation text NOT NULL, before jsonb, after jsonb
-);
+) WITH (vacuum_truncate = off);
 CREATE FUNCTION virtual_time.note() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO virtual_time.entry (source, operation, before, after)

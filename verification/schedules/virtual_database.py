@@ -18,8 +18,9 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 SIDE: Final = "schedules_side"  # a second connection to PostgreSQL
 READ: Final = "DELETE FROM {} RETURNING id, source, operation, before, after"
-# A statement can only wait for the transaction that a frozen executor has left open.
-SESSION: Final = "SET search_path = virtual_time, pg_catalog, public; SET lock_timeout = '20ms'"
+# A statement waits for the transaction that a frozen executor has left open, or briefly for autovacuum, which cuts off
+# the empty end of a table.
+SESSION: Final = "SET search_path = virtual_time, pg_catalog, public; SET lock_timeout = '200ms'"
 
 
 @dataclass(frozen=True, slots=True)
