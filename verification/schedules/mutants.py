@@ -149,7 +149,7 @@ MUTANTS: Final = (
     ScheduleMutant(ForgetsPauses, MAY_RUN),
     ScheduleMutant(DropsJitteredTicks, IN_TIME),
     ScheduleMutant(ExtendsAnyRecord, ONCE),
-    ScheduleMutant(IgnoresSkippedHours, IN_TIME, seed=2),
+    ScheduleMutant(IgnoresSkippedHours, IN_TIME, seed=6),
     ScheduleMutant(MakesUpForAll, MAY_RUN),
     ScheduleMutant(CountsTickTwice, ONCE),
 )
