@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from verification.interleavings.limit_scenarios import SCENARIOS
 from verification.interleavings.orders import Explored, Plan, RunOne, estimate, explore
 from verification.interleavings.stepper import Choose, Order, Stepper
 
+MAX_SECONDS = 600.0  # of one order. The deadlines of its steps are far below, unless the interpreter hangs.
 VACUUM_EVERY = 300  # orders: dead rows slow down the later ones
 VACUUM = """
     VACUUM (TRUNCATE FALSE)
@@ -72,6 +74,7 @@ def orders_of(backend: IsolatedBackend, name: str, ends: set[object]) -> RunOne:
     numbers = count(1)
 
     def run_one(choose: Choose) -> Order:
+        faulthandler.dump_traceback_later(MAX_SECONDS, exit=True, file=2)
         if next(numbers) % VACUUM_EVERY == 0:
             vacuum()
         backend.restore()
@@ -83,6 +86,7 @@ def orders_of(backend: IsolatedBackend, name: str, ends: set[object]) -> RunOne:
             if not order.problems and (shape := snapshot.shape()) not in ends:
                 ends.add(shape)
                 order.problems += rules.run_to_end(backend)
+        faulthandler.cancel_dump_traceback_later()
         return order
 
     return run_one
