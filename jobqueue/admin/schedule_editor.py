@@ -11,7 +11,7 @@ from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, path
+from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 
 from jobqueue import api
@@ -74,7 +74,10 @@ class ScheduleEditor(SchedulePage):
         if request.method == "POST" and not REDISPLAYED & typed.keys():
             form = ScheduleForm(request.POST, row=row, may_see=may_see)
             if form.is_valid() and (saved := self._save(request, form)):
-                return HttpResponseRedirect(self._page_of(saved))
+                may_view = self.has_view_permission(request, saved)
+                return HttpResponseRedirect(
+                    self._page_of(saved) if may_view else reverse(f"{self.admin_site.name}:index")
+                )
         else:
             form = ScheduleForm(row=row, may_see=may_see, typed=typed or request.GET.dict())
         return self.page(

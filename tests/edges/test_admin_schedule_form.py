@@ -725,3 +725,16 @@ def test_unknown_schedule_leads_to_the_list(client, user, pk):
 
         assert (response.status_code, response.url) == (302, "/admin/jobqueue/schedule/")
         assert messages_of(response)[-1].startswith("Unknown schedule ")
+
+
+@pytest.mark.parametrize("permissions", [(), ("view_schedule",), ("change_schedule",)])
+def test_new_schedule_leads_to_a_page_that_the_user_may_view(client, backend, permissions):
+    client.force_login(make_user("add_schedule", *permissions))
+
+    response = client.post(ADD, {**TYPED, "backend": backend}, follow=True)
+
+    row = Schedule.objects.using(backend).get(name="warm")
+    leads_to = f"/admin/jobqueue/schedule/{row.pk}/change/?backend={backend}" if permissions else "/admin/"
+    assert response.redirect_chain == [(leads_to, 302)]
+    assert response.status_code == 200
+    assert "Schedule warm: Created." in response.content.decode()
