@@ -168,7 +168,7 @@ class Task(models.Model):
         permissions = [
             ("requeue_task", "Can requeue tasks"),
             ("cancel_task", "Can cancel tasks"),
-            ("view_payload", "Can see arguments, results and state of tasks"),
+            ("view_payload", "Can see arguments, results, state, messages and errors of tasks"),
             ("send_message", "Can send messages to tasks"),
             ("wake_task", "Can run scheduled and suspended tasks now"),
             ("submit_task", "Can submit tasks over HTTP"),

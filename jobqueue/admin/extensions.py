@@ -190,10 +190,10 @@ class TasksOfObject(NamedTuple):
 
 
 def _read(search: str, database: str, limit: int, *, with_payload: bool) -> TasksOfObject:
-    filters = interpret(search, database)
+    filters = interpret(search, database, with_payload=with_payload)
     text = filters.pop("q", "")
     selection = Selection(database, filters, text, with_payload=with_payload)
-    rows: list[Any] = read_rows(selection.tasks, list(selection.keys[:limit]))
+    rows: list[Any] = read_rows(selection.tasks, list(selection.keys[:limit]), with_payload=with_payload)
     words = [when(row, row.now, options_of(row.backend).aging, row.executor_name)[0] for row in rows]
     query = urlencode({**filters, **({"q": text} if text else {})})
     return TasksOfObject(selection, list(zip(rows, words, strict=True)), selection.number, query)

@@ -25,7 +25,11 @@ CAUSES_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A cause with its addresses, and the path of its small chart."""
+    """
+    A cause with its addresses, and the path of its small chart.
+
+    tasks: empty for readers who may not see errors. For them, the causes have no name that an address could have.
+    """
 
     failure: Failure
     tasks: str
@@ -43,7 +47,7 @@ def causes_of(found: Failures, pages: Pages) -> list[Cause]:
     return [
         Cause(
             failure,
-            pages.address(Rows("task", {"status": Status.FAILED, "cause": failure.cause})),
+            pages.address(Rows("task", {"status": Status.FAILED, "cause": failure.cause})) if failure.cause else "",
             pages.address(Rows("task", pk=failure.example)),
             sparkline(failure.hours),
         )
@@ -53,7 +57,7 @@ def causes_of(found: Failures, pages: Pages) -> list[Cause]:
 
 def read_causes(engine: Engine, pages: Pages, limit: int) -> dict[str, Any]:
     """Return what a list of causes needs."""
-    found = read_failures(engine, limit)
+    found = read_failures(engine, limit, with_payload=pages.with_payload)
     return {"causes": causes_of(found, pages), "has_more_causes": found.is_more}
 
 

@@ -12,6 +12,7 @@ from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue import registry
@@ -107,6 +108,8 @@ class CauseFilter(ColumnFilter):
         chosen = self.value()
         if not chosen:
             return []
+        if not request.user.has_perm("jobqueue.view_payload"):  # the list says why it is empty
+            return [(chosen, gettext("hidden"))]
         backend = request.GET.get("backend", "")
         names = [backend] if backend in aliases() else backends_on(database_for(request))
         titles = {

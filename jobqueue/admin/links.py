@@ -19,6 +19,11 @@ class Pages:
     def may_view(self, model: str) -> bool:
         return self.request.user.has_perm(f"jobqueue.view_{model}")
 
+    @property
+    def with_payload(self) -> bool:
+        """Whether the user may see payloads and errors."""
+        return self.request.user.has_perm("jobqueue.view_payload")
+
     def address(self, rows: Rows) -> str:
         """Return the address of rows; empty if the user may not view them."""
         args = [] if rows.pk is None else [rows.pk]

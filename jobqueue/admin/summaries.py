@@ -14,7 +14,6 @@ from jobqueue.admin.charts import charts_of, range_of, ranges, words
 from jobqueue.admin.links import Pages
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.formatting import headline
 from jobqueue.inspect.links import Rows
 from jobqueue.inspect.periods import Counts, read_timeline
 from jobqueue.inspect.queries import TaskFilter, newest, of_status
@@ -86,7 +85,5 @@ def last_failures(engine: Engine, pages: Pages, scope: Scope, name: str) -> list
     else:
         of_queue = TaskFilter(queues=(name,))
         keys = [pk for _at, pk in newest(engine, Status.FAILED, of_queue, None, FAILURES_SHOWN)]
-    return [
-        (row, headline(row.error_class, row.error_message), pages.address(Rows("task", pk=row.pk)))  # type: ignore[attr-defined]
-        for row in read_rows(engine.tasks.all(), keys)
-    ]
+    found: list[Any] = read_rows(engine.tasks.all(), keys, with_payload=pages.with_payload)
+    return [(row, row.headline, pages.address(Rows("task", pk=row.pk))) for row in found]

@@ -44,7 +44,7 @@ from jobqueue.inspect import audit_log
 from jobqueue.inspect.backends import backends_on, options_of
 from jobqueue.inspect.bulk import EXAMPLES, MAX_IN_REQUEST, BulkRun, Target, perform_ids, perform_now
 from jobqueue.inspect.bulk_actions import CANCEL, DELETE, DISCARD, REQUEUE, RUN_NOW, BulkAction, numbers_of
-from jobqueue.inspect.formatting import Text, attempts_text, duration, headline, short_id, short_type, time_run, when
+from jobqueue.inspect.formatting import Text, attempts_text, duration, short_id, short_type, time_run, when
 from jobqueue.inspect.interpretation import interpret
 from jobqueue.inspect.queries import Count
 from jobqueue.inspect.rows import read_rows
@@ -164,7 +164,8 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
         query = request.GET.copy()
         if text := query.get("q"):
             del query["q"]
-            for name, value in interpret(str(text), database_for(request)).items():
+            may_see = request.user.has_perm("jobqueue.view_payload")
+            for name, value in interpret(str(text), database_for(request), with_payload=may_see).items():
                 query[name] = value
         for name in (*ENDED, *ENQUEUED):
             if name in query:
@@ -218,10 +219,9 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
 
     @admin.display(description=COLUMNS["error"], empty_value="")
     def error(self, task: Any) -> SafeString | None:
-        line = headline(task.error_class, task.error_message)
-        if not line:
+        if not task.headline:
             return None
-        return format_html('<span class="jq-line-of-error jq-error" title="{0}">{0}</span>', line)
+        return format_html('<span class="jq-line-of-error jq-error" title="{0}">{0}</span>', task.headline)
 
     # --- actions
 
@@ -338,6 +338,8 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
             refusal=action.refusal if number else _("Go back"),
             is_destructive=action.is_destructive,
             number=number,
-            examples=read_rows(self.get_queryset(request), examples),
+            examples=read_rows(
+                self.get_queryset(request), examples, with_payload=request.user.has_perm("jobqueue.view_payload")
+            ),
             **context,
         )

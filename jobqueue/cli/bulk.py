@@ -128,7 +128,8 @@ def _causes(engine: Engine, text: str) -> list[str]:
         raise CommandError(str(error)) from error
     if found:
         return found
-    known = "; ".join(failure.title for failure in read_failures(engine).shown[:CAUSES_NAMED]) or "none"
+    frequent = read_failures(engine, with_payload=True).shown[:CAUSES_NAMED]
+    known = "; ".join(failure.title for failure in frequent) or "none"
     raise CommandError(f"No failed task has the error {text!r}. The most frequent errors: {known}.")
 
 

@@ -13,7 +13,7 @@ from jobqueue.cli.backends import engines, report_unknown
 from jobqueue.cli.console import Column, Console
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.backends import options_of
-from jobqueue.inspect.formatting import attempt_number, attempts_text, headline, short_type, when
+from jobqueue.inspect.formatting import attempt_number, attempts_text, short_type, when
 from jobqueue.inspect.interpretation import interpret
 from jobqueue.inspect.names import known_types
 from jobqueue.inspect.queries import CAP, many
@@ -73,7 +73,7 @@ def _selection(engine: Engine, flags: Any) -> Selection:
         **{name: _moment(engine, value).isoformat() for name in TIMES if (value := getattr(flags, name))},
     }
     filters = {name: str(value) for name, value in values.items() if value}
-    found = interpret(f"error:{flags.error}" if flags.error else flags.search or "", database)
+    found = interpret(f"error:{flags.error}" if flags.error else flags.search or "", database, with_payload=True)
     text = found.pop("q", "")
     for name, value in found.items():  # of an error: its status and its causes
         if filters.setdefault(name, value) != value:
@@ -131,8 +131,8 @@ def _moment(engine: Engine, value: datetime | timedelta) -> datetime:
 def _line(task: Any) -> list[object]:
     words, _ = when(task, task.now, options_of(task.backend).aging, task.executor_name)
     attempt = attempts_text(task)
-    name, error = short_type(task.task_type), headline(task.error_class, task.error_message)
-    return [task.pk, task.status, name, task.queue_name, attempt, words, error or task.call]
+    name = short_type(task.task_type)
+    return [task.pk, task.status, name, task.queue_name, attempt, words, task.headline or task.call]
 
 
 def _as_json(task: Any) -> dict[str, Any]:
@@ -148,5 +148,5 @@ def _as_json(task: Any) -> dict[str, Any]:
         "attempt": attempt_number(task),
         "executor": task.executor_name,
         "arguments": task.call,
-        "error": headline(task.error_class, task.error_message) or None,
+        "error": task.headline or None,
     }

@@ -13,6 +13,7 @@ from jobqueue.task_options import LONGEST
 
 MAX_BATCH = 1000
 LONGEST_SECONDS = LONGEST.total_seconds()
+PAYLOAD = "Redacted. Users need the permission view_payload."
 
 Key: TypeAlias = Annotated[
     str, Meta(min_length=1, max_length=255, pattern=r"^[^\x00]*$", description="Without NUL characters.")
@@ -87,7 +88,7 @@ class TaskError(Struct):
     attempt: int | None
     at: str | None
     exception: str
-    message: Annotated[str, Meta(description="Redacted.")]
+    message: Annotated[str, Meta(description=PAYLOAD)] | UnsetType = UNSET
 
 
 class TaskDetail(TaskLink):
@@ -101,7 +102,7 @@ class TaskDetail(TaskLink):
     started_at: datetime | None
     finished_at: datetime | None
     errors: list[TaskError]
-    result: Annotated[Any, Meta(description="Redacted. Users need the permission view_payload.")] | UnsetType = UNSET
+    result: Annotated[Any, Meta(description=PAYLOAD)] | UnsetType = UNSET
 
 
 class Sent(Struct):

@@ -22,8 +22,8 @@ from jobqueue.http.responses import HttpError, respond, service_unavailable, tas
 from jobqueue.http.schemas import Cancel, Cancelled, Message, Problem, Sent, TaskDetail, TaskError, TaskLink
 from jobqueue.inspect.formatting import attempt_number
 from jobqueue.inspect.inbox import check_message
-from jobqueue.inspect.payload_display import read, secrets_of
-from jobqueue.inspect.task_detail import find_task, masked_errors
+from jobqueue.inspect.payload_display import read, secrets_of, shown_errors
+from jobqueue.inspect.task_detail import find_task
 from jobqueue.models import Task
 from jobqueue.records import FINAL, Status
 from jobqueue.serialization.redaction import redact, redact_texts
@@ -41,6 +41,7 @@ def show(request: HttpRequest, caller: Caller, task_id: str) -> HttpResponse:
     patterns = options_for(row.backend).redact
     args, kwargs, errors = (read(getattr(row, f"{name}_text")) for name in ("args", "kwargs", "errors"))
     secrets = secrets_of(row.task_type, args, kwargs, patterns)
+    with_payload = caller.may("view_payload")
     detail = TaskDetail(
         id=row.pk,
         status=Status(row.status),
@@ -55,11 +56,11 @@ def show(request: HttpRequest, caller: Caller, task_id: str) -> HttpResponse:
                 attempt=entry.get("attempt"),
                 at=entry.get("at"),
                 exception=str(entry.get("exception_class_path") or ""),
-                message=entry["message"],
+                message=entry["message"] if with_payload else UNSET,
             )
-            for entry in masked_errors(errors, patterns, secrets)
+            for entry in shown_errors(errors, patterns, secrets, with_payload=with_payload)
         ],
-        result=redact_texts(redact(_result(row), patterns), secrets) if caller.may("view_payload") else UNSET,
+        result=redact_texts(redact(_result(row), patterns), secrets) if with_payload else UNSET,
     )
     return respond(detail)
 

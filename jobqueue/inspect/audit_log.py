@@ -73,10 +73,15 @@ def write_run(request: HttpRequest, run: BulkRun, database: str, chosen_by: str 
 
 
 def write_start(request: HttpRequest, action: BulkAction, number: int, task_id: str, chosen_by: str) -> None:
-    """Log that a task of the queue performs a bulk action: an entry of that task. It keeps the numbers itself."""
+    """
+    Log that a task of the queue performs a bulk action: an entry of that task, which keeps the numbers itself.
+
+    The filter is in an entry without a task: readers of the task's page may lack the permission to see what it quotes.
+    """
     values = {**numbers_of(Count(number)), "action": action.label, "filter": chosen_by}
-    message = _("%(action)s %(number)s tasks. Filter: %(filter)s") % values
-    _write(request, [(Task, task_id, str(task_id), message)], is_new=True)
+    title = ngettext("%(number)s task", "%(number)s tasks", number) % values
+    _write(request, [(Task, task_id, str(task_id), _("%(action)s %(number)s tasks.") % values)], is_new=True)
+    _write(request, [(Task, None, title, _("%(action)s %(number)s tasks. Filter: %(filter)s") % values)])
 
 
 def write_of(request: HttpRequest, model: type[Model], pk: str, title: str, message: str) -> None:

@@ -23,9 +23,8 @@ from django.db.models.functions import TruncHour
 from jobqueue.causes import pattern_of
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.formatting import class_name
-from jobqueue.inspect.payload_display import raw, read, secrets_of
+from jobqueue.inspect.payload_display import raw, read, secrets_of, shown_errors
 from jobqueue.inspect.queries import CAP, Count, count_or_estimate
-from jobqueue.inspect.task_detail import masked_errors
 from jobqueue.models import TaskQuerySet
 from jobqueue.records import Status
 
@@ -68,7 +67,8 @@ class Failure:
     The failed tasks with one cause.
 
     message: of the newest one, with # in place of numbers and … in place of ids. example: its id. hours: how many
-    failed in each of the last hours, the oldest first, among the newest CAP.
+    failed in each of the last hours, the oldest first, among the newest CAP. cause: empty if the reader may not see
+    errors, because it is the hash of a text that a reader could guess.
     """
 
     cause: str
@@ -100,10 +100,11 @@ def of_cause(engine: Engine, cause: str) -> TaskQuerySet:
     return engine.tasks.filter(status=Status.FAILED, cause=cause, finished_at__isnull=False)
 
 
-def read_failures(engine: Engine, limit: int = MAX_CAUSES) -> Failures:
-    """Read the causes that failed last, at most `limit`."""
+def read_failures(engine: Engine, limit: int = MAX_CAUSES, *, with_payload: bool) -> Failures:
+    """Read the causes that failed last, at most `limit`. with_payload: whether the reader may see errors."""
     newest = _newest(engine)
-    return Failures(_by_number(_read(engine, newest[:limit])), is_more=len(newest) > limit)
+    found = _by_number(_read(engine, newest[:limit], with_payload=with_payload))
+    return Failures(found, is_more=len(newest) > limit)
 
 
 def causes_with(engine: Engine, text: str) -> list[str]:
@@ -122,25 +123,26 @@ def causes_with(engine: Engine, text: str) -> list[str]:
 
 
 def read_failure(engine: Engine, cause: str) -> Failure | None:
-    """Read one cause; None if no failed task has it any more."""
+    """Read one cause for a reader who may see errors; None if no failed task has it any more."""
     times = of_cause(engine, cause).order_by("-finished_at").values_list("finished_at", flat=True)[:1]
-    return next(iter(_read(engine, [(cause, at) for at in times if at])), None)
+    return next(iter(_read(engine, [(cause, at) for at in times if at], with_payload=True)), None)
 
 
-def _read(engine: Engine, causes: Sequence[tuple[str, datetime]]) -> list[Failure]:
+def _read(engine: Engine, causes: Sequence[tuple[str, datetime]], *, with_payload: bool) -> list[Failure]:
     """Read causes with the times of their last failures. Those whose last task is gone since are left out."""
     texts = {f"{column}_text": raw(column) for column in ("errors", "args", "kwargs")}
     last = reduce(or_, (Q(cause=cause, finished_at=at) for cause, at in causes), Q(pk__in=[]))
     rows = engine.tasks.filter(last, status=Status.FAILED, cause__isnull=False)
     examples = {row.cause: row for row in rows.only("cause", "task_type", "finished_at").annotate(**texts)}
     now = engine.now()
-    return [_failure(engine, examples[cause], now) for cause, _at in causes if cause in examples]
+    found = (examples[cause] for cause, _at in causes if cause in examples)
+    return [_failure(engine, example, now, with_payload=with_payload) for example in found]
 
 
-def _failure(engine: Engine, example: Any, now: datetime) -> Failure:
+def _failure(engine: Engine, example: Any, now: datetime, *, with_payload: bool) -> Failure:
     """Read the cause of a task, which is the last one that failed with it."""
     rows = of_cause(engine, example.cause)
-    error = _last_error(engine, example)
+    error = _last_error(engine, example, with_payload=with_payload)
     last = rows.order_by("-finished_at")[: CAP + 1]
     found = last.aggregate(number=CountOf("finished_at"), first_at=Min("finished_at"))  # columns of the index only
     number, first_at, edge = Count(found["number"]), found["first_at"], None
@@ -148,7 +150,7 @@ def _failure(engine: Engine, example: Any, now: datetime) -> Failure:
         number, edge = count_or_estimate(rows), first_at
         first_at = rows.order_by("finished_at").values_list("finished_at", flat=True).first()
     return Failure(
-        cause=example.cause,
+        cause=example.cause if with_payload else "",
         task_type=example.task_type,
         error_class=class_name(error),
         message=pattern_of(str(error.get("message") or "")),
@@ -171,11 +173,11 @@ def _by_hour(rows: TaskQuerySet, edge: datetime | None, now: datetime) -> list[i
     return [by_age.get(age, 0) for age in reversed(range(HOURS))]
 
 
-def _last_error(engine: Engine, task: Any) -> Mapping[str, Any]:
-    """Return the last error of a task, masked."""
+def _last_error(engine: Engine, task: Any, *, with_payload: bool) -> Mapping[str, Any]:
+    """Return the last error of a task, masked or hidden."""
     patterns = engine.options.redact
     secrets = secrets_of(task.task_type, read(task.args_text), read(task.kwargs_text), patterns)
-    errors = masked_errors(read(task.errors_text), patterns, secrets)
+    errors = shown_errors(read(task.errors_text), patterns, secrets, with_payload=with_payload)
     return errors[-1] if errors else {}
 
 

@@ -16,15 +16,18 @@ from jobqueue.models import Task
 from jobqueue.records import Status
 
 
-def interpret(text: str, database: str) -> dict[str, str]:
+def interpret(text: str, database: str, *, with_payload: bool) -> dict[str, str]:
     """
     Return the filters and the search that a text means: q is the text with the word in front that finds something.
 
     An error becomes the causes of failures that have it in class or message. So masked parts of messages find nothing.
+    with_payload: whether the reader may see errors. Others search for the class only.
     """
     text = clean(text)
     if text.lower().startswith(ERROR):
         wanted = text[len(ERROR) :].strip()
+        if not with_payload:
+            return {"status": Status.FAILED.value, "q": text}
         engines = map(engine_for, backends_on(database))
         try:
             causes = ",".join(sorted({cause for engine in engines for cause in causes_with(engine, wanted)}))

@@ -1,7 +1,8 @@
 """
 Values of JSON columns: taken out by the database, read as text, shown masked, indented and cut.
 
-A list does not read the columns: the database extracts what it shows.
+A list does not read the columns: the database extracts what it shows. Here, and only here, errors are hidden from
+readers without the permission: `with_payload` is whether the reader has `view_payload`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,15 @@ from django.utils.translation import gettext as _
 from jobqueue import registry
 from jobqueue.inspect.backends import options_of
 from jobqueue.models import Task
-from jobqueue.serialization.redaction import MASK, Secrets, argument_secrets, arguments, redact, redact_texts
+from jobqueue.serialization.redaction import (
+    MASK,
+    Secrets,
+    argument_secrets,
+    arguments,
+    redact,
+    redact_text,
+    redact_texts,
+)
 
 SMALL_BYTES = 2000  # stored in the row itself, in PostgreSQL
 SHOWN_CHARACTERS = 20_000
@@ -171,6 +180,30 @@ def named_arguments(task_type: str, args: Any, kwargs: Any, patterns: Sequence[s
         one.name: MASK if one.is_hidden(patterns) else redact(one.value, patterns, one.name)
         for one in arguments(registry.parameters(task_type), args, kwargs)
     }
+
+
+def shown_message(text: Any, patterns: Sequence[str], secrets: Secrets, *, with_payload: bool) -> str:
+    """Return the message of an error, masked. It may quote any value, so other readers see only that it is hidden."""
+    return redact_text(str(text or ""), patterns, secrets) if with_payload else _("hidden")
+
+
+def shown_errors(
+    errors: Any, patterns: Sequence[str], secrets: Secrets, *, with_payload: bool
+) -> list[Mapping[str, Any]]:
+    """Return the errors of a task, oldest first, with the secrets of its arguments masked, or without their texts."""
+
+    def traceback(text: Any) -> str:
+        return redact_text(str(text or ""), patterns, secrets) if with_payload else ""
+
+    return [
+        {
+            **entry,
+            "message": shown_message(entry.get("message"), patterns, secrets, with_payload=with_payload),
+            "traceback": traceback(entry.get("traceback")),
+        }
+        for entry in listed(redact(errors, ()))  # limits their nesting
+        if isinstance(entry, Mapping)
+    ]
 
 
 def secrets_of(task_type: str, args: Any, kwargs: Any, patterns: Sequence[str]) -> Secrets:

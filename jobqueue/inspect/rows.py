@@ -10,6 +10,7 @@ from django.db.models import QuerySet
 from django.db.models.functions import Now
 
 from jobqueue.inspect.backends import options_of
+from jobqueue.inspect.formatting import headline
 from jobqueue.inspect.payload_display import (
     UNREADABLE,
     arguments_in_line,
@@ -17,10 +18,11 @@ from jobqueue.inspect.payload_display import (
     read,
     row_annotations,
     secrets_of,
+    shown_message,
     tags_of,
 )
 from jobqueue.models import Executor, Task
-from jobqueue.serialization.redaction import MASK, redact_text
+from jobqueue.serialization.redaction import MASK
 
 COLUMNS = (
     "backend", "queue_name", "task_type", "priority", "rank", "key", "tags", "status", "wake_at", "claimed_at",
@@ -28,11 +30,11 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def read_rows(rows: QuerySet[Task], keys: Sequence[UUID], *, with_payload: bool = False) -> list[Task]:
+def read_rows(rows: QuerySet[Task], keys: Sequence[UUID], *, with_payload: bool) -> list[Task]:
     """
     Read a page of tasks in the order of the keys, each with the name of the executor that runs it.
 
-    with_payload: whether the reader may see arguments.
+    with_payload: whether the reader may see arguments and errors.
     """
     found = rows.filter(pk__in=keys).only(*COLUMNS).annotate(now=Now(), **row_annotations())
     by_key = {row.pk: row for row in found}
@@ -55,7 +57,7 @@ def read_rows(rows: QuerySet[Task], keys: Sequence[UUID], *, with_payload: bool 
 
 def mask(row: Any, *, with_payload: bool) -> None:
     """
-    Mask the secrets of the arguments in the error message. Set `call`, the first arguments in one line, and
+    Mask or hide the error message. Set `headline`, the error in one line, `call`, the first arguments in one line, and
     `named_arguments`.
 
     If the arguments are too large to read here, the whole message is masked.
@@ -64,8 +66,9 @@ def mask(row: Any, *, with_payload: bool) -> None:
     args, kwargs = (UNREADABLE if text is None else read(text) for text in (row.args_text, row.kwargs_text))
     row.call = arguments_in_line(row.task_type, args, kwargs, patterns) if with_payload else ""
     row.named_arguments = named_arguments(row.task_type, args, kwargs, patterns) if with_payload else {}
-    if row.error_message and UNREADABLE in (args, kwargs):
+    if row.error_message and with_payload and UNREADABLE in (args, kwargs):
         row.error_message = MASK
-    elif row.error_message:
+    elif row.error_class or row.error_message:
         secrets = secrets_of(row.task_type, args, kwargs, patterns)
-        row.error_message = redact_text(str(row.error_message), patterns, secrets)
+        row.error_message = shown_message(row.error_message, patterns, secrets, with_payload=with_payload)
+    row.headline = headline(row.error_class, row.error_message)

@@ -18,6 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import Q
+from django.db.models.lookups import IContains
 from django.utils.translation import gettext as _
 
 from jobqueue import registry
@@ -25,7 +26,9 @@ from jobqueue.exceptions import InvalidArguments
 from jobqueue.inspect.backends import backends_on, options_of
 from jobqueue.inspect.formatting import short_type
 from jobqueue.inspect.names import matching_types
+from jobqueue.inspect.payload_display import LastError
 from jobqueue.models import TaskQuerySet
+from jobqueue.records import Status
 from jobqueue.serialization.json import encode
 from jobqueue.serialization.redaction import is_named
 
@@ -52,7 +55,7 @@ class Search:
 
     @classmethod
     def parse(cls, text: str, database: str, *, with_payload: bool = True) -> Search:
-        """Parse a text. with_payload: whether the reader may see arguments."""
+        """Parse a text. with_payload: whether the reader may see arguments and errors."""
         text = clean(text)
         lower = text.lower()
         if not text:
@@ -64,9 +67,8 @@ class Search:
             return cls._of_task_types(text[len(TASK) :].strip(), database)
         if lower.startswith(ARGUMENT):
             return cls._of_argument(text, database, with_payload=with_payload)
-        if lower.startswith(ERROR):  # with a failed task, interpret() would have replaced it
-            problem = _("No failed task has “%(text)s” in its error.")
-            return cls(ids=NOTHING, problem=problem % {"text": text[len(ERROR) :].strip()})
+        if lower.startswith(ERROR):
+            return cls._of_error(text[len(ERROR) :].strip(), with_payload=with_payload)
         if ids := id_range(text):
             return cls(ids=ids, words=_("Searched: ids that begin with “%(text)s”.") % {"text": text})
         problem = _(
@@ -83,6 +85,18 @@ class Search:
         words = _("Searched: tasks with “%(text)s” in their name: %(names)s.")
         names = ", ".join(map(short_type, found))
         return cls(rest=Q(task_type__in=found), words=words % {"text": text, "names": names})
+
+    @classmethod
+    def _of_error(cls, text: str, *, with_payload: bool) -> Search:
+        if with_payload or not text:  # with a failed task, interpret() would have replaced it by its causes
+            problem = _("No failed task has “%(text)s” in its error.")
+            return cls(ids=NOTHING, problem=problem % {"text": text})
+        words = _(
+            "Searched: failed tasks with “%(text)s” in the class of their error. "
+            "You lack the permission to see messages of errors, so they were not searched."
+        )
+        has_class = Q(IContains(LastError("errors", member="exception_class_path"), text))
+        return cls(rest=Q(status=Status.FAILED) & has_class, words=words % {"text": text})
 
     @classmethod
     def _of_argument(cls, text: str, database: str, *, with_payload: bool) -> Search:

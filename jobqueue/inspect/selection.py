@@ -28,6 +28,7 @@ from django.conf import settings
 from django.db.models import BooleanField, F, Q, QuerySet, Value
 from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_aware, make_aware, make_naive
+from django.utils.translation import gettext as _
 
 from jobqueue.engine.portable.admissions import INDEXED, of_limit
 from jobqueue.inspect.backends import backends_on
@@ -149,7 +150,7 @@ class Selection:
     Tasks of one database that match filters and a search.
 
     filters: the values by the names in FILTERS. known_edge: the edge that a page has shown, if is_edge_known.
-    with_payload: whether the reader may see arguments, and so search them.
+    with_payload: whether the reader may see arguments and errors, and so search them.
     """
 
     database: str
@@ -167,6 +168,9 @@ class Selection:
 
     @cached_property
     def search(self) -> Search:
+        if "cause" in self.filters and not self.with_payload:  # its hash would tell whether a guess is right
+            problem = _("You lack the permission to see messages of errors, so causes were not searched.")
+            return Search(ids=NOTHING, problem=problem)
         return Search.parse(self.search_text, self.database, with_payload=self.with_payload)
 
     @property

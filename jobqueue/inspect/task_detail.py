@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from inspect import iscoroutinefunction
@@ -22,12 +22,20 @@ from jobqueue.inspect.formatting import attempts_text, headline
 from jobqueue.inspect.inbox import actor_of, read_inbox
 from jobqueue.inspect.limits import key_that_matters, keys_of, read_keys
 from jobqueue.inspect.moments import read_moment
-from jobqueue.inspect.payload_display import listed, raw, read, secrets_of, show, show_arguments, tags_of
+from jobqueue.inspect.payload_display import (
+    listed,
+    raw,
+    read,
+    secrets_of,
+    show,
+    show_arguments,
+    shown_errors,
+    tags_of,
+)
 from jobqueue.inspect.progress import read_progress
 from jobqueue.inspect.timeline import read_timeline
 from jobqueue.inspect.tree import read_ancestors, read_tree
 from jobqueue.models import Executor, Queue, Schedule, Task
-from jobqueue.serialization.redaction import Secrets, redact, redact_text
 
 RAW = ("args", "kwargs", "options", "metadata", "inner_state", "worker_ids", "errors", "return_value")
 MAX_EXECUTORS = 1000
@@ -43,12 +51,12 @@ def find_task(pk: str, among: Iterable[str]) -> Task | None:
 
 
 def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
-    """Return the details by name. with_payload: whether the reader may see arguments, results and state."""
+    """Return the details by name. with_payload: whether the reader may see payloads and errors."""
     database = task._state.db or DEFAULT_DB_ALIAS
     values: dict[str, Any] = {column: read(getattr(task, f"{column}_text")) for column in RAW}
     patterns = options_of(task.backend).redact
     secrets = secrets_of(task.task_type, values["args"], values["kwargs"], patterns)
-    errors = masked_errors(values["errors"], patterns, secrets)
+    errors = shown_errors(values["errors"], patterns, secrets, with_payload=with_payload)
     children = read_tree(database, task.pk)
     ancestors = read_ancestors(database, task)
     inbox = read_inbox(database, task, patterns, with_payload)
@@ -109,19 +117,6 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
 def is_polled(task: Task) -> bool:
     """Whether the task is an actor, perhaps one that this process does not know."""
     return actor_of(task) is not None or task.polls > 1
-
-
-def masked_errors(errors: Any, patterns: Sequence[str], secrets: Secrets) -> list[Mapping[str, Any]]:
-    """Return the errors of a task, oldest first, with the secrets of its arguments masked."""
-
-    def masked(text: Any) -> str:
-        return redact_text(str(text or ""), patterns, secrets)
-
-    return [
-        {**entry, "message": masked(entry.get("message")), "traceback": masked(entry.get("traceback"))}
-        for entry in listed(redact(errors, ()))  # limits their nesting
-        if isinstance(entry, Mapping)
-    ]
 
 
 def surroundings(task: Task, database: str, **known: Any) -> Surroundings:

@@ -18,8 +18,9 @@ from django.db import transaction
 from django.test import Client
 from django.urls import Resolver404, resolve
 
+from jobqueue.models import Task
 from tests.edges.test_security import IN_ADMIN, keys, path_of, stored  # noqa: F401 - keys is a fixture
-from tests.factories import TaskFactory, make_user
+from tests.factories import TaskFactory, error, make_user
 
 Needed = frozenset[str] | None  # the permissions that a request needs; None if everyone is refused
 
@@ -112,7 +113,7 @@ OFFERED = {
 VIEWS = VIEW_TASK | VIEW_EXECUTOR | VIEW_QUEUE | VIEW_SCHEDULE | VIEW_LIMIT
 LINK = re.compile(r'<(a|form|button|input)\b[^>]*?\s(?:href|action|formaction)="([^"]*)"[^>]*>')
 OPTION = re.compile(r'<option value="(\w+)"')
-PAYLOAD = "only-for-some"
+PAYLOAD, CAUSE = "only-for-some", "c0ffee00c0ffee00"
 REFUSED = (403, 405)
 
 
@@ -160,7 +161,8 @@ def test_answers_and_offers_of_every_page_are_those_of_the_table(
 ) -> None:
     caplog.set_level("CRITICAL", "django.request")  # a traceback for each refusal takes most of the time
     TaskFactory.create(failed=True, task_type="tests.tasks.greet", kwargs={"name": PAYLOAD})
-    before, wrong = stored(), list[tuple[Any, ...]]()
+    Task.objects.update(errors=[error(f"not {PAYLOAD}")], cause=CAUSE)
+    before, wrong, with_errors = stored(), list[tuple[Any, ...]](), set[str]()
     for has, is_superuser in people():
         client = Client()
         client.force_login(make_user(*has, is_superuser=is_superuser))
@@ -173,7 +175,9 @@ def test_answers_and_offers_of_every_page_are_those_of_the_table(
             if (response.status_code not in REFUSED) != allows(to_get, has):
                 wrong.append((who, "GET", name, response.status_code))
             if response.status_code == 200:
-                wrong += [(who, name, *problem) for problem in problems_of(response.content.decode(), path, name, has)]
+                page = response.content.decode()
+                wrong += [(who, name, *problem) for problem in problems_of(page, path, name, has)]
+                with_errors |= {name} if f"not {PAYLOAD}" in page else set()
             if to_post == to_get and has > VIEWS:
                 continue  # a page that was seen
             with transaction.atomic():
@@ -183,6 +187,7 @@ def test_answers_and_offers_of_every_page_are_those_of_the_table(
                 wrong.append((who, "POST", name, response.status_code))
     assert wrong == [], "\n".join(map(str, wrong))
     assert stored() == before
+    assert with_errors == {"task_changelist", "task_change", "task_failures"}
 
 
 @pytest.mark.django_db(databases=["default", "sqlite"])
@@ -204,5 +209,5 @@ def problems_of(page: str, path: str, name: str, has: frozenset[str]) -> Iterato
     offered = set(OPTION.findall(page)) & actions.keys()
     if offered != {action for action, permission in actions.items() if permission in has}:
         yield "has actions", *sorted(offered)
-    if PAYLOAD in page and "view_payload" not in has:
+    if (PAYLOAD in page or CAUSE in page) and "view_payload" not in has:
         yield ("shows a payload",)

@@ -111,11 +111,11 @@ def test_button_asks_and_then_changes_exactly_these_tasks(
 
 
 @pytest.mark.parametrize(
-    ("codename", "shown"), [("requeue_task", ["Requeue"]), ("cancel_task", ["Discard"]), ("view_payload", [])]
+    ("codename", "shown"), [("requeue_task", ["Requeue"]), ("cancel_task", ["Discard"]), ("wake_task", [])]
 )
 def test_button_needs_the_permission_of_its_action(fail, client, backend, codename, shown):
     fail()
-    client.force_login(make_user("view_task", codename))
+    client.force_login(make_user("view_task", "view_payload", codename))
     assert re.findall(r"(\w+) these 1…", client.get(PAGE, {"backend": backend}).content.decode()) == shown
 
 
