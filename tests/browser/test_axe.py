@@ -9,7 +9,8 @@ import pytest
 from django.contrib.admin.utils import quote
 from django.urls import reverse
 
-from jobqueue.models import Limit
+from jobqueue.body_log import LogLine, as_text
+from jobqueue.models import Limit, TaskLog
 from tests.browser.webdriver import Browser
 from tests.factories import (
     ExecutorFactory,
@@ -19,6 +20,7 @@ from tests.factories import (
     ScheduleFactory,
     TaskFactory,
     TickFactory,
+    error,
     now,
 )
 
@@ -39,7 +41,11 @@ axe.run(document).then((result) => done(result.violations.map(
 def pages() -> dict[str, str]:
     """Create rows of every kind. Return the addresses of all pages."""
     executor = ExecutorFactory.create(queues=[LONG])
-    failed = TaskFactory.create(failed=True, task_type=f"shop.tasks.{LONG}", kwargs={LONG: LONG * 3}, key=LONG)
+    failed = TaskFactory.create(
+        failed=True, task_type=f"shop.tasks.{LONG}", kwargs={LONG: LONG * 3}, key=LONG, errors=[error(claim_number=1)]
+    )
+    lines = as_text([LogLine(at=0.0, level=level, logger=LONG, message=LONG * 3) for level in ("INFO", "ERROR")])
+    TaskLog.objects.create(task_id=failed.pk, claim_number=1, dropped=3, lines=lines)
     actor = TaskFactory.create(suspended=True, task_type="tests.actors.Diary", tags=[LONG])
     MessageFactory.create(task_id=actor.pk, body={LONG: LONG * 3})
     TaskFactory.create(running=True, executor_id=executor.pk, parent_id=actor.pk, queue_name=LONG)
