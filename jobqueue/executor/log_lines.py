@@ -15,14 +15,19 @@ WRITTEN_AT_ONCE = 500  # bodies with new lines, after which they are written soo
 
 
 class LogOfBody:
-    """The newest lines of one attempt or poll, with their numbers. Threads of the body may add lines; see LogLines."""
+    """
+    The newest lines of one attempt or poll, with their numbers. Threads of the body may add lines; see LogLines.
 
-    def __init__(self, task_id: UUID, claim_number: int, kept: int) -> None:
-        self._task_id, self._claim_number = task_id, claim_number
+    claimed_at: on the database's clock, in seconds since 1970. since: the same moment of time.monotonic().
+    """
+
+    def __init__(self, task_id: UUID, claim_number: int, kept: int, claimed_at: float, since: float) -> None:
+        self._task_id, self._claim_number, self._offset = task_id, claim_number, claimed_at - since
         self._lines: deque[tuple[int, LogLine]] = deque(maxlen=kept)
         self._numbers = count(1)
 
-    def add(self, line: LogLine) -> None:
+    def add(self, level: str, logger: str, message: str) -> None:
+        line = LogLine(at=round(self._offset + time.monotonic(), 3), level=level, logger=logger, message=message)
         self._lines.append((next(self._numbers), line))
 
     def copy(self) -> BodyLog:
@@ -49,8 +54,8 @@ class LogLines:
         self._changed: dict[LogOfBody, None] = {}
         self._written_at = float("-inf")  # monotonic
 
-    def add(self, log: LogOfBody, line: LogLine) -> None:
-        log.add(line)
+    def add(self, log: LogOfBody, level: str, logger: str, message: str) -> None:
+        log.add(level, logger, message)
         self._changed[log] = None
 
     def take_due(self, *, is_last: bool = False) -> list[LogOfBody]:

@@ -17,7 +17,6 @@ from uuid import UUID
 from msgspec import Struct, field
 
 from jobqueue.actor import PollContext
-from jobqueue.body_log import LogLine
 from jobqueue.conf import Options
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import Interrupted, TaskCancelled
@@ -153,11 +152,13 @@ class RunningTask(Struct, eq=False):
             Progress(task_id=self.id, claim_number=self.claimed.claim_number, done=done, total=total, note=note)
         )
 
-    def keep_line(self, line: LogLine) -> None:
+    def keep_line(self, level: str, logger: str, message: str) -> None:
         """Keep a line that the body has logged, until the loop writes it."""
         if self._log is None:
-            self._log = LogOfBody(self.id, self.claimed.claim_number, self.identity.options.keep_log_lines)
-        self.identity.logs.add(self._log, line)
+            claimed, kept = self.claimed, self.identity.options.keep_log_lines
+            at = claimed.claimed_at.timestamp()
+            self._log = LogOfBody(claimed.id, claimed.claim_number, kept, at, self.claimed_at)
+        self.identity.logs.add(self._log, level, logger, message)
 
 
 # The task whose code calls, also from a task of asyncio or a thread of asgiref that the body has started.

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from jobqueue.body_log import MESSAGE_CHARACTERS, NAME_CHARACTERS, LogLine
+from jobqueue.body_log import MESSAGE_CHARACTERS, NAME_CHARACTERS
 from jobqueue.executor.running.attempt import ExecutorIdentity, RunningTask, running_here
-from jobqueue.executor.telemetry.errors import Mask, first_line_of
+from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import mask_for
 from jobqueue.printable import printable
 
@@ -31,7 +31,8 @@ class BodyLogHandler(logging.Handler):
         running = running_here.get()
         if running is not None and self._is_of_body(running) and record.name.partition(".")[0] != OURS:
             with suppress(Exception):  # a record may hold anything
-                running.keep_line(line_of(record, running))
+                level, logger = printable(record.levelname), printable(record.name)
+                running.keep_line(level[:NAME_CHARACTERS], logger[:NAME_CHARACTERS], line_of(record, running))
         if logging.root.handlers == [self]:
             handle_as_without(self, record)
         return True
@@ -41,18 +42,14 @@ class BodyLogHandler(logging.Handler):
         return running.identity is self._identity and running.started_at is not None
 
 
-def line_of(record: logging.LogRecord, running: RunningTask) -> LogLine:
-    """Return a record as one line."""
-    mask = mask_for(running.claimed, running.identity.options)
-    message = _cut(message_of(record), mask)
+def line_of(record: logging.LogRecord, running: RunningTask) -> str:
+    """Return the message of a record, and its exception, as one line."""
+    message = message_of(record)
     if record.exc_info and (error := record.exc_info[1]) is not None:
-        message = _cut(f"{message} {first_line_of(error)}".lstrip(), mask)
-    return LogLine(
-        at=round(running.now().timestamp(), 3),
-        level=printable(record.levelname[:NAME_CHARACTERS]),
-        logger=printable(record.name[:NAME_CHARACTERS]),
-        message=message,
-    )
+        message = f"{message} {first_line_of(error)}".lstrip()
+    if len(message) > MESSAGE_CHARACTERS:  # half a secret would not be found when the line is shown
+        message = mask_for(running.claimed, running.identity.options)(message)[:MESSAGE_CHARACTERS]
+    return printable(message)[:MESSAGE_CHARACTERS]
 
 
 def message_of(record: logging.LogRecord) -> str:
@@ -61,13 +58,6 @@ def message_of(record: logging.LogRecord) -> str:
         return record.getMessage()
     except Exception:  # noqa: BLE001 - the arguments may raise anything
         return str(record.msg)
-
-
-def _cut(text: str, mask: Mask) -> str:
-    """Cut a text. Half a secret would not be found when it is shown, so only secrets in a long text are masked here."""
-    if len(text) > MESSAGE_CHARACTERS:
-        text = mask(text)[:MESSAGE_CHARACTERS]
-    return printable(text)[:MESSAGE_CHARACTERS]
 
 
 def handle_as_without(handler: logging.Handler, record: logging.LogRecord) -> None:
