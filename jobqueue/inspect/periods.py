@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from itertools import chain, zip_longest
+from itertools import zip_longest
+from operator import attrgetter
 from typing import Any, NamedTuple, Self
 
 from django.db.models import Sum
@@ -18,6 +19,7 @@ from jobqueue.models import CounterPeriod
 
 NUMBERS = ("submitted", "attempts", "completed", "failed", "retries", "dead", "lost", "wait_seconds", "run_seconds")
 HISTOGRAMS = ("waits", "runs")
+SUMMED = (*NUMBERS, *HISTOGRAMS)
 MAX_TASK_TYPES = 1000
 
 
@@ -66,8 +68,8 @@ class Counts:
 
     @classmethod
     def of(cls, rows: Iterable[Sequence[Any]], **more: Any) -> Self:
-        """Return the sums of rows with the columns NUMBERS and HISTOGRAMS. more: other attributes."""
-        columns = dict(zip((*NUMBERS, *HISTOGRAMS), zip(*rows, strict=True), strict=False))
+        """Return the sums of rows with the columns SUMMED. more: other attributes."""
+        columns = dict(zip(SUMMED, zip(*rows, strict=True), strict=False))  # none without rows
         for name, values in columns.items():
             is_histogram = name in HISTOGRAMS
             more[name] = [*map(sum, zip_longest(*values, fillvalue=0))] if is_histogram else sum(values)
@@ -144,17 +146,17 @@ def read_timeline(engine: Engine, chosen: Range, scope: Scope, name: str = "") -
     first = first_start(engine.now(), chosen)
     found: list[list[Any]] = [[] for _ in range(steps.number)]
     rows = _rows(engine, scope, steps.length, first).filter(name=name)
-    for start, *numbers in rows.values_list("start", *NUMBERS, *HISTOGRAMS):
+    for start, *numbers in rows.values_list("start", *SUMMED):
         found[min((start - first) // step, steps.number - 1)].append(numbers)  # or one that has begun since
     points = [Point.of(each, start=first + place * step) for place, each in enumerate(found)]
-    return Timeline(points, step.total_seconds(), Counts.of(chain.from_iterable(found)))
+    return Timeline(points, step.total_seconds(), Counts.of(map(attrgetter(*SUMMED), points)))
 
 
 def read_recent(engine: Engine, scope: Scope, minutes: int) -> dict[str, Counts]:
     """Read the sums of the last minutes by name, with the minute that has begun."""
     first = engine.now().replace(second=0, microsecond=0) - timedelta(minutes=minutes)
     found: defaultdict[str, list[Any]] = defaultdict(list)
-    for name, *numbers in _rows(engine, scope, Length.MINUTE, first).values_list("name", *NUMBERS, *HISTOGRAMS):
+    for name, *numbers in _rows(engine, scope, Length.MINUTE, first).values_list("name", *SUMMED):
         found[name].append(numbers)
     return {name: Counts.of(rows) for name, rows in found.items()}
 
