@@ -9,7 +9,7 @@ import pytest
 
 from verification.interleavings.process import pool_of
 from verification.schedules import runner
-from verification.schedules.mutants import MAX_YEARS, MUTANTS, CommitsTasksFirst, ScheduleMutant
+from verification.schedules.mutants import MAX_YEARS, MUTANTS, ForgetsPauses, ScheduleMutant
 
 pytestmark = pytest.mark.django_db  # another process uses the database
 
@@ -31,7 +31,7 @@ def test_year_detects_broken_schedules(
 
 
 def test_failed_year_is_reported_and_repeatable(pool: ProcessPoolExecutor) -> None:
-    first, again = (pool.submit(runner.run, [1], CommitsTasksFirst).result() for _ in range(2))
+    first, again = (pool.submit(runner.run, [1], ForgetsPauses).result() for _ in range(2))
 
     assert f"JOBQUEUE_SEED=1 JOBQUEUE_SEEDS=1 python -m pytest {runner.TEST}" in first.story
     assert again.problem == first.problem
