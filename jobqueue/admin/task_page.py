@@ -23,6 +23,7 @@ from jobqueue.admin.base import ReadOnlyAdmin
 from jobqueue.admin.extensions import extensions, links_html
 from jobqueue.admin.json_field import JsonField
 from jobqueue.admin.message_forms import MessageKind, MessageKindForm, kinds_of
+from jobqueue.engine import engine_for
 from jobqueue.exceptions import JobQueueError, TaskNotFound
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.backends import databases, options_of
@@ -151,10 +152,11 @@ class TaskPage(ReadOnlyAdmin):
 
     def _action_view(self, action: BulkAction) -> View:
         def view(request: HttpRequest, task: Task) -> HttpResponse:
-            is_running = action is CANCEL and task.status == Task.Status.RUNNING
-            if (action is DELETE or is_running) and "confirmed" not in request.POST:
-                return self._confirm_one(request, task, action)
-            run = BulkRun(CANCEL_TREE if action is CANCEL and request.POST.get("tree") else action)
+            is_tree = action is CANCEL and bool(request.POST.get("tree"))
+            number = (task.status in action.statuses) + (_number_below(task) if is_tree else 0)
+            if action.is_destructive and number and "confirmed" not in request.POST:
+                return self._confirm_one(request, task, action, number, [("tree", "1")] if is_tree else [])
+            run = BulkRun(CANCEL_TREE if is_tree else action)
             try:
                 run.perform([task.pk])
             except OperationalError:  # lock timeout
@@ -169,19 +171,20 @@ class TaskPage(ReadOnlyAdmin):
 
         return view
 
-    def _confirm_one(self, request: HttpRequest, task: Task, action: BulkAction) -> HttpResponse:
-        """Ask before an action that cannot be undone."""
-        tree = [("tree", "1")] if request.POST.get("tree") else []
-        numbers = numbers_of(Count(1))
+    def _confirm_one(
+        self, request: HttpRequest, task: Task, action: BulkAction, number: int, hidden: list[tuple[str, object]]
+    ) -> HttpResponse:
+        """Ask before a task is changed, perhaps with its live descendants. number: how many tasks that are."""
+        numbers = numbers_of(Count(number))
         button = str(action.button % numbers)
         return self.confirm(
             request,
-            [("confirmed", "1"), *tree],
+            [("confirmed", "1"), *hidden],
             title=_("%(action)s?") % {"action": button},
             text=f"{task.task_type} {task.pk}",
             names=[action.forecast % numbers],
             button=button,
-            refusal=_("Keep it"),
+            refusal=_("Keep it") if number == 1 else action.refusal,
             is_destructive=action.is_destructive,
             back=self._address(task),
         )
@@ -247,6 +250,11 @@ def _is_taken(form: MessageKindForm, task: Task) -> bool:
         form.add_error(None, str(error))
         return False
     return True
+
+
+def _number_below(task: Task) -> int:
+    """Return how many live descendants a task has."""
+    return len(engine_for(task.backend).descendants([task.pk]))
 
 
 def _of_the_site(task: Any, *, with_payload: bool) -> dict[str, Any]:

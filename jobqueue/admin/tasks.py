@@ -251,7 +251,7 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
 
     def _perform(self, request: HttpRequest, rows: QuerySet[Task], action: BulkAction) -> HttpResponse | None:
         """
-        Perform an action on one task at once, on more after a confirmation.
+        Perform an action at once on one task, unless it is destructive, and after a confirmation on others.
 
         The address (the list's filters) and the bounds identify the rows, not a list of ids. So the confirmation of a
         million tasks is as small as that of ten.
@@ -259,7 +259,7 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
         task_list: TaskChangeList = request.task_list  # type: ignore[attr-defined]
         if request.POST.get("select_across") != "1":
             ticked = [pk for text in request.POST.getlist(ACTION_CHECKBOX_NAME) if (pk := to_uuid(text))]
-            if "confirmed" not in request.POST and (len(ticked) != 1 or action is DELETE):
+            if "confirmed" not in request.POST and (len(ticked) != 1 or action.is_destructive):
                 return self._confirm_ticked(request, action, ticked)
             run = perform_ids(action, ticked)
             self._report(request, run, rows.db, None)

@@ -37,6 +37,9 @@ def test_buttons_change_a_task(
     assert before in admin.text(".jq-head .jq-badge")
 
     admin.click(f"button.jq-{button}")
+    if button == "cancel":
+        admin.wait_for(lambda: "Cancel 1 task?" in admin.text("#content"))
+        admin.click('input[type="submit"].default')
 
     admin.wait_for(lambda: words in admin.text(".messagelist"))
     assert after in admin.text(".jq-head .jq-badge")

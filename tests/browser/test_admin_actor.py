@@ -102,6 +102,8 @@ def test_cancel_with_children_cancels_descendants(admin: Browser) -> None:
 
     admin.click('.jq-head input[name="tree"]')
     admin.click("button.jq-cancel")
+    admin.wait_for(lambda: "Cancel 2 tasks?" in admin.text("#content"))
+    admin.click('input[type="submit"].default')
 
     admin.wait_for(lambda: "Cancelled 2 tasks." in admin.text(".messagelist"))
     assert Task.objects.get(pk=child.pk).status == "CANCELLED"

@@ -87,6 +87,8 @@ def test_key_of_an_action_leads_to_its_button_and_does_nothing_itself(admin: Bro
     task.refresh_from_db()
     assert task.status == "READY"
     press(admin, ENTER)
+    admin.wait_for(lambda: "Cancel 1 task?" in admin.text("#content"))
+    admin.click('input[type="submit"].default')
     admin.wait_for(lambda: "Cancelled 1 task." in admin.text(".messagelist"))
 
 

@@ -402,8 +402,10 @@ def test_cancel_includes_descendants_only_if_ticked(make, post, show, child_of):
     assert "Cancel its descendants, too" in show(root)
     assert "Cancel its descendants, too" not in show(lonely)
 
-    assert messages_of(post(root, "cancel", tree="1")) == ["Cancelled 2 tasks. Asked 1 running task to stop."]
-    post(other, "cancel")
+    assert b'value="Cancel 3 tasks"' in post(root, "cancel", tree="1").content
+    done = post(root, "cancel", tree="1", confirmed="1")
+    assert messages_of(done) == ["Cancelled 2 tasks. Asked 1 running task to stop."]
+    post(other, "cancel", confirmed="1")
 
     found = [status_of(row) for row in (root, child, other, spared)]
     assert found == ["CANCELLED", "CANCELLED", "CANCELLED", "SCHEDULED"]
@@ -416,7 +418,8 @@ def test_children_of_an_ended_parent_can_be_cancelled(make, post, show, child_of
     child = child_of(root)
     assert "Cancel its descendants" in show(root)
 
-    response = post(root, "cancel", tree="1")
+    assert b'value="Cancel 1 task"' in post(root, "cancel", tree="1").content
+    response = post(root, "cancel", tree="1", confirmed="1")
 
     assert messages_of(response) == ["Cancelled 1 task. Skipped 1 task: already ended, or deleted."]
     assert (status_of(root), status_of(child)) == ("SUCCESSFUL", "CANCELLED")

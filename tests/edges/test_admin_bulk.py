@@ -163,16 +163,52 @@ def test_many_tasks_share_one_log_entry(act, confirm, make, monkeypatch):
     assert "Selected by hand." in entry.get_change_message()
 
 
-def test_one_selected_task_needs_no_confirmation(act, make, monkeypatch):
-    row, locked = make(failed=True), make()
+def test_one_selected_task_is_requeued_without_a_question(act, make):
+    row = make(failed=True)
 
     assert messages_of(act("requeue", row, index="0")) == ["Requeued 1 task."]
 
     assert status_of(row) == "READY"
     assert LogEntry.objects.get().object_id == str(row.pk)
+
+
+@pytest.mark.parametrize(
+    ("action", "columns", "button", "after"),
+    [
+        ("cancel", {}, "Cancel 1 task", "CANCELLED"),
+        ("cancel", {"suspended": True}, "Cancel 1 task", "CANCELLED"),
+        ("discard", {"failed": True}, "Discard 1 task", "CANCELLED"),
+    ],
+)
+def test_destructive_action_on_one_task_asks_once(client, staff, act, confirm, make, action, columns, button, after):
+    of_list, of_page = make(**columns), make(**columns)
+    before = of_list.status
+
+    asked = act(action, of_list, index="0")
+    assert f'value="{button}"' in asked.content.decode()
+    assert f'value="{button}"' in client.post(task_url(of_page, action)).content.decode()
+    assert [status_of(row) for row in (of_list, of_page)] == [before, before]
+
+    confirm(asked)
+    client.post(task_url(of_page, action), {"confirmed": "1"})
+    assert [status_of(row) for row in (of_list, of_page)] == [after, after]
+
+
+def test_action_that_cannot_change_the_task_asks_nothing(client, staff, make):
+    row = make(failed=True)
+
+    answer = client.post(task_url(row, "cancel"))
+
+    assert messages_of(answer) == ["Skipped 1 task: already ended, or deleted."]
+
+
+def test_locked_task_is_reported(act, confirm, make, monkeypatch):
+    locked = make()
     monkeypatch.setattr(api, "cancel", lambda ids, **_: CancelReport(busy=frozenset(ids)))
-    *_, words = messages_of(act("cancel", locked, index="0"))
-    assert words == "Skipped 1 task: another transaction has locked it. Try again later."
+
+    done = confirm(act("cancel", locked, index="0"))
+
+    assert messages_of(done) == ["Skipped 1 task: another transaction has locked it. Try again later."]
 
 
 def test_locked_tasks_take_no_longer_than_the_budget(make, monkeypatch):
@@ -184,7 +220,7 @@ def test_locked_tasks_take_no_longer_than_the_budget(make, monkeypatch):
     assert (run.result["cancelled"], run.result["busy"]) == (1, 2)
 
 
-def test_cancelled_task_that_is_pruned_at_once_is_logged(act, make, monkeypatch):
+def test_cancelled_task_that_is_pruned_at_once_is_logged(act, confirm, make, monkeypatch):
     row = make()
 
     def cancel(ids, backend):
@@ -193,7 +229,7 @@ def test_cancelled_task_that_is_pruned_at_once_is_logged(act, make, monkeypatch)
 
     monkeypatch.setattr("jobqueue.admin.tasks.CANCEL", replace(CANCEL, perform=cancel))
 
-    assert act("cancel", row, index="0").status_code == 302
+    assert confirm(act("cancel", row, index="0")).status_code == 302
     assert LogEntry.objects.get().object_id == str(row.pk)
 
 
