@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
@@ -20,6 +20,7 @@ from jobqueue.actions import Action, Done, Sleep
 from jobqueue.actor import Actor, PollContext
 from jobqueue.compat import DEFAULT_TASK_QUEUE_NAME, TASK_MAX_PRIORITY, InvalidTaskBackend, TaskResult
 from jobqueue.engine import engine_for
+from jobqueue.engine.clock import read_clock
 from jobqueue.inspect.backends import backends_on
 from jobqueue.inspect.bulk import BATCH, BulkRun, Place, Target
 from jobqueue.inspect.bulk_actions import numbers_of
@@ -32,11 +33,16 @@ MAX_RATE = 100_000  # tasks a second
 
 @dataclass
 class Progress:
-    """place: where the next poll goes on. handled: tasks, changed or not. result: what became of how many of them."""
+    """
+    place: where the next poll goes on. handled: tasks, changed or not. result: what became of how many of them.
+
+    next_at: when the rate allows the next batch.
+    """
 
     place: Place | None = field(default_factory=Place)
     handled: int = 0
     result: dict[str, int] = field(default_factory=dict)
+    next_at: datetime | None = None
 
 
 def _home() -> tuple[str, str] | None:
@@ -78,11 +84,15 @@ class BulkActor(
         self, context: PollContext[Progress], target: dict[str, Any], rate: int | None = None
     ) -> Callable[[], Action | None]:
         """Return the function that changes a batch in the committing transaction."""
+        context.inbox.take()  # unread messages would wake it again
         return lambda: perform_batch(context.state, Target.parse(target), rate)
 
 
 def perform_batch(progress: Progress, target: Target, rate: int | None) -> Action | None:
     """Change the next tasks of the target, at most `rate` of them, and a second's worth of tasks a second."""
+    now = read_clock(target.selection.database)
+    if progress.next_at is not None and now < progress.next_at:  # woken by a message or by "Run now"
+        return Sleep(progress.next_at)
     number = target.bounds.number or 0
     size = min(BATCH, rate or BATCH, number - progress.handled)
     ids, progress.place = target.take(progress.place or Place(), size) if size > 0 else ([], None)
@@ -95,7 +105,10 @@ def perform_batch(progress: Progress, target: Target, rate: int | None) -> Actio
         if moved := number - progress.handled:
             progress.result["moved"] = moved
         return Done(progress.result)
-    return Sleep(timedelta(seconds=len(ids) / rate)) if rate and ids else None
+    if not rate or not ids:
+        return None
+    progress.next_at = now + timedelta(seconds=len(ids) / rate)
+    return Sleep(progress.next_at)
 
 
 def start(target: Target, rate: int | None = None) -> TaskResult[..., Any]:

@@ -14,6 +14,7 @@ from jobqueue.inspect.selection import Selection
 from jobqueue.models import Task
 from tests.edges.admin import BOTH, LIST_URL, messages_of, status_of, task_url
 from tests.factories import ExecutorFactory, ago, make_user, now
+from tests.waiting import wait_until
 
 pytestmark = BOTH
 
@@ -102,7 +103,13 @@ def test_reader_without_view_payload_cannot_guess_arguments_with_an_action(clien
     assert result_of(backend) == {"moved": 1}
 
 
-def test_rate_limits_the_tasks_of_each_second(make, select, start, backend):
+@pytest.fixture
+def wait_for_next_batch(backend):
+    """Wait in real time: the state of the task names the time of its next batch."""
+    return lambda: wait_until(lambda: bulk_row(backend).wake_at <= now(), "the next batch")
+
+
+def test_rate_limits_the_tasks_of_each_second(make, select, start, wait_for_next_batch, backend):
     rows = [make(failed=True) for _ in range(5)]
     poll = start(Target.of(select(status="FAILED"), REQUEUE), rate=2)
 
@@ -112,11 +119,31 @@ def test_rate_limits_the_tasks_of_each_second(make, select, start, backend):
     assert task.status == "SUSPENDED"
     assert timedelta(seconds=0.5) < task.wake_at - now() <= timedelta(seconds=1)
     for _ in range(2):
-        testing.advance(timedelta(seconds=1), backend=backend)
+        wait_for_next_batch()
         poll()
 
     assert {status_of(row) for row in rows} == {"READY"}
     assert result_of(backend) == {"requeued": 5}
+
+
+@pytest.mark.parametrize("is_by_message", [False, True])
+def test_rate_is_kept_by_a_task_that_is_woken(make, select, start, wait_for_next_batch, backend, is_by_message):
+    rows = [make(failed=True) for _ in range(5)]
+    poll = start(Target.of(select(status="FAILED"), REQUEUE), rate=4)
+    poll()
+    wake_at, pk = bulk_row(backend).wake_at, bulk_row(backend).pk
+
+    if is_by_message:
+        api.send(pk, None, backend=backend)
+    else:
+        assert api.run_now(pk, backend=backend).changed == 1
+    poll()
+
+    assert [status_of(row) for row in rows].count("READY") == 4
+    assert (bulk_row(backend).status, bulk_row(backend).wake_at) == ("SUSPENDED", wake_at)
+    wait_for_next_batch()
+    poll()
+    assert {status_of(row) for row in rows} == {"READY"}
 
 
 def test_cancelled_task_leaves_the_others_as_they_are(make, select, start, backend):
