@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from django.core.checks import CheckMessage
@@ -14,7 +16,7 @@ from jobqueue.admin.charts import charts_of, range_of, ranges
 from jobqueue.admin.failures import read_causes
 from jobqueue.admin.links import Pages
 from jobqueue.engine import engine_for
-from jobqueue.engine.clock import now_plus
+from jobqueue.engine.engine import Engine
 from jobqueue.inspect.findings import problems
 from jobqueue.inspect.links import Rows
 from jobqueue.inspect.periods import TaskCounts, read_task_counts, read_timeline, slowest
@@ -26,7 +28,7 @@ from jobqueue.records import Status
 TASKS_SHOWN = 5
 CAUSES_SHOWN = 5
 EXECUTORS_SHOWN = 10
-DAY_SECONDS = 86_400.0
+DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +43,13 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number with its name and the address of what it counts."""
+    """A number with its name, and the address of the rows that it counts. parts: texts and addresses, if two lists do."""
 
     name: str
     number: Count
-    address: str
-    kind: str = ""
+    kind: str
+    address: str = ""
+    parts: Sequence[tuple[str, str]] = ()
 
 
 def read_overview(request: HttpRequest) -> dict[str, Any]:
@@ -72,7 +75,7 @@ def read_overview(request: HttpRequest) -> dict[str, Any]:
         timeline = read_timeline(engine, range_, Scope.BACKEND)
         counts = read_task_counts(engine, range_)
         context |= {
-            "figures": figures(stats, count_failed(engine), pages),
+            "figures": figures(engine, stats, pages),
             "ranges": ranges(request, range_),
             "charts": charts_of(timeline),
             "frequent": [named(one, pages) for one in counts[:TASKS_SHOWN]],
@@ -98,25 +101,30 @@ def problem_of(message: CheckMessage, pages: Pages) -> Problem | None:
     return Problem(message.msg, message.hint or "", address, message.is_serious())
 
 
-def count_failed(engine: Any) -> Count:
-    """Count the tasks that failed within a day and have not been requeued since."""
-    rows = of_status(engine, Status.FAILED).filter(finished_at__gte=now_plus(-DAY_SECONDS))
-    return count(rows.order_by("-finished_at"))
+def figures(engine: Engine, stats: BackendStats, pages: Pages) -> list[Figure]:
+    def tasks(status: Status, **query: object) -> str:
+        return pages.address(Rows("task", {"status": status, **query}))
 
-
-def figures(stats: BackendStats, failed: Count, pages: Pages) -> list[Figure]:
-    def tasks(status: Status) -> str:
-        return pages.address(Rows("task", {"status": status}))
-
+    # From a full minute, or the address would change with each refresh of the page.
+    day_ago = (stats.now - DAY).replace(second=0, microsecond=0)
+    failed = of_status(engine, Status.FAILED).filter(finished_at__gte=day_ago)
     totals = stats.totals
-    waiting = totals[Status.BLOCKED] + totals[Status.SCHEDULED]
-    later = Status.BLOCKED if totals[Status.BLOCKED] and not totals[Status.SCHEDULED] else Status.SCHEDULED
+    blocked, scheduled = totals[Status.BLOCKED], totals[Status.SCHEDULED]
+    waiting = [
+        (_("%(number)s blocked") % {"number": blocked}, tasks(Status.BLOCKED)),
+        (_("%(number)s scheduled") % {"number": scheduled}, tasks(Status.SCHEDULED)),
+    ]
     return [
-        Figure(_("Running"), totals[Status.RUNNING], tasks(Status.RUNNING), "running"),
-        Figure(_("Ready"), totals[Status.READY], tasks(Status.READY), "ready"),
-        Figure(_("Blocked and scheduled"), waiting, tasks(later), "scheduled"),
-        Figure(_("Failed in 24 h"), failed, tasks(Status.FAILED), "failed"),
-        Figure(_("Executors"), Count(len(stats.alive)), pages.address(Rows("executor")), "alive"),
+        Figure(_("Running"), totals[Status.RUNNING], "running", tasks(Status.RUNNING)),
+        Figure(_("Ready"), totals[Status.READY], "ready", tasks(Status.READY)),
+        Figure(_("Blocked and scheduled"), blocked + scheduled, "scheduled", parts=waiting),
+        Figure(
+            _("Failed in 24 h"),
+            count(failed.order_by("-finished_at")),
+            "failed",
+            tasks(Status.FAILED, ended_since=day_ago.isoformat()),
+        ),
+        Figure(_("Executors"), Count(len(stats.alive)), "alive", pages.address(Rows("executor"))),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from copy import copy
 from datetime import timedelta
@@ -67,6 +68,21 @@ def test_overview_shows_five_numbers(make, make_executor, show):
         "Executors": "1",
     }
     assert "No problem found" in content
+
+
+@pytest.mark.parametrize(
+    ("link", "expected"), [("Running", 1), ("Failed in 24 h", 1), ("2 blocked", 2), ("1 scheduled", 1)]
+)
+def test_figures_lead_to_the_rows_that_they_count(client, make, show, link, expected):
+    for traits in ({"running": True}, {"scheduled": True}, {"blocked": True}, {"blocked": True}):
+        make(**traits)
+    make(failed=True)
+    make(failed=True, finished_at=ago(2 * 86_400))
+
+    content = re.sub(r"<span[^>]*jq-figure[^>]*>[^<]*</span> <span>", "", show(""))
+    address = html.unescape(re.search(rf'href="([^"]*)">{link}<', content)[1])
+
+    assert client.get(address).context["cl"].result_count == expected
 
 
 @pytest.mark.parametrize(
