@@ -48,9 +48,15 @@ def check_queue_names(engine: Engine, names: Iterable[str]) -> None:
 
 
 def report_unknown(
-    console: Console, databases: Iterable[str], queues: Sequence[str], tasks: Sequence[str], *, found: bool
+    console: Console,
+    databases: Iterable[str],
+    queues: Sequence[str],
+    tasks: Sequence[str],
+    *,
+    found: bool,
+    is_fatal: bool = True,
 ) -> None:
-    """Name the queues and tasks that do not exist: as a warning, or as a CommandError if nothing was found."""
+    """Name the queues and tasks that do not exist: as a warning, or if nothing was found as a CommandError."""
     types = {name for database in databases for name in known_types(database)}
     kinds = (
         ("task", tasks, types | {*map(short_type, types)}),
@@ -62,7 +68,7 @@ def report_unknown(
         for name in names
         if name not in known and not (found and len(names) == 1)  # rows may have a name that code no longer has
     ]
-    if unknown and not found:
+    if unknown and not found and is_fatal:
         raise CommandError(" ".join(unknown))
     for sentence in unknown:
         console.say(f"Warning: {sentence}")

@@ -37,7 +37,7 @@ def tail(console: Console, flags: Any) -> None:
     try:
         shown = _ended(dict.fromkeys(started), task_filter, flags.lines)[-flags.lines :] if flags.lines else []
         databases = {engine.database for engine in backends}
-        report_unknown(console, databases, flags.queue, flags.task, found=bool(shown) or flags.follow)
+        report_unknown(console, databases, flags.queue, flags.task, found=bool(shown), is_fatal=not flags.follow)
         _print(console, shown)
         while flags.follow:
             time.sleep(flags.interval.total_seconds())

@@ -11,6 +11,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -256,6 +257,13 @@ class TestTail:
             "shop.tasks.first",
             "shop.tasks.second",
         ]
+
+    def test_tail_follow_names_an_unknown_task_and_waits_for_it(self, backend, monkeypatch) -> None:
+        monkeypatch.setattr(time, "sleep", Mock(side_effect=KeyboardInterrupt))
+
+        result = jobqueue("tail", "-f", "--task", "ad", "--backend", backend)
+
+        assert (result.code, result.err) == (0, "Warning: Unknown task 'ad' (did you mean 'add'?).\n")
 
 
 STATUS = [sys.executable, "-m", "django", "jobqueue", "status", "--backend", "sqlite"]
