@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
 
 from jobqueue import task
 from jobqueue.history import Event, line_of
@@ -18,7 +19,7 @@ from jobqueue.models import Task, TaskProgress
 from jobqueue.serialization.redaction import MASK
 from tests.edges.admin import BOTH, SCRIPT, task_url
 from tests.edges.cli import jobqueue
-from tests.factories import ExecutorFactory, MessageFactory, ago, error, make_user
+from tests.factories import ExecutorFactory, MessageFactory, ScheduleFactory, ago, error, make_user
 from tests.tasks import add_later
 
 pytestmark = BOTH
@@ -39,6 +40,25 @@ def test_page_explains_the_state(make, show, make_executor):
     make_executor(state="PAUSED")
 
     assert "All executors serving queue default are paused: they claim no tasks." in show(row)
+
+
+@pytest.mark.parametrize("model", ["executor", "schedule"])
+def test_page_links_to_rows_that_the_user_may_view(client, make, make_executor, backend, model):
+    executor = make_executor()
+    schedule = ScheduleFactory.create(using=backend, backend=backend)
+    row = make(running=True, executor_id=executor.pk, schedule_id=schedule.pk)
+    name, link = {
+        "executor": (executor.name, reverse("admin:jobqueue_executor_change", args=[executor.pk])),
+        "schedule": (schedule.name, reverse("admin:jobqueue_schedule_change", args=[schedule.pk])),
+    }[model]
+
+    client.force_login(make_user("view_task"))
+    content = client.get(task_url(row)).content.decode()
+    assert name in content
+    assert f'href="{link}' not in content
+
+    client.force_login(make_user("view_task", f"view_{model}"))
+    assert f'href="{link}' in client.get(task_url(row)).content.decode()
 
 
 def test_explanation_counts_slots_of_serving_executors(make, show, make_executor):
