@@ -1,5 +1,6 @@
 """Requeue and cancel in the admin: permissions, POST only, counts, the log."""
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 
@@ -209,6 +210,23 @@ def test_locked_task_is_reported(act, confirm, make, monkeypatch):
     done = confirm(act("cancel", locked, index="0"))
 
     assert messages_of(done) == ["Skipped 1 task: another transaction has locked it. Try again later."]
+
+
+def test_all_can_be_selected_without_javascript(client, act, make, backend):
+    for _ in range(101):  # more than a page
+        make(failed=True)
+    page = client.get(f"{LIST_URL}?backend={backend}").content.decode()
+    fields = re.findall(r"<input[^>]*>", re.search(r"<noscript>(.*?)</noscript>", page, re.DOTALL)[1])
+    assert [re.search(r'name="(\w+)" value="(\w+)"', field).groups() for field in fields] == [
+        ("_selected_action", "all"),
+        ("select_across", "1"),
+    ]
+
+    asked = act(
+        "requeue", index="0", _selected_action=["all"], select_across=["0", "1"]
+    )  # "0" is the admin's own field
+
+    assert 'value="Requeue 101 tasks"' in asked.content.decode()
 
 
 def test_locked_tasks_take_no_longer_than_the_budget(make, monkeypatch):
