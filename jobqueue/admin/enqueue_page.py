@@ -74,7 +74,7 @@ class EnqueuePage(TaskPage):
         return [path("enqueue/", view, name="jobqueue_task_enqueue"), *super().get_urls()]
 
     def enqueue_view(self, request: HttpRequest) -> HttpResponse:
-        """Show the form of the task in the address, or of the task to copy; POST enqueues it."""
+        """Show the form of the task in the address, or of the task to copy; else a list of tasks. POST enqueues it."""
         if not self.has_view_permission(request) or not request.user.has_perm("jobqueue.enqueue_task"):
             raise PermissionDenied
         original, call = None, None
@@ -86,7 +86,8 @@ class EnqueuePage(TaskPage):
                 return self._gone(request, request.GET["copy"])
             call = _call_of(original)
         known = {name: task for name, task in registry.all().items() if not is_internal(name)}
-        task = known.get(original.task_type if original else request.POST.get("task") or request.GET.get("task", ""))
+        name = original.task_type if original else request.POST.get("task") or request.GET.get("task", "")
+        task = known.get(name)
         data = request.POST if request.method == "POST" and task else None
         first = {name: getattr(original, name) for name in COPIED} if original else None
         form = OptionsForm(data, initial=first)
@@ -102,6 +103,7 @@ class EnqueuePage(TaskPage):
             title=_("Enqueue a copy") if original else _("Enqueue a task"),
             original=original,
             known=known,
+            name=name,
             task=task,
             form=form,
             arguments=arguments,

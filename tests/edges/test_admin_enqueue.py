@@ -33,6 +33,14 @@ def test_form_enqueues_a_task_with_arguments_and_options(client, staff):
     assert LogEntry.objects.get().change_message == "Enqueued by hand."
 
 
+def test_page_without_a_task_offers_each_known_one(client, staff):
+    content = client.get(f"{ADDRESS}?task=gone").content.decode()
+
+    assert "This site has no task gone." in content
+    assert 'href="?task=tests.tasks.add"' in content
+    assert "jobqueue.bulk_action" not in content
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
