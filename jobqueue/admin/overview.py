@@ -43,7 +43,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number with its name, and the address of the rows that it counts. parts: texts and addresses, if two lists do."""
+    """A number with its name, and the address of the rows that it counts. parts: of each list, if there are two."""
 
     name: str
     number: Count
