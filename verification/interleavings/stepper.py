@@ -227,6 +227,17 @@ class Stepper:
         """
         order = Order()
         clients = self._actors[: len(scripts)]
+        try:
+            self._run(order, clients, scripts, choose, check)
+        except BaseException:
+            self._release_all(clients)  # or they would keep their locks
+            raise
+        order.problems += [f"{client.label} raised {client.error!r}" for client in clients if client.error is not None]
+        return order
+
+    def _run(
+        self, order: Order, clients: Sequence[Client], scripts: Sequence[Script], choose: Choose, check: Check
+    ) -> None:
         for client, script in zip(clients, scripts, strict=True):
             client.begin(script)
             self._wait_until_stopped(clients)
@@ -239,8 +250,6 @@ class Stepper:
             self._step(order, clients, runnable, choose)
             if order.steps[-1][1].startswith(ENDS):
                 order.problems += check()
-        order.problems += [f"{client.label} raised {client.error!r}" for client in clients if client.error is not None]
-        return order
 
     def _step(self, order: Order, clients: Sequence[Client], runnable: Sequence[Client], choose: Choose) -> None:
         client = choose(runnable)
