@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
@@ -53,12 +54,24 @@ PAGES = {
     "search by argument": "task/?q=args.order_id:57",
     "search by argument in FAILED": "task/?status=FAILED&q=args.order_id:57",
     "search by name": "task/?q=task:task_7",
+    "search by error": "task/?q=error:Error7",
+    "search by error that no task has": "task/?q=error:nothing",
+    "list of an executor": "task/?executor={executor}",
+    "list of a tag": "task/?tag=vip",
+    "form to enqueue": "task/enqueue/",
+}
+# Confirmations of an action on all tasks of a list, whose exact number they give.
+CONFIRMATIONS = {
+    "confirmation, 150,000 FAILED": ("task/?status=FAILED", "requeue_selected"),
+    "confirmation, a cause": (f"task/?status=FAILED&cause={CAUSE}", "requeue_selected"),
+    "confirmation, 500,000 SCHEDULED": ("task/?status=SCHEDULED", "wake_selected"),
+    "confirmation, 4,100,000 ended": ("task/", "delete_ended"),
 }
 TASKS = """
     INSERT INTO jobqueue_task (
         id, backend, queue_name, task_type, priority, rank, args, kwargs, options, metadata, pool, status, wake_at,
-        attempts, max_attempts, polls, errors, cause, worker_ids, enqueued_at, started_at, last_attempted_at,
-        finished_at, claim_number, executor_losses, concurrency_key, concurrency_limit
+        attempts, max_attempts, polls, errors, cause, worker_ids, tags, enqueued_at, started_at,
+        last_attempted_at, finished_at, claim_number, executor_losses, concurrency_key, concurrency_limit
     )
     SELECT
         (lpad(to_hex((extract(epoch FROM enqueued) * 1000)::bigint), 12, '0') || substr(md5(n::text), 1, 20))::uuid,
@@ -70,6 +83,7 @@ TASKS = """
             'traceback', repeat('a line of a traceback' || chr(10), 30)
         )) ELSE '[]' END,
         CASE WHEN status = 'FAILED' THEN lpad((n / 100 %% 40)::text, 16, '0') END, '["web-1"]',
+        CASE WHEN n %% 1000 = 0 THEN '["vip"]'::jsonb END,
         enqueued, enqueued, enqueued, CASE WHEN status IN ('SUCCESSFUL', 'FAILED', 'CANCELLED') THEN enqueued END, 1, 0,
         CASE WHEN status = 'BLOCKED' THEN 'shop.customer:' || n / 100 %% 1000 END,
         CASE WHEN status = 'BLOCKED' THEN 2 END
@@ -127,6 +141,15 @@ def fill(rows: int) -> None:
     print()
 
 
+def report(name: str, client: Client, address: str, requests: int, form: Mapping[str, str] | None = None) -> None:
+    found = list(measure(client, f"/admin/jobqueue/{address}", requests, form))
+    print(
+        f"{name}: {in_ms(each.seconds for each in found)}; Python {in_ms(each.cpu_seconds for each in found)};"
+        f" {found[0].queries.count} queries {in_ms(each.queries.seconds for each in found)}",
+        flush=True,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=5_000_000)
@@ -150,13 +173,10 @@ def main() -> None:
             "ready": Task.objects.ready().values_list("pk", flat=True)[0],
         }
         for name, address in PAGES.items():
-            address = address.format(**values)
-            found = list(measure(client, f"/admin/jobqueue/{address}", options.requests))
-            print(
-                f"{name}: {in_ms(each.seconds for each in found)}; Python {in_ms(each.cpu_seconds for each in found)};"
-                f" {found[0].queries.count} queries {in_ms(each.queries.seconds for each in found)}",
-                flush=True,
-            )
+            report(name, client, address.format(**values), options.requests)
+        for name, (address, action) in CONFIRMATIONS.items():
+            form = {"action": action, "select_across": "1", "_selected_action": "all", "index": "0"}
+            report(name, client, address, options.requests, form)
     print(f"\nAim: {AIM_SECONDS * 1000:.0f} ms")
 
 
