@@ -240,7 +240,7 @@ class _Queue:
     def poll(self, claimed: ClaimedTask) -> Polled:
         messages = self.engine.read_messages([claimed.id]).get(claimed.id, ())
         completed, status = self._commit(self._run(RunningTask(claimed, self._identity, messages)))
-        self.engine.write_progress(self._identity.progress.take_due(is_last=True))
+        self._identity.reports.write(self.engine, is_last=True)
         if isinstance(completed.error, KeyboardInterrupt):
             raise completed.error
         if status is not None:

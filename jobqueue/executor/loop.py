@@ -168,8 +168,8 @@ class ExecutorLoop(threading.Thread):
         result, claims = self._commit_and_claim(outcomes, request)
         self._submit(claims)
         self._confirm(result)
-        self._write_progress(result)
-        self._write_logs()
+        is_last = self.is_abandoned or not self.running_tasks
+        self._identity.reports.write(self.engine, ended=result.done, is_last=is_last)
         self.callbacks.submit()
         self._notify_others(request, claims)
         if self.is_abandoned:
@@ -389,28 +389,6 @@ class ExecutorLoop(threading.Thread):
         for completed, status in self.running_tasks.confirm(result):
             self._forget(completed, status)
         self._wake_receivers(result.wake)
-
-    def _write_progress(self, result: CommitResult) -> None:
-        """Write what bodies have reported. The last report of a task is written when it has ended."""
-        reports = self._identity.progress.take_due(result.done, is_last=not self.running_tasks)
-        if not reports:
-            return
-        try:
-            self.engine.write_progress(reports)
-        except django.db.Error:
-            self._identity.progress.put_back(reports)
-            raise
-
-    def _write_logs(self) -> None:
-        """Write what bodies have logged. The last lines are written within a second of the end."""
-        logs = self._identity.logs.take_due(is_last=self.is_abandoned or not self.running_tasks)
-        if not logs:
-            return
-        try:
-            self.engine.write_logs([log.copy() for log in logs])
-        except django.db.Error:
-            self._identity.logs.put_back(logs)
-            raise
 
     def _wake_receivers(self, ids: frozenset[UUID]) -> None:
         if ids:

@@ -21,9 +21,8 @@ from jobqueue.conf import Options
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import Interrupted, TaskCancelled
 from jobqueue.executor.database.task_connections import TaskConnections
-from jobqueue.executor.log_lines import LogLines, LogOfBody
 from jobqueue.executor.process_guard import leave_if_forked, this_process
-from jobqueue.executor.progress import ProgressReports
+from jobqueue.executor.reports import LogOfBody, Reports
 from jobqueue.executor.telemetry.errors import from_the_body
 from jobqueue.function import FunctionTask
 from jobqueue.records import ClaimedTask, Outcome, Progress, StoredMessage
@@ -42,8 +41,7 @@ class ExecutorIdentity:
     engine: Engine
     executor_id: UUID
     name: str
-    progress: ProgressReports = dataclass_field(default_factory=ProgressReports, compare=False)
-    logs: LogLines = dataclass_field(default_factory=LogLines, compare=False)
+    reports: Reports = dataclass_field(default_factory=Reports, compare=False)
 
     @cached_property
     def worker_id(self) -> str:
@@ -148,7 +146,7 @@ class RunningTask(Struct, eq=False):
 
     def report(self, done: float, total: float | None, note: str) -> None:
         """Keep the progress that the body reports, until the loop writes it."""
-        self.identity.progress.add(
+        self.identity.reports.add_progress(
             Progress(task_id=self.id, claim_number=self.claimed.claim_number, done=done, total=total, note=note)
         )
 
@@ -158,7 +156,7 @@ class RunningTask(Struct, eq=False):
             claimed, kept = self.claimed, self.identity.options.keep_log_lines
             at = claimed.claimed_at.timestamp()
             self._log = LogOfBody(claimed.id, claimed.claim_number, kept, at, self.claimed_at)
-        self.identity.logs.add(self._log, level, logger, message)
+        self.identity.reports.add_line(self._log, level, logger, message)
 
 
 # The task whose code calls, also from a task of asyncio or a thread of asgiref that the body has started.

@@ -1,0 +1,92 @@
+"""What bodies report with `context.progress()`, and what they log, until the loop writes it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Collection
+from itertools import count
+from uuid import UUID
+
+import django.db
+
+from jobqueue.body_log import BodyLog, LogLine
+from jobqueue.engine.engine import Engine
+from jobqueue.records import Progress
+
+WRITE_SECONDS = 1.0  # between two writes
+WRITTEN_AT_ONCE = 500  # bodies with new lines, after which they are written sooner
+
+
+class LogOfBody:
+    """
+    The newest lines of one attempt or poll, with their numbers. Threads of the body may add lines; see Reports.
+
+    claimed_at: on the database's clock, in seconds since 1970. since: the same moment of time.monotonic().
+    """
+
+    def __init__(self, task_id: UUID, claim_number: int, kept: int, claimed_at: float, since: float) -> None:
+        self._task_id, self._claim_number, self._offset = task_id, claim_number, claimed_at - since
+        self._lines: deque[tuple[int, LogLine]] = deque(maxlen=kept)
+        self._numbers = count(1)
+
+    def add(self, level: str, logger: str, message: str) -> None:
+        line = LogLine(at=round(self._offset + time.monotonic(), 3), level=level, logger=logger, message=message)
+        self._lines.append((next(self._numbers), line))
+
+    def copy(self) -> BodyLog:
+        """Return what is to be written now."""
+        lines = self._lines.copy()
+        dropped = max((number for number, _ in lines), default=0) - len(lines)
+        return BodyLog(
+            task_id=self._task_id,
+            claim_number=self._claim_number,
+            dropped=dropped,
+            lines=[line for _, line in lines],
+        )
+
+
+class Reports:
+    """
+    The latest progress of each task, and the logs with new lines.
+
+    Any thread may add some. There is no lock, because a body may be interrupted at any line. The methods of dict and
+    deque that are used here are atomic.
+    """
+
+    def __init__(self) -> None:
+        self._progress: dict[UUID, Progress] = {}
+        self._logs: dict[LogOfBody, None] = {}
+        self._written_at = float("-inf")  # monotonic
+
+    def add_progress(self, progress: Progress) -> None:
+        self._progress[progress.task_id] = progress
+
+    def add_line(self, log: LogOfBody, level: str, logger: str, message: str) -> None:
+        log.add(level, logger, message)
+        self._logs[log] = None
+
+    def write(self, engine: Engine, ended: Collection[UUID] = (), *, is_last: bool = False) -> None:
+        """
+        Write all once a second, or sooner after many logs; the progress of tasks that have ended, at once.
+
+        is_last: write all. Raises django.db.Error, and keeps what it did not write then.
+        """
+        if not self._progress and not self._logs:
+            return
+        now = time.monotonic()
+        writes_all = is_last or now - self._written_at >= WRITE_SECONDS or len(self._logs) >= WRITTEN_AT_ONCE
+        self._written_at = now if writes_all else self._written_at
+        ids = list(self._progress) if writes_all else ended
+        progress = [found for pk in ids if (found := self._progress.pop(pk, None)) is not None]
+        logs = list(self._logs) if writes_all else []
+        for log in logs:
+            self._logs.pop(log)
+        try:
+            engine.write_progress(progress)
+            engine.write_logs([log.copy() for log in logs])
+        except django.db.Error:
+            for found in progress:
+                self._progress.setdefault(found.task_id, found)  # unless there is a newer one
+            self._logs.update(dict.fromkeys(logs))
+            raise
