@@ -101,6 +101,13 @@ class Browser:
     def resize(self, width: int, height: int) -> None:
         self.command("POST", "/window/rect", {"width": width, "height": height})
 
+    def emulate(self, width: int, theme: str = "light") -> None:
+        """Emulate a screen: that of a phone if it is narrow."""
+        screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        media = {"features": [{"name": "prefers-color-scheme", "value": theme}]}
+        for name, params in (("setDeviceMetricsOverride", screen), ("setEmulatedMedia", media)):
+            self.command("POST", "/goog/cdp/execute", {"cmd": f"Emulation.{name}", "params": params})
+
     def wait_for(self, condition: Callable[[], Any]) -> Any:
         """
         Repeat the query until its result is true. Errors count as not yet. Raises AssertionError after the deadline.
