@@ -77,6 +77,17 @@ def test_colours_follow_the_theme(admin: Browser) -> None:
     assert colours[0] != colours[1]
 
 
+def test_narrow_list_shows_the_attempt_and_how_long_it_took(admin: Browser) -> None:
+    TaskFactory.create(failed=True)
+    admin.emulate(390)
+
+    admin.open(LIST)
+
+    shown = admin.text(".field-attempt")
+    assert "4 of 4" in shown
+    assert "2 s" in shown
+
+
 def test_task_page_updates_itself(admin: Browser) -> None:
     task = TaskFactory.create()
     admin.open(page_of(task))
