@@ -1,5 +1,5 @@
 """
-Test the table of who may open each page of the admin, and who may post to it.
+Test the table of the permissions that each page of the admin requires, for GET and for POST.
 
 Each address of the admin needs a row. A page may offer only what its row allows to the reader.
 """
@@ -46,7 +46,7 @@ def acts(view: frozenset[str], permission: str) -> tuple[Needed, Needed]:
 
 
 def asks(view: frozenset[str], permission: str) -> tuple[Needed, Needed]:
-    """Return the row of a page with a form, which only those see who may submit it."""
+    """Return the row of a page with a form. To see it requires the permission to submit it."""
     return view | {permission}, view | {permission}
 
 
@@ -118,11 +118,11 @@ REFUSED = (403, 405)
 
 
 def people() -> Iterator[tuple[frozenset[str], bool]]:
-    """Yield who asks: permissions, and whether the user is a superuser."""
+    """Yield users: the permissions of each, and whether it is a superuser."""
     ours = Permission.objects.filter(content_type__app_label="jobqueue")
     every = frozenset(ours.values_list("codename", flat=True))
     yield frozenset(), False
-    yield every - VIEWS, False  # what these may not do, nobody may with one of them
+    yield every - VIEWS, False  # may do nothing: each action requires to view, too
     for name in sorted(VIEWS):
         yield frozenset({name}), False
     yield VIEWS, False

@@ -291,7 +291,7 @@ class TestServer:
         ],
     )
     def test_unsafe_durability_settings_are_found(self, monkeypatch, name, level, advice) -> None:
-        """The settings of the server of the tests are replaced: they depend on who started it."""
+        """Replace the server's settings: those of the server of the tests depend on how it was started."""
         query = PostgresDatabase.query
 
         def feed_in(database: Any, statement: str, **parameters: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A live executor whose row another session keeps locked: its heartbeats go to another table, and it stays alive."""
+"""Another session locks the row of a live executor: its heartbeats go to another table, and it stays alive."""
 
 import pytest
 

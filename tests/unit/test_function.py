@@ -87,7 +87,7 @@ def test_decorator_of_django_declares_function_task() -> None:
     declared = import_module(PACKAGE).task(double)
     assert type(declared) is FunctionTask
     assert registry.get("tests.unit.test_function.double") is declared
-    if django.VERSION[:2] != (6, 0):  # whose @task takes no options
+    if django.VERSION[:2] != (6, 0):  # its @task takes no options
         assert import_module(PACKAGE).task(max_attempts=7, name="seven")(double).max_attempts == 7
 
 

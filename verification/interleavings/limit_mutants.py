@@ -21,7 +21,7 @@ from verification.interleavings.mutants import RewrittenDatabase
 
 
 class AdmitsWithoutLocking(PostgresEngine):
-    """Does not lock the keys whose tasks it counts."""
+    """Counts the tasks of keys without locking the keys."""
 
     class database_class(RewrittenDatabase):
         name = "take_admission_requests"
@@ -206,7 +206,7 @@ class ReplacesInOrderOfKeys(PostgresEngine):
 
 
 class CancelsSuccessorsAlone(PostgresEngine):
-    """Does not lock the running task whose key a cancelled successor gives back, before it locks the successor."""
+    """Locks a cancelled successor without first locking the running task that has its key."""
 
     class tasks_class(PostgresTasks):
         def _lock_for_cancel(self, ids: Collection[UUID], *, wait: bool) -> list[Task]:

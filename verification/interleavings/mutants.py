@@ -96,7 +96,7 @@ class RewrittenDatabase(PostgresDatabase):
 
 
 class ReadsInboxWhileLocking(PostgresEngine):
-    """Reads the inbox in the locking statement, whose snapshot is older than the lock."""
+    """Reads the inbox in the locking statement. Its snapshot is older than the lock."""
 
     class commits_class(Commits):
         def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, Any]:

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Pool(ProcessPoolExecutor):
-    """A pool whose processes end on SIGTERM. One that is at work cleans up first."""
+    """A pool of processes that end on SIGTERM. A process that runs a function cleans up first."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         return super().submit(work, partial(fn, *args, **kwargs))

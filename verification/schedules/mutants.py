@@ -21,7 +21,7 @@ from verification.schedules.judge import IN_TIME, MAY_RUN, ONCE, ONE_TASK
 
 
 class ContinuesFromNow(Engine):
-    """Computes the next tick from the time of firing. Ticks that are due meanwhile are lost."""
+    """Computes the next tick from the time of firing. Ticks that became due before it are lost."""
 
     class schedules_class(Schedules):
         def _account_for(self, rows: Sequence[Schedule], now: datetime, **options: Any) -> FiredSchedules:
