@@ -1,4 +1,4 @@
-"""Filters of the task list. Their choices come from code and settings, never from DISTINCT over tasks."""
+"""Filters of the task list. Their choices come from code, settings and few rows, never from DISTINCT over tasks."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from django.utils.translation import gettext_lazy as _
 from jobqueue import registry
 from jobqueue.admin.base import database_for
 from jobqueue.api import aliases
-from jobqueue.engine import engine_for
 from jobqueue.inspect.backends import backends_on
-from jobqueue.inspect.failures import read_failure
-from jobqueue.inspect.formatting import local, short_id, short_type
+from jobqueue.inspect.failures import newest_titles, titles_of
+from jobqueue.inspect.formatting import local, short_id, short_type, shortened
 from jobqueue.inspect.limits import Key
 from jobqueue.inspect.names import known_queues
 from jobqueue.inspect.selection import ENDED, ENQUEUED, at, to_id, to_uuid
 from jobqueue.models import Executor, Schedule, Task
+from jobqueue.records import Status
 
-CAUSES_NAMED = 5
+CAUSES = 20  # offered
+CHARACTERS = 100  # of an error
 CHOICES = 200  # per filter; the address may contain others
 Choices = Iterable[tuple[str, Any]]
 
@@ -99,26 +100,35 @@ class ParentFilter(ColumnFilter):
 
 
 class CauseFilter(ColumnFilter):
-    """Set by a link on a page with failures, or by a search; shown only while it is set. Separated by commas."""
+    """
+    Offers the causes that failed last. A search sets several, separated by commas.
 
-    title = _("cause")
+    Readers who may not see errors are offered none: an address has the hash of a message, which they could guess.
+    """
+
+    title = _("error")
     parameter_name = "cause"
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
         chosen = self.value()
-        if not chosen:
-            return []
         if not request.user.has_perm("jobqueue.view_payload"):  # the list says why it is empty
-            return [(chosen, gettext("hidden"))]
+            return [(chosen, gettext("hidden"))] if chosen else []
         backend = request.GET.get("backend", "")
-        names = [backend] if backend in aliases() else backends_on(database_for(request))
-        titles = {
-            cause: failure.title
-            for cause in chosen.split(",")[:CAUSES_NAMED]
-            for name in names
-            if (failure := read_failure(engine_for(name), cause))
-        }
-        return [(chosen, "; ".join(titles.values()) or chosen)]
+        backends = [backend] if backend in aliases() else backends_on(database_for(request))
+        titles = newest_titles(backends, CAUSES)
+        if chosen and "," in chosen:
+            titles[chosen] = gettext("%(number)s errors") % {"number": chosen.count(",") + 1}
+        elif chosen and chosen not in titles:
+            titles |= {chosen: chosen, **titles_of(backends, [chosen])}
+        return [(cause, shortened(title or "?", CHARACTERS)) for cause, title in titles.items()]
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        """Only failed tasks have a cause, so each choice selects their status, too."""
+        everything, *causes = super().choices(changelist)
+        yield everything
+        for (cause, _title), choice in zip(self.lookup_choices, causes, strict=True):
+            address = changelist.get_query_string({"status": Status.FAILED.value, self.parameter_name: cause}, ["p"])
+            yield {**choice, "query_string": address}
 
 
 class ScheduleFilter(ColumnFilter):

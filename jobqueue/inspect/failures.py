@@ -2,12 +2,12 @@
 Failed tasks by their cause: task, exception class, and message without numbers and ids.
 
 One index has the causes of the FAILED tasks, each with the times of their ends. So no statement reads more than CAP
-entries of it, and the number of statements depends on the number of causes only.
+entries of it, and the number of statements depends on the number of shown causes only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from functools import reduce
@@ -19,21 +19,27 @@ from django.db import connections
 from django.db.models import Count as CountOf
 from django.db.models import Min, Q
 from django.db.models.functions import TruncHour
+from django.utils.translation import gettext as _
 
 from jobqueue.causes import pattern_of
+from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
+from jobqueue.inspect.backends import backends_on
 from jobqueue.inspect.formatting import class_name
-from jobqueue.inspect.payload_display import raw, read, secrets_of, shown_errors
-from jobqueue.inspect.queries import CAP, Count, count_or_estimate
+from jobqueue.inspect.payload_display import raw, read, row_annotations, secrets_of, shown_errors
+from jobqueue.inspect.queries import CAP, Count, count_or_estimate, of_status
+from jobqueue.inspect.rows import mask
 from jobqueue.models import TaskQuerySet
 from jobqueue.records import Status
 
-MAX_CAUSES = 100  # shown: those that failed last
+MAX_CAUSES = 100  # shown: those that failed last; and of a search: an address with more is too long
 MAX_CAUSES_FOUND = 10_000  # in the index
+READ_AT_ONCE = 500  # causes in a statement
+TASKS_READ = 1000  # the newest ones, for the causes that a filter offers
+ARGUMENT_CHARACTERS = 20_000  # of a task whose arguments are larger, the whole message is masked
 HOURS = 24  # of the small chart
-# Jumps from one cause to the next in the index: two entries for each. For PostgreSQL and SQLite.
-CAUSES = """
-WITH RECURSIVE causes (cause) AS (
+# Jumps from one cause to the next in the index. For PostgreSQL and SQLite.
+ALL_CAUSES = """
     SELECT min(cause) FROM jobqueue_task
     WHERE backend = %(backend)s AND status = 'FAILED' AND cause IS NOT NULL
     UNION ALL
@@ -42,7 +48,9 @@ WITH RECURSIVE causes (cause) AS (
         WHERE backend = %(backend)s AND status = 'FAILED' AND task.cause > causes.cause
     )
     FROM causes WHERE cause IS NOT NULL
-)
+"""
+LAST_FAILURES = """
+WITH RECURSIVE causes (cause) AS ({causes})
 SELECT cause, (
     SELECT max(finished_at) FROM jobqueue_task AS task
     WHERE backend = %(backend)s AND status = 'FAILED' AND task.cause = causes.cause
@@ -52,13 +60,7 @@ FROM causes WHERE cause IS NOT NULL LIMIT %(limit)s
 
 
 class TooManyCauses(Exception):
-    """There are more causes than a search can read."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            f"More than {MAX_CAUSES_FOUND:,} different errors are stored. "
-            "Pass the cause of one, which is in the address of its list in the admin."
-        )
+    """There are more causes than a search can read, or than an address can contain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +86,7 @@ class Failure:
 
     @property
     def title(self) -> str:
-        return ": ".join(filter(None, (self.error_class, self.message)))
+        return title_of(self.error_class, self.message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,25 +117,80 @@ def causes_with(engine: Engine, text: str) -> list[str]:
     """
     if of_cause(engine, text).exists():
         return [text]
-    causes = _newest(engine)
-    if len(causes) > MAX_CAUSES_FOUND:
-        raise TooManyCauses
-    failures = (read_failure(engine, cause) for cause, _at in causes)
-    return [failure.cause for failure in failures if failure and text.casefold() in failure.title.casefold()]
+    newest = _newest(engine)
+    if len(newest) > MAX_CAUSES_FOUND:
+        problem = _(
+            "More than %(number)s different errors are stored. "
+            "Pass the cause of one, which is in the address of its list in the admin."
+        )
+        raise TooManyCauses(problem % {"number": f"{MAX_CAUSES_FOUND:,}"})
+    titles = _titles(engine, newest)
+    return [cause for cause, title in titles.items() if text.casefold() in title.casefold()]
 
 
-def read_failure(engine: Engine, cause: str) -> Failure | None:
-    """Read one cause for a reader who may see errors; None if no failed task has it any more."""
-    times = of_cause(engine, cause).order_by("-finished_at").values_list("finished_at", flat=True)[:1]
-    return next(iter(_read(engine, [(cause, at) for at in times if at], with_payload=True)), None)
+def causes_in_database(database: str, text: str) -> list[str]:
+    """Return the causes that a text names in a database. Raises TooManyCauses, also for more than MAX_CAUSES."""
+    engines = map(engine_for, backends_on(database))
+    found = sorted({cause for engine in engines for cause in causes_with(engine, text)})
+    if len(found) > MAX_CAUSES:
+        problem = _("%(number)s different errors contain “%(text)s”, too many to list. Search for more of the text.")
+        raise TooManyCauses(problem % {"number": f"{len(found):,}", "text": text})
+    return found
+
+
+def titles_of(backends: Iterable[str], causes: Collection[str]) -> dict[str, str]:
+    """Return class and message by cause, for a reader who may see errors. Causes that no task has are left out."""
+    titles: dict[str, str] = {}
+    for engine in map(engine_for, backends) if causes else ():
+        titles |= _titles(engine, _last_failures(engine, causes))
+    return titles
+
+
+def newest_titles(backends: Iterable[str], limit: int) -> dict[str, str]:
+    """
+    Return class and message of the causes of the newest failed tasks of each backend, for a reader who may see errors.
+
+    It takes as long with 10,000 causes as with one. _newest() takes 0.25 s with them.
+    """
+    titles: dict[str, str] = {}
+    for engine in map(engine_for, backends):
+        failed = of_status(engine, Status.FAILED).order_by("-finished_at").values_list("cause", "finished_at")
+        times: dict[str, datetime] = {}
+        for cause, at in failed[:TASKS_READ]:
+            if cause and at:
+                times.setdefault(cause, at)
+        titles |= _titles(engine, [*times.items()][:limit])
+    return titles
+
+
+def _titles(engine: Engine, causes: Sequence[tuple[str, datetime]]) -> dict[str, str]:
+    """Return class and message by cause, in the order of the causes, masked as in the list of tasks."""
+    arguments = {f"{column}_text": raw(column, ARGUMENT_CHARACTERS) for column in ("args", "kwargs")}
+    titles: dict[str, str] = {}
+    for start in range(0, len(causes), READ_AT_ONCE):
+        rows: Any = _examples(engine, causes[start : start + READ_AT_ONCE]).only("backend", "cause", "task_type")
+        for row in rows.annotate(**row_annotations() | arguments):
+            mask(row, with_payload=True)
+            error = {"exception_class_path": row.error_class}
+            titles[row.cause] = title_of(class_name(error), pattern_of(row.error_message or ""))
+    return {cause: titles[cause] for cause, _at in causes if cause in titles}
+
+
+def title_of(error_class: str, message: str) -> str:
+    return ": ".join(filter(None, (error_class, message)))
+
+
+def _examples(engine: Engine, causes: Sequence[tuple[str, datetime]]) -> TaskQuerySet:
+    """Return the last failed task of each cause, or several that failed at once. Those that are gone are left out."""
+    last = reduce(or_, (Q(cause=cause, finished_at=at) for cause, at in causes), Q(pk__in=[]))
+    return engine.tasks.filter(last, status=Status.FAILED, cause__isnull=False)
 
 
 def _read(engine: Engine, causes: Sequence[tuple[str, datetime]], *, with_payload: bool) -> list[Failure]:
     """Read causes with the times of their last failures. Those whose last task is gone since are left out."""
     texts = {f"{column}_text": raw(column) for column in ("errors", "args", "kwargs")}
-    last = reduce(or_, (Q(cause=cause, finished_at=at) for cause, at in causes), Q(pk__in=[]))
-    rows = engine.tasks.filter(last, status=Status.FAILED, cause__isnull=False)
-    examples = {row.cause: row for row in rows.only("cause", "task_type", "finished_at").annotate(**texts)}
+    rows = _examples(engine, causes).only("cause", "task_type", "finished_at").annotate(**texts)
+    examples = {row.cause: row for row in rows}
     now = engine.now()
     found = (examples[cause] for cause, _at in causes if cause in examples)
     return [_failure(engine, example, now, with_payload=with_payload) for example in found]
@@ -183,10 +240,17 @@ def _last_error(engine: Engine, task: Any, *, with_payload: bool) -> Mapping[str
 
 def _newest(engine: Engine) -> list[tuple[str, datetime]]:
     """Return the causes with the times of their last failures, the newest first, in one statement."""
+    return sorted(_last_failures(engine), key=lambda cause: cause[1], reverse=True)
+
+
+def _last_failures(engine: Engine, causes: Collection[str] | None = None) -> list[tuple[str, datetime]]:
+    """Return each cause, or each of these, with the time of its last failure."""
+    named = {f"cause_{number}": cause for number, cause in enumerate(causes or ())}
+    source = f"VALUES {', '.join(f'(%({name})s)' for name in named)}" if named else ALL_CAUSES
+    values: dict[str, Any] = {"backend": engine.alias, "limit": MAX_CAUSES_FOUND + 1, **named}
     with connections[engine.database].cursor() as cursor:
-        cursor.execute(CAUSES, {"backend": engine.alias, "limit": MAX_CAUSES_FOUND + 1})
-        found = [(cause, _as_moment(at, cursor.db.timezone)) for cause, at in cursor.fetchall()]
-    return sorted(found, key=lambda cause: cause[1], reverse=True)
+        cursor.execute(LAST_FAILURES.format(causes=source), values)
+        return [(cause, _as_moment(at, cursor.db.timezone)) for cause, at in cursor.fetchall() if at]
 
 
 def _as_moment(at: datetime | str, zone: tzinfo) -> datetime:

@@ -133,7 +133,11 @@ def headline(class_path: str | None, message: str | None) -> str:
     name = str(class_path or "").rpartition(".")[2]
     lines = str(message or "").strip().splitlines()
     text = ": ".join(part for part in (name, lines[0].strip() if lines else "") if part)
-    return text if len(text) <= HEADLINE_CHARACTERS else text[: HEADLINE_CHARACTERS - 1] + "…"
+    return shortened(text)
+
+
+def shortened(text: str, characters: int = HEADLINE_CHARACTERS) -> str:
+    return text if len(text) <= characters else text[: characters - 1] + "…"
 
 
 def short_type(task_type: str) -> str:

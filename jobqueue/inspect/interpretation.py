@@ -7,11 +7,11 @@ the list has shown, also when a key has gone, or when another error has come.
 
 from __future__ import annotations
 
-from jobqueue.engine import engine_for
 from jobqueue.inspect.backends import backends_on
-from jobqueue.inspect.failures import TooManyCauses, causes_with
+from jobqueue.inspect.failures import TooManyCauses, causes_in_database
 from jobqueue.inspect.names import matching_types
 from jobqueue.inspect.search import ARGUMENT, ERROR, KEY, TAG, TASK, clean, id_range, ids_with_key
+from jobqueue.inspect.selection import has_tag, read_keys
 from jobqueue.models import Task
 from jobqueue.records import Status
 
@@ -28,24 +28,26 @@ def interpret(text: str, database: str, *, with_payload: bool) -> dict[str, str]
         wanted = text[len(ERROR) :].strip()
         if not with_payload:
             return {"status": Status.FAILED.value, "q": text}
-        engines = map(engine_for, backends_on(database))
         try:
-            causes = ",".join(sorted({cause for engine in engines for cause in causes_with(engine, wanted)}))
+            causes = causes_in_database(database, wanted) if wanted else []
         except TooManyCauses:
-            causes = ""
-        return {"status": Status.FAILED.value, "cause": causes} if causes and wanted else {"q": text}
+            causes = []
+        return {"status": Status.FAILED.value, "cause": ",".join(causes)} if causes else {"q": text}
     if text.lower().startswith(TAG) and (tag := text[len(TAG) :].strip()):
         return {"tag": tag}
-    return {"q": _with_word(text, database)}
+    if not text or text.lower().startswith((KEY, TASK, ARGUMENT, TAG)):
+        return {"q": text}
+    return _without_word(text, database)
 
 
-def _with_word(text: str, database: str) -> str:
-    if not text or text.lower().startswith((KEY, TASK, ARGUMENT)):
-        return text
+def _without_word(text: str, database: str) -> dict[str, str]:
     tasks = Task.objects.using(database).filter(backend__in=backends_on(database))
     if ids_with_key(tasks, text, limit=1):
-        return f"{KEY}{text}"
+        return {"q": f"{KEY}{text}"}
     ids = id_range(text)
-    if (ids is None or not tasks.filter(ids)[:1].exists()) and matching_types(text, database):
-        return f"{TASK}{text}"
-    return text
+    if ids is not None and tasks.filter(ids)[:1].exists():
+        return {"q": text}
+    if matching_types(text, database):
+        return {"q": f"{TASK}{text}"}
+    # Not exists(): for one row, the planner would read the table instead of the index.
+    return {"tag": text} if read_keys(tasks.filter(has_tag(text))) else {"q": text}

@@ -24,6 +24,7 @@ from django.utils.translation import gettext as _
 from jobqueue import registry
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.inspect.backends import backends_on, options_of
+from jobqueue.inspect.failures import TooManyCauses, causes_in_database
 from jobqueue.inspect.formatting import short_type
 from jobqueue.inspect.names import matching_types
 from jobqueue.inspect.payload_display import LastError
@@ -68,11 +69,13 @@ class Search:
         if lower.startswith(ARGUMENT):
             return cls._of_argument(text, database, with_payload=with_payload)
         if lower.startswith(ERROR):
-            return cls._of_error(text[len(ERROR) :].strip(), with_payload=with_payload)
+            return cls._of_error(text[len(ERROR) :].strip(), database, with_payload=with_payload)
+        if lower == TAG:
+            return cls(ids=NOTHING, problem=_("To search a tag, write tag:TAG, such as tag:vip."))
         if ids := id_range(text):
             return cls(ids=ids, words=_("Searched: ids that begin with “%(text)s”.") % {"text": text})
         problem = _(
-            "“%(text)s” is neither the start of an id, nor a key, nor part of a task's name. "
+            "“%(text)s” is neither the start of an id, nor a key, nor a tag, nor part of a task's name. "
             "Arguments and errors were not searched. To search them, write args.NAME:VALUE or error:TEXT."
         )
         return cls(ids=NOTHING, problem=problem % {"text": text})
@@ -87,8 +90,14 @@ class Search:
         return cls(rest=Q(task_type__in=found), words=words % {"text": text, "names": names})
 
     @classmethod
-    def _of_error(cls, text: str, *, with_payload: bool) -> Search:
-        if with_payload or not text:  # with a failed task, interpret() would have replaced it by its causes
+    def _of_error(cls, text: str, database: str, *, with_payload: bool) -> Search:
+        if not text:
+            return cls(ids=NOTHING, problem=_("To search errors, write error:TEXT, such as error:timeout."))
+        if with_payload:  # with causes that an address can have, interpret() would have replaced the text
+            try:
+                causes_in_database(database, text)
+            except TooManyCauses as error:
+                return cls(ids=NOTHING, problem=str(error))
             problem = _("No failed task has “%(text)s” in its error.")
             return cls(ids=NOTHING, problem=problem % {"text": text})
         words = _(

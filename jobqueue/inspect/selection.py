@@ -29,9 +29,12 @@ from django.db.models import BooleanField, F, Q, QuerySet, Value
 from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_aware, make_aware, make_naive
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from jobqueue.engine.portable.admissions import INDEXED, of_limit
 from jobqueue.inspect.backends import backends_on
+from jobqueue.inspect.failures import titles_of
+from jobqueue.inspect.formatting import shortened
 from jobqueue.inspect.limits import Key
 from jobqueue.inspect.payload_display import JsonFunc
 from jobqueue.inspect.queries import CAP, Count, count_of_status, count_or_estimate, status_condition
@@ -44,6 +47,7 @@ from jobqueue.serialization.ids import first_id
 # 100,000 tasks are neighbours and take 0.03 s.
 WINDOW = 100_000
 WINDOW_OF_STATUS = 10_000
+CAUSES_NAMED = 3  # in the sentence about a search
 
 # Filters by the row that tasks belong to, the first one first.
 GROUPS = ("parent", "schedule", "limit", "tag")
@@ -172,6 +176,31 @@ class Selection:
             problem = _("You lack the permission to see messages of errors, so causes were not searched.")
             return Search(ids=NOTHING, problem=problem)
         return Search.parse(self.search_text, self.database, with_payload=self.with_payload)
+
+    @property
+    def words(self) -> str:
+        """What was searched: a search for an error or a tag has become a filter."""
+        words = [self._words_of_causes, self._words_of_tag, self.search.words]
+        return "" if self.search.problem else " ".join(filter(None, words))
+
+    @property
+    def _words_of_causes(self) -> str:
+        causes = self.filters["cause"].split(",") if "cause" in self.filters else []
+        if not causes:
+            return ""
+        titles = titles_of(backends_on(self.database), causes[:CAUSES_NAMED])
+        names = "; ".join(f"“{shortened(titles.get(cause, cause))}”" for cause in causes[:CAUSES_NAMED])
+        values = {"number": len(causes), "errors": names if len(causes) <= CAUSES_NAMED else f"{names}; …"}
+        text = ngettext(
+            "Searched: tasks with the error %(errors)s.",
+            "Searched: tasks with one of %(number)s errors: %(errors)s.",
+            len(causes),
+        )
+        return text % values
+
+    @property
+    def _words_of_tag(self) -> str:
+        return _("Searched: tasks with the tag “%(tag)s”.") % self.filters if "tag" in self.filters else ""
 
     @property
     def status(self) -> str:
