@@ -22,12 +22,12 @@ from jobqueue.inspect.backends import backends_on
 from jobqueue.inspect.failures import newest_titles, titles_of
 from jobqueue.inspect.formatting import local, short_id, short_type, shortened
 from jobqueue.inspect.limits import Key
-from jobqueue.inspect.names import known_queues
+from jobqueue.inspect.names import known_queues, known_tags
 from jobqueue.inspect.selection import ENDED, ENQUEUED, at, to_id, to_uuid
 from jobqueue.models import Executor, Schedule, Task
 from jobqueue.records import Status
 
-CAUSES = 20  # offered
+CAUSES, EXECUTORS = 20, 30  # offered
 CHARACTERS = 100  # of an error
 CHOICES = 200  # per filter; the address may contain others
 Choices = Iterable[tuple[str, Any]]
@@ -146,14 +146,13 @@ class ScheduleFilter(ColumnFilter):
 
 
 class TagFilter(ColumnFilter):
-    """Offers the tags that code declares. Others are set by a search, or by links on the pages of tasks."""
+    """Offers the tags that code declares, and the most frequent ones of the newest tasks."""
 
     title = _("tag")
     parameter_name = "tag"
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
-        declared = {tag for task in registry.all().values() for tag in task.tags}
-        return [(tag, tag) for tag in with_chosen(declared, self.value())]
+        return [(tag, tag) for tag in with_chosen(known_tags(database_for(request)), self.value())]
 
 
 class LimitFilter(ColumnFilter):
@@ -171,17 +170,20 @@ class LimitFilter(ColumnFilter):
 
 
 class ExecutorFilter(ColumnFilter):
-    """Set by links on the pages of executors and tasks; shown only while it is set."""
+    """Offers the executors with the last heartbeats. Others are set by links on the pages of executors and tasks."""
 
     title = _("executor")
     parameter_name = "executor"
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
-        chosen = self.value()
-        if not chosen:
-            return []
-        rows = Executor.objects.using(database_for(request)).filter(pk__in=[to_uuid(chosen)])
-        return [(chosen, rows.values_list("name", flat=True).first() or short_id(chosen))]
+        chosen, database = self.value(), database_for(request)
+        rows = Executor.objects.using(database)
+        recent = rows.filter(backend__in=backends_on(database)).order_by("-heartbeat")
+        names = {str(pk): name for pk, name in recent.values_list("pk", "name")[:EXECUTORS]}
+        if chosen and chosen not in names:
+            others = rows.filter(pk__in=[to_uuid(chosen)]).values_list("name", flat=True)
+            names[chosen] = others.first() or short_id(chosen)
+        return sorted(names.items(), key=lambda choice: choice[1])
 
 
 class TimeFilter(ListFilter):

@@ -14,7 +14,7 @@ from django.http import HttpRequest
 from django.utils.functional import cached_property
 
 from jobqueue import registry
-from jobqueue.admin.filters import TimeFilter
+from jobqueue.admin.filters import TagFilter, TimeFilter
 from jobqueue.bulk_actor import is_internal
 from jobqueue.inspect.backends import options_of
 from jobqueue.inspect.bulk import Bounds
@@ -104,12 +104,19 @@ class TaskChangeList(ChangeList):
 
     @cached_property
     def suggestions(self) -> list[str]:
-        """What the search box offers: the names of known tasks, and of their arguments if the user may see them."""
+        """What the search box offers: names of known tasks, of their arguments if the user may see them, and tags."""
         known = [name for name in registry.all() if not is_internal(name)]
         found = {short_type(name) for name in known}
         if self.with_payload:
             found |= {f"args.{name}:" for one in known for name in parameters_of(one)}
+        found |= {f"{TAG}{tag}" for tag in self.tags}
         return [*sorted(found)[:MAX_SUGGESTIONS], KEY, TAG, ERROR]
+
+    @property
+    def tags(self) -> list[str]:
+        """The tags that the filter offers."""
+        specs = (spec for spec in self.filter_specs if isinstance(spec, TagFilter))
+        return [str(tag) for spec in specs for tag, _label in spec.lookup_choices]
 
     @cached_property
     def tabs(self) -> list[Tab]:

@@ -1,13 +1,19 @@
-"""The names of task types and queues: declared, configured, or counted. Never read from all tasks."""
+"""The names of task types, queues and tags: declared, configured, counted, or of few tasks. Never read from all."""
 
 from __future__ import annotations
+
+from collections import Counter as CounterOf
 
 from jobqueue import registry
 from jobqueue.api import declared_queues
 from jobqueue.engine import engine_for
 from jobqueue.inspect.backends import backends_on
 from jobqueue.inspect.formatting import short_type
-from jobqueue.models import Counter, Queue
+from jobqueue.inspect.payload_display import texts_in
+from jobqueue.models import Counter, Queue, Task
+
+TASKS_READ = 1000  # the newest ones: their tags
+TAGS_OF_TASKS = 30
 
 
 def known_types(database: str) -> list[str]:
@@ -32,3 +38,12 @@ def known_queues(database: str) -> set[str]:
     for backend in backends:
         names.update(engine_for(backend).queues_in_use())
     return names
+
+
+def known_tags(database: str) -> set[str]:
+    """Return the tags that code declares, and the most frequent ones of the newest tasks."""
+    newest = Task.objects.using(database).filter(backend__in=backends_on(database)).order_by("-pk")
+    tags = (tag for value in newest.values_list("tags", flat=True)[:TASKS_READ] for tag in texts_in(value))
+    found = CounterOf(tags)
+    declared = {tag for task in registry.all().values() for tag in task.tags}
+    return declared | {tag for tag, _number in found.most_common(TAGS_OF_TASKS)}

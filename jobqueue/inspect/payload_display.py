@@ -108,7 +108,11 @@ def listed(value: Any) -> list[Any]:
 
 def tags_of(task: Task) -> list[str]:
     """Return the tags of a row. SQL may have written another value."""
-    return [tag for tag in listed(task.tags) if isinstance(tag, str)]
+    return texts_in(task.tags)
+
+
+def texts_in(value: Any) -> list[str]:
+    return [text for text in listed(value) if isinstance(text, str)]
 
 
 def show(

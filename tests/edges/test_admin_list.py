@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue.admin import filters as list_filters
 from jobqueue.admin import task_list
-from jobqueue.inspect import failures, queries, selection
+from jobqueue.inspect import failures, names, queries, selection
 from jobqueue.inspect.formatting import short_id
 from jobqueue.models import Task
 from jobqueue.serialization.ids import first_id, new_id
@@ -203,6 +203,29 @@ def test_filter_offers_the_errors_that_failed_last(make, show, client, backend, 
     page = client.get(LIST_URL, {"backend": backend})
     assert "cause" not in {spec.parameter_name for spec in choosable(page)}
     assert "cause-" not in page.content.decode()
+
+
+def test_filter_offers_the_executors_with_the_last_heartbeats(make, make_executor, show, monkeypatch):
+    monkeypatch.setattr(list_filters, "EXECUTORS", 2)
+    rows = [make_executor(name=f"web-{number}", heartbeat=ago(number)) for number in range(3)]
+
+    assert list(choices_of(show(), "executor")) == ["web-0", "web-1"]
+    assert list(choices_of(show(executor=rows[2].pk), "executor")) == ["web-0", "web-1", "web-2"]
+
+
+def test_filter_and_suggestions_offer_tags_of_the_newest_tasks(make, show, monkeypatch):
+    monkeypatch.setattr(names, "TASKS_READ", 4)
+    for tags in (["old"], ["vip", "b"], ["vip"], None, ["a"]):
+        make(tags=tags)
+
+    response = show()
+
+    assert {"vip", "a", "b"} <= choices_of(response, "tag").keys()
+    assert "old" not in choices_of(response, "tag")
+    assert "tag:vip" in response.context["cl"].suggestions
+    monkeypatch.setattr(names, "TAGS_OF_TASKS", 1)
+    assert "a" not in choices_of(show(), "tag")
+    assert "vip" in choices_of(show(), "tag")
 
 
 def test_task_filter_uses_short_names_if_unique(show, monkeypatch):
