@@ -14,6 +14,7 @@ from django.db import connections
 from jobqueue import conf, declared_schedules, function, registry
 from jobqueue.actor import ActorTask, unreadable
 from jobqueue.compat import PACKAGE, task_backends
+from jobqueue.declared_schedules import location_of
 from jobqueue.limits import Concurrency, Rate, has_fields
 from jobqueue.records import LimitKind
 from jobqueue.suggestions import did_you_mean
@@ -177,14 +178,13 @@ def check_declarations(**_: Any) -> list[checks.CheckMessage]:
 
 def check_task_names(**_: Any) -> list[checks.CheckMessage]:
     """Check that no two functions have one task name."""
-    return [
-        checks.Error(
-            f"The task {duplicate.task_type!r} is declared twice: {duplicate.first} and {duplicate.second}.",
-            hint="Rows contain this name, so it must belong to one function. Change one name=.",
-            id="jobqueue.E002",
-        )
-        for duplicate in sorted(function.duplicates)
-    ]
+    texts = {
+        f"The task {one.task_type!r} is declared twice: {one.module_path} in {location_of(one)} and "
+        f"{other.module_path} in {location_of(other)}."
+        for one, other in function.duplicates
+    }
+    hint = "Rows contain this name, so it must belong to one function. Change one name=."
+    return [checks.Error(text, hint=hint, id="jobqueue.E002") for text in sorted(texts)]
 
 
 def check_actors(**_: Any) -> list[checks.CheckMessage]:

@@ -254,7 +254,7 @@ def declarations() -> list[Declaration]:
     """Return the schedules that code declares. The one of a task's own `schedule` has the task's type as its name."""
     own = [task for task in registry.all().values() if task.schedule is not None]
     return declared + [
-        Declaration(task.task_type, task, task.schedule, _location_of(task))  # type: ignore[arg-type]
+        Declaration(task.task_type, task, task.schedule, location_of(task))  # type: ignore[arg-type]
         for task in own
     ]
 
@@ -272,7 +272,7 @@ def digest_of(declarations: Iterable[Declaration]) -> str:
     return hashlib.blake2b(repr(columns).encode(), digest_size=8).hexdigest()
 
 
-def _location_of(task: FunctionTask[..., Any]) -> str:
+def location_of(task: FunctionTask[..., Any]) -> str:
     """Return the file and line of a declared task."""
     if not isinstance(task, ActorTask):
         code = inspect.unwrap(task.func).__code__

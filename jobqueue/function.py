@@ -14,7 +14,6 @@ from typing import (
     Concatenate,
     Generic,
     Literal,
-    NamedTuple,
     ParamSpec,
     Protocol,
     TypedDict,
@@ -162,12 +161,9 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
     problem: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        is_copy = bool(self.task_type)
         try:
             self._prepare()
         except (InvalidTask, InvalidTaskBackend) as error:
-            if is_copy:
-                raise
             invalid_declarations.record(self, error)
         else:
             declare(self)
@@ -214,10 +210,13 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
 
         run_after, expires: a datetime, or a timedelta from the enqueue by the database's clock. key: while a live task
         has it, enqueue() returns that task's result and adds nothing. on_conflict, unique_for and debounce change that.
+        While Django loads the apps, a system check reports a mistake, and the copy cannot be enqueued.
         """
-        if error := unknown_option("using()", "option", options, ChangedOptions):
-            raise error
+        if self.problem and not apps.ready:
+            return self
         self.raise_if_invalid()
+        if error := unknown_option("using()", "option", options, ChangedOptions):
+            return invalid_declarations.stand_in(type(self), self.func, error)  # type: ignore[no-any-return]
         changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         return replace(self, **changes)
 
@@ -243,16 +242,9 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
         return await sync_to_async(self.enqueue_many, thread_sensitive=True)(calls)
 
 
-class Duplicate(NamedTuple):
-    """A task_type that two functions were declared under. The first one keeps it."""
-
-    task_type: str
-    first: str
-    second: str
-
-
 declared: dict[str, FunctionTask[..., Any]] = {}
-duplicates: set[Duplicate] = set()
+# Tasks of two functions with one task_type. The first one keeps it.
+duplicates: list[tuple[FunctionTask[..., Any], FunctionTask[..., Any]]] = []
 
 
 def declare(task: FunctionTask[..., Any]) -> None:
@@ -267,7 +259,7 @@ def declare(task: FunctionTask[..., Any]) -> None:
     if known.module_path == task.module_path:
         declared[task.task_type] = task
     else:
-        duplicates.add(Duplicate(task.task_type, known.module_path, task.module_path))
+        duplicates.append((known, task))
 
 
 class InvalidDeclarations:
@@ -300,11 +292,11 @@ class InvalidDeclarations:
 
 
 invalid_declarations = InvalidDeclarations()
-FRAMEWORK = {"jobqueue", "django", "django_tasks"}
+FRAMEWORK = {"jobqueue", "django", "django_tasks", "dataclasses"}
 
 
 def location_of_caller() -> str:
-    """Return the file and line that runs outside of this package and of Django."""
+    """Return the file and line that called this package, as Django and dataclasses.replace() may have done."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in FRAMEWORK:
         frame = frame.f_back

@@ -1,6 +1,7 @@
 """Declarations with a mistake: system checks report them while Django loads the apps, later they raise."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from django.apps import apps
 
 from jobqueue import Actor, registry, task
 from jobqueue.checks import check_declarations
-from jobqueue.compat import PACKAGE, InvalidTask
+from jobqueue.compat import PACKAGE, InvalidTask, InvalidTaskBackend
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 
@@ -35,7 +36,9 @@ def ship(order_id: int) -> None: ...
         ({"retry": 3}, "task() takes no option 'retry' (did you mean 'retry_on'?); it takes name, "),
     ],
 )
-def test_task_with_a_mistake_is_a_check_error_with_file_and_line(options: dict[str, Any], reason: str) -> None:
+def test_task_with_a_mistake_is_a_check_error_with_file_and_line(
+    options: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wrong: Any = task(**options)(ship)
 
     [message] = check_declarations()
@@ -43,11 +46,43 @@ def test_task_with_a_mistake_is_a_check_error_with_file_and_line(options: dict[s
     assert message.msg.startswith(f"The task in {__name__.replace('.', '/')}.py:")
     assert reason in message.msg
     assert registry.get(f"{__name__}.ship") is None
-    for use in (wrong.enqueue, wrong.using, lambda _: wrong.enqueue_many([((1,), {})])):
+    copy = wrong.using(priority=5)
+    for use in (lambda: wrong.enqueue(1), lambda: copy.enqueue(1), lambda: wrong.enqueue_many([((1,), {})])):
         with pytest.raises(InvalidTask) as caught:
-            use(**({"order_id": 1} if use == wrong.enqueue else {} if use == wrong.using else {"_": 1}))
+            use()
         assert reason in str(caught.value)
         assert "It is declared in " in str(caught.value)
+    monkeypatch.setattr(apps, "ready", True)
+    with pytest.raises(InvalidTask):
+        wrong.using(priority=5)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"priority": 1000}, "priority"),
+        ({"queue_name": ""}, "queue_name must be a text of 1 to 128 characters"),
+        ({"backend": "bulk"}, "TASKS has no backend 'bulk'"),
+        ({"retry": 3}, "using() takes no option 'retry'; it takes "),
+    ],
+)
+def test_copy_with_a_mistake_is_a_check_error_and_later_raises(
+    options: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = task(ship)
+    with monkeypatch.context() as loading:
+        loading.setattr(apps, "ready", False)
+        wrong = right.using(**options)
+
+    [message] = check_declarations()
+    assert message.id == "jobqueue.E014"
+    assert message.msg.startswith(f"The task in {__name__.replace('.', '/')}.py:")
+    assert reason in message.msg
+    assert registry.get(right.task_type) is right
+    with pytest.raises(InvalidTask, match="It is declared in "):
+        wrong.enqueue(1)
+    with pytest.raises((InvalidTask, InvalidTaskBackend, TypeError), match=re.escape(reason)):
+        right.using(**options)
 
 
 @pytest.mark.usefixtures("loading")
@@ -87,6 +122,7 @@ def fine(): ...
 
 
 nothing = task(lambda: None)
+urgent = fine.using(priority=1000)
 
 
 class Import(Actor):
@@ -123,5 +159,6 @@ def test_command_reports_every_invalid_declaration_of_a_site(command: list[str],
     assert ran.returncode == 1
     assert "The task in shop/tasks.py:5 cannot be used: send: max_attempts must be a whole number" in ran.stderr
     assert "The task in shop/tasks.py:13 cannot be used: Task function must be defined at a module level" in ran.stderr
-    assert "The task in shop/tasks.py:16 cannot be used: Import: an actor needs a method poll" in ran.stderr
+    assert "The task in shop/tasks.py:17 cannot be used: Import: an actor needs a method poll" in ran.stderr
+    assert "The task in shop/tasks.py:14 cannot be used: " in ran.stderr
     assert "Traceback" not in ran.stderr

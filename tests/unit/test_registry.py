@@ -47,8 +47,10 @@ def test_name_used_by_two_functions_is_a_check_error() -> None:
     assert registry.get("mail") is declared
     [message] = check_task_names()
     assert message.id == "jobqueue.E002"
-    assert "test_registry.first" in message.msg
-    assert "test_registry.second" in message.msg
+    here = __name__.replace(".", "/")
+    lines = [function.__code__.co_firstlineno for function in (first, second)]
+    assert f"{__name__}.first in {here}.py:{lines[0]} and " in message.msg
+    assert message.msg.endswith(f"{__name__}.second in {here}.py:{lines[1]}.")
 
 
 def test_reloaded_function_replaces_old_one() -> None:
