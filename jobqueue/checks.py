@@ -14,15 +14,13 @@ from django.db import connections
 from jobqueue import conf, declared_schedules, function, registry
 from jobqueue.actor import ActorTask, unreadable
 from jobqueue.compat import PACKAGE, task_backends
+from jobqueue.connection_pool import CONNECTIONS_OF_AN_EXECUTOR, pool_size
 from jobqueue.declared_schedules import location_of
 from jobqueue.limits import Concurrency, Rate, has_fields
 from jobqueue.records import LimitKind
 from jobqueue.suggestions import did_you_mean
 
 KEYS_OF_A_BACKEND = ("BACKEND", "QUEUES", "OPTIONS")
-CONNECTIONS_BESIDE_SLOTS = 4  # of an executor: loop, heartbeat, listener, and one that reads after a notification
-CONNECTIONS_FOR_ASYNC_TASKS = 32  # threads for async tasks that call the ORM
-CONNECTIONS_OF_AN_EXECUTOR = 8 + CONNECTIONS_BESIDE_SLOTS  # with the default number of threads
 
 
 def register() -> None:
@@ -231,17 +229,6 @@ def backend_problems(alias: str, options: Any, keys: Iterable[Any] = ()) -> Iter
         )
         return
     yield from _database_problems(here, database)
-
-
-def pool_size(pool: Any) -> int | None:
-    """Return the maximum size of Django's OPTIONS["pool"], None without a pool. The default of psycopg is 4."""
-    match pool:
-        case None | False:
-            return None
-        case {"max_size": int(size)} | {"min_size": int(size)}:
-            return size
-        case _:
-            return 4
 
 
 def _database_problems(here: str, alias: str) -> Iterator[checks.CheckMessage]:

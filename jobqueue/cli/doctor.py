@@ -24,11 +24,12 @@ from jobqueue.checks import (
 from jobqueue.cli.backends import engines
 from jobqueue.cli.console import Console, first_line
 from jobqueue.cli.limit_checks import limit_findings
-from jobqueue.cli.postgres_checks import lock_findings, server_findings
+from jobqueue.cli.notification_checks import notification_findings
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.schema import missing_migrations
 from jobqueue.inspect.findings import findings
 from jobqueue.inspect.queries import many
+from jobqueue.inspect.server_findings import lock_findings
 from jobqueue.inspect.stats import read_stats
 from jobqueue.printable import printable
 
@@ -93,21 +94,14 @@ def _backend(engine: Engine) -> Iterator[checks.CheckMessage]:
         yield checks.Error(text, hint=f"manage.py migrate jobqueue --database {quote(engine.database)}")
         return
     yield checks.Info(f"{here}: database {engine.database!r} is reachable and migrated.")
-    if connections[engine.database].vendor != "postgresql":
-        stats = read_stats(engine)
-    else:
-        postgres = cast("PostgresEngine", engine)
-        locks = list(lock_findings(postgres))
-        yield from _prefixed(here, locks)
+    is_postgresql = connections[engine.database].vendor == "postgresql"
+    if is_postgresql:
+        locks = list(lock_findings(cast("PostgresEngine", engine)))
         if _has_error(locks):  # further queries could wait for these locks
+            yield from locks
             return
-        stats = read_stats(engine)
-        yield from _prefixed(here, server_findings(postgres, stats))
+    stats = read_stats(engine)
     yield from findings(engine, stats)
+    if is_postgresql and engine.options.notify:
+        yield from notification_findings(engine)
     yield from limit_findings(engine, stats)
-
-
-def _prefixed(prefix: str, messages: Iterable[checks.CheckMessage]) -> Iterator[checks.CheckMessage]:
-    for message in messages:
-        message.msg = f"{prefix}: {message.msg}"
-        yield message

@@ -1,5 +1,5 @@
 """
-What is wrong with a backend, for `doctor` and for the overview: queues, executors, failures, limits and schedules.
+What is wrong with a backend, for `doctor` and for the overview: queues, executors, failures, limits, schedules, server.
 
 Each finding is a message of Django's check framework. Its `obj` is where the admin shows the rows.
 """
@@ -15,6 +15,7 @@ from django.core import checks
 from django.db import connections
 from django.db.models import Sum
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
@@ -22,6 +23,7 @@ from jobqueue.inspect.formatting import duration
 from jobqueue.inspect.links import Rows
 from jobqueue.inspect.queries import many_executors, many_tasks, of_status
 from jobqueue.inspect.schedule_findings import schedule_findings
+from jobqueue.inspect.server_findings import server_findings
 from jobqueue.inspect.stats import BackendStats, ExecutorState, QueueStats
 from jobqueue.metrics import Length, Scope
 from jobqueue.models import AdmissionRequest, CounterPeriod
@@ -35,7 +37,7 @@ PAUSED_LONG = timedelta(days=1)
 LATENCY_LONG_SECONDS = 300.0
 UNANSWERED_SECONDS = 10.0  # executors look at the key of a limit within a second
 BLOCKED_MANY = 1000  # tasks of a queue
-FAILED_MANY = 10  # tasks in an hour
+FAILED_MANY = 10  # failures in an hour
 FAILURES_RISE = 3  # times as many as in an hour of the day before
 SNAPSHOT_LONG_SECONDS = 900.0
 DAY_SECONDS, HOUR_SECONDS = 86_400.0, 3600.0
@@ -50,8 +52,10 @@ def findings(engine: Engine, stats: BackendStats) -> Iterator[checks.CheckMessag
     yield from schedule_findings(engine, stats)
     yield from _limits(stats)
     yield from unanswered_requests(engine, stats)
-    yield from _snapshots(engine)
     yield from _retention(engine)
+    if connections[engine.database].vendor == "postgresql":
+        yield from _snapshots(cast("PostgresEngine", engine))
+        yield from server_findings(cast("PostgresEngine", engine), stats)
 
 
 def problems(engine: Engine, stats: BackendStats) -> list[checks.CheckMessage]:
@@ -140,16 +144,20 @@ def _latency(stats: BackendStats) -> Iterator[checks.CheckMessage]:
 
 
 def _failures(engine: Engine) -> Iterator[checks.CheckMessage]:
-    """Compare the last hour with the day before."""
+    """Compare the last hour with the day before. A task that was requeued may have failed several times."""
     rows = CounterPeriod.objects.using(engine.database).filter(backend=engine.alias, scope=Scope.BACKEND, name="")
     last_hour = rows.filter(length=Length.MINUTE, start__gte=now_plus(-HOUR_SECONDS))
     day_before = rows.filter(length=Length.HOUR, start__gte=now_plus(-DAY_SECONDS - HOUR_SECONDS))
     now, before = (part.aggregate(sum=Sum("dead"))["sum"] or 0 for part in (last_hour, day_before))
     usual = max(0, before - now) / 24
     if now >= FAILED_MANY and now > FAILURES_RISE * usual:
-        text = _("Backend %(backend)s: %(tasks)s failed in the last hour, %(usual)s an hour in the day before.")
+        text = ngettext(
+            "Backend %(backend)s: %(number)s failure in the last hour, %(usual)s an hour in the day before.",
+            "Backend %(backend)s: %(number)s failures in the last hour, %(usual)s an hour in the day before.",
+            now,
+        )
         yield checks.Warning(
-            text % {"backend": engine.alias, "tasks": many_tasks(now), "usual": f"{usual:,.0f}"},
+            text % {"backend": engine.alias, "number": f"{now:,}", "usual": f"{usual:,.0f}"},
             hint=_("Look at the causes. When one is gone, requeue its tasks."),
             obj=Rows("task", page="failures"),
         )
@@ -223,11 +231,9 @@ def unanswered_requests(engine: Engine, stats: BackendStats) -> Iterator[checks.
         yield checks.Error(text % {"backend": stats.backend, **values}, hint=advice, obj=Rows("limit"))
 
 
-def _snapshots(engine: Engine) -> Iterator[checks.CheckMessage]:
+def _snapshots(engine: PostgresEngine) -> Iterator[checks.CheckMessage]:
     """Find long transactions, such as reports: each claim skips all rows claimed since they began."""
-    if connections[engine.database].vendor != "postgresql":
-        return
-    for pid, name, state, seconds in cast("PostgresEngine", engine).db.query("oldest_snapshot"):
+    for pid, name, state, seconds in engine.db.query("oldest_snapshot"):
         if seconds > SNAPSHOT_LONG_SECONDS:
             text = _("Backend %(backend)s: a transaction has been open for %(time)s (%(session)s): claims get slower.")
             unnamed = _("no name")

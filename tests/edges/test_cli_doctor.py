@@ -14,13 +14,13 @@ from django.db import OperationalError, connections
 from django.db.migrations.recorder import MigrationRecorder
 
 from jobqueue import checks as system_checks
-from jobqueue import registry
-from jobqueue.cli import postgres_checks
+from jobqueue import connection_pool, registry
+from jobqueue.cli import notification_checks
 from jobqueue.engine import engine_for
 from jobqueue.engine.postgres import connection
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.executor.pools.event_loop import MAX_BODY_THREADS
-from jobqueue.inspect import findings
+from jobqueue.inspect import findings, server_findings
 from jobqueue.schedule_models import STOPPED_BY
 from tests import tasks
 from tests.edges.cli import BOTH, jobqueue
@@ -296,7 +296,7 @@ class TestServer:
 
         def feed_in(database: Any, statement: str, **parameters: Any) -> Any:
             rows = query(database, statement, **parameters)
-            unsafe = {key: "off" if key == name else "on" for key in postgres_checks.SAFETY}
+            unsafe = {key: "off" if key == name else "on" for key in server_findings.SAFETY}
             return list({**dict(rows), **unsafe}.items()) if statement == "server_settings" else rows
 
         monkeypatch.setattr(PostgresDatabase, "query", feed_in)
@@ -362,9 +362,9 @@ class TestServer:
                 cursor.execute("SELECT pg_backend_pid()")
                 ((pid,),) = cursor.fetchall()
             if "ALTER" not in statement:  # doctor itself would wait
-                monkeypatch.setattr(postgres_checks, "LOCK_LONG_SECONDS", 3600.0)
+                monkeypatch.setattr(server_findings, "LOCK_LONG_SECONDS", 3600.0)
                 assert matching() == []
-            monkeypatch.setattr(postgres_checks, "LOCK_LONG_SECONDS", 0.0)
+            monkeypatch.setattr(server_findings, "LOCK_LONG_SECONDS", 0.0)
             (finding,) = matching()
         finally:
             other.close()
@@ -383,7 +383,7 @@ class TestServer:
         assert "'max_size': 20" in warning
 
     def test_more_slots_than_connections_is_a_warning(self, monkeypatch) -> None:
-        assert system_checks.CONNECTIONS_FOR_ASYNC_TASKS == MAX_BODY_THREADS
+        assert connection_pool.CONNECTIONS_FOR_ASYNC_TASKS == MAX_BODY_THREADS
         ExecutorFactory.create(slots=10_000)
         (warning,) = [text for text in findings_of("default", "warning") if "may open" in text]
         assert "may open 10036 connections (each executor one per slot, 4 more, 32 for async tasks); the" in warning
@@ -409,5 +409,5 @@ class TestServer:
             return "SELECT 1" if name == "listen" else real(name)
 
         monkeypatch.setattr(connection, "statement", pooled)
-        monkeypatch.setattr(postgres_checks, "PROBE_SECONDS", 0.2)
+        monkeypatch.setattr(notification_checks, "PROBE_SECONDS", 0.2)
         assert any("notifications do not arrive" in text for text in findings_of("default", "warning"))

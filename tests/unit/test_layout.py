@@ -20,6 +20,7 @@ VALUES = [
     "causes",
     "compat",
     "conf",
+    "connection_pool",
     "exceptions",
     "failpoints",
     "history",
