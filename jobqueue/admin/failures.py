@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
@@ -16,8 +18,9 @@ from jobqueue.admin.charts import HEIGHT, STEP, sparkline
 from jobqueue.admin.links import Pages
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.failures import HOURS, Failure, Failures, read_failures
+from jobqueue.inspect.failures import HOURS, MAX_CAUSES_FOUND, Failure, newest_causes, read_failures
 from jobqueue.inspect.links import Rows
+from jobqueue.inspect.queries import Count
 from jobqueue.records import Status
 
 CAUSES_SHOWN = 20
@@ -43,7 +46,7 @@ class Cause:
         return _("%(number)s failed in the last 24 hours.") % {"number": f"{sum(self.failure.hours):,}"}
 
 
-def causes_of(found: Failures, pages: Pages) -> list[Cause]:
+def causes_of(found: Iterable[Failure], pages: Pages) -> list[Cause]:
     return [
         Cause(
             failure,
@@ -51,14 +54,29 @@ def causes_of(found: Failures, pages: Pages) -> list[Cause]:
             pages.address(Rows("task", pk=failure.example)),
             sparkline(failure.hours),
         )
-        for failure in found.shown
+        for failure in found
     ]
 
 
 def read_causes(engine: Engine, pages: Pages, limit: int) -> dict[str, Any]:
-    """Return what a list of causes needs."""
-    found = read_failures(engine, limit, with_payload=pages.with_payload)
-    return {"causes": causes_of(found, pages), "has_more_causes": found.is_more}
+    """Return what a list of the causes that failed last needs."""
+    newest = newest_causes(engine)
+    found = read_failures(engine, newest[:limit], with_payload=pages.with_payload)
+    return {"causes": causes_of(found, pages), "has_more_causes": len(newest) > limit}
+
+
+def read_page(engine: Engine, pages: Pages, number: str) -> dict[str, Any]:
+    """Return what a page of all causes needs. number: an invalid one gives the first or the last page."""
+    newest = newest_causes(engine)
+    page = Paginator(newest, CAUSES_SHOWN).get_page(number)
+    found = read_failures(engine, list(page.object_list), with_payload=pages.with_payload)
+    numbers = page.paginator.get_elided_page_range(page.number)
+    return {
+        "causes": causes_of(found, pages),
+        "page": page,
+        "number_of_causes": Count(min(len(newest), MAX_CAUSES_FOUND), is_more=len(newest) > MAX_CAUSES_FOUND),
+        "pages": [(one, pages.page("task", "failures", p=one) if isinstance(one, int) else "") for one in numbers],
+    }
 
 
 class FailuresPage(ReadOnlyAdmin):
@@ -78,7 +96,7 @@ class FailuresPage(ReadOnlyAdmin):
         if backend:
             engine = engine_for(backend)
             request.current_app = self.admin_site.name
-            context = {"now": engine.now(), **read_causes(engine, Pages(request, backend), CAUSES_SHOWN)}
+            context = {"now": engine.now(), **read_page(engine, Pages(request, backend), request.GET.get("p", ""))}
         return self.page(
             request,
             "task/failures",

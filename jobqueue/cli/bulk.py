@@ -17,7 +17,7 @@ from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.bulk import Bounds, BulkRun
 from jobqueue.inspect.bulk_actions import CANCEL_TREE, REQUEUE
-from jobqueue.inspect.failures import TooManyCauses, causes_with, read_failures
+from jobqueue.inspect.failures import MAX_CAUSES, TooManyCauses, causes_with, newest_causes, read_failures
 from jobqueue.inspect.formatting import duration
 from jobqueue.inspect.queries import ORDER, TaskFilter, many, of_status, walk
 from jobqueue.inspect.selection import has_tag
@@ -128,7 +128,7 @@ def _causes(engine: Engine, text: str) -> list[str]:
         raise CommandError(str(error)) from error
     if found:
         return found
-    frequent = read_failures(engine, with_payload=True).shown[:CAUSES_NAMED]
+    frequent = read_failures(engine, newest_causes(engine)[:MAX_CAUSES], with_payload=True)[:CAUSES_NAMED]
     known = "; ".join(failure.title for failure in frequent) or "none"
     raise CommandError(f"No failed task has the error {text!r}. The most frequent errors: {known}.")
 

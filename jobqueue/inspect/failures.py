@@ -32,7 +32,7 @@ from jobqueue.inspect.rows import mask
 from jobqueue.models import TaskQuerySet
 from jobqueue.records import Status
 
-MAX_CAUSES = 100  # shown: those that failed last; and of a search: an address with more is too long
+MAX_CAUSES = 100  # of a search: an address with more is too long
 MAX_CAUSES_FOUND = 10_000  # in the index
 READ_AT_ONCE = 500  # causes in a statement
 TASKS_READ = 1000  # the newest ones, for the causes that a filter offers
@@ -89,24 +89,19 @@ class Failure:
         return title_of(self.error_class, self.message)
 
 
-@dataclass(frozen=True, slots=True)
-class Failures:
-    """The causes, the most frequent ones first. is_more: others failed longer ago."""
-
-    shown: Sequence[Failure]
-    is_more: bool = False
-
-
 def of_cause(engine: Engine, cause: str) -> TaskQuerySet:
     """Return the failed tasks with a cause, in no order."""
     return engine.tasks.filter(status=Status.FAILED, cause=cause, finished_at__isnull=False)
 
 
-def read_failures(engine: Engine, limit: int = MAX_CAUSES, *, with_payload: bool) -> Failures:
-    """Read the causes that failed last, at most `limit`. with_payload: whether the reader may see errors."""
-    newest = _newest(engine)
-    found = _by_number(_read(engine, newest[:limit], with_payload=with_payload))
-    return Failures(found, is_more=len(newest) > limit)
+def read_failures(engine: Engine, causes: Sequence[tuple[str, datetime]], *, with_payload: bool) -> list[Failure]:
+    """
+    Read causes, the most frequent ones first.
+
+    causes: some that newest_causes() has returned. with_payload: whether the reader may see errors.
+    """
+    found = _read(engine, causes, with_payload=with_payload)
+    return sorted(found, key=lambda failure: -failure.number.number)
 
 
 def causes_with(engine: Engine, text: str) -> list[str]:
@@ -117,7 +112,7 @@ def causes_with(engine: Engine, text: str) -> list[str]:
     """
     if of_cause(engine, text).exists():
         return [text]
-    newest = _newest(engine)
+    newest = newest_causes(engine)
     if len(newest) > MAX_CAUSES_FOUND:
         problem = _(
             "More than %(number)s different errors are stored. "
@@ -150,7 +145,7 @@ def newest_titles(backends: Iterable[str], limit: int) -> dict[str, str]:
     """
     Return class and message of the causes of the newest failed tasks of each backend, for a reader who may see errors.
 
-    It takes as long with 10,000 causes as with one. _newest() takes 0.25 s with them.
+    It takes as long with 10,000 causes as with one. newest_causes() takes 0.25 s with them.
     """
     titles: dict[str, str] = {}
     for engine in map(engine_for, backends):
@@ -238,7 +233,7 @@ def _last_error(engine: Engine, task: Any, *, with_payload: bool) -> Mapping[str
     return errors[-1] if errors else {}
 
 
-def _newest(engine: Engine) -> list[tuple[str, datetime]]:
+def newest_causes(engine: Engine) -> list[tuple[str, datetime]]:
     """Return the causes with the times of their last failures, the newest first, in one statement."""
     return sorted(_last_failures(engine), key=lambda cause: cause[1], reverse=True)
 
@@ -256,7 +251,3 @@ def _last_failures(engine: Engine, causes: Collection[str] | None = None) -> lis
 def _as_moment(at: datetime | str, zone: tzinfo) -> datetime:
     """Return a moment of a raw statement. SQLite has texts in the zone of the connection."""
     return at if isinstance(at, datetime) else datetime.fromisoformat(at).replace(tzinfo=zone)
-
-
-def _by_number(found: Sequence[Failure]) -> list[Failure]:
-    return sorted(found, key=lambda failure: -failure.number.number)

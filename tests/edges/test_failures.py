@@ -8,6 +8,7 @@ import pytest
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
+from jobqueue.admin import failures as admin_failures
 from jobqueue.causes import cause_of
 from jobqueue.inspect import failures
 from tests.edges.admin import BOTH, LIST_URL, SCRIPT, messages_of, reload, status_of
@@ -61,6 +62,30 @@ def test_page_shows_times_traceback_and_hours(fail, show):
     assert "SMTPServerBusy: order 2" in content
     assert f"/admin/jobqueue/task/{newest.pk}/change/" in content
     assert "1 failed in the last 24 hours." in content
+
+
+def test_causes_have_pages_in_the_order_of_their_last_failures(fail, show, monkeypatch):
+    monkeypatch.setattr(admin_failures, "CAUSES_SHOWN", 2)
+    for age, word in enumerate(("roof", "door", "lamp", "stove", "table")):
+        for _ in range(1 + (word == "door")):
+            fail(f"the {word} is broken", finished_at=ago(60 * age + 60))
+
+    def titles(content):
+        return [(number, title.split()[2]) for number, title in rows_of(content)]
+
+    first, second = show("task/failures/"), show("task/failures/", p="2")
+
+    assert titles(first) == [("2", "door"), ("1", "roof")]
+    assert titles(second) == [("1", "lamp"), ("1", "stove")]
+    assert "Causes 1 to 2 of 5. Those that failed last are on the first page." in first
+    assert "Causes 3 to 4 of 5." in second
+    links = re.findall(r'<a href="([^"]*failures/\?p=[^"]*)">(\d)</a>', second)
+    assert [number for _address, number in links] == ["1", "3"]
+    assert titles(show("task/failures/", p="3")) == titles(show("task/failures/", p="99")) == [("1", "table")]
+    assert titles(show("task/failures/", p="x")) == titles(first)
+    monkeypatch.setattr(admin_failures, "CAUSES_SHOWN", 5)
+    assert "The most frequent causes come first." in show("task/failures/")
+    assert 'aria-label="Pages"' not in show("task/failures/")
 
 
 def test_page_without_failures_says_so(show, make):
@@ -170,7 +195,7 @@ class TestRequeue:
         assert "Requeued 3 tasks." in result.out
         assert [status_of(row) for row in (*chosen, other)] == ["READY"] * 3 + ["FAILED"]
 
-    def test_error_chooses_among_more_causes_than_a_page_shows(self, fail, backend, monkeypatch):
+    def test_error_chooses_among_more_causes_than_a_list_finds(self, fail, backend, monkeypatch):
         monkeypatch.setattr(failures, "MAX_CAUSES", 3)
         rows = [fail(f"the {word} is broken") for word in ("door", "lamp", "roof", "stove", "table")]
 
