@@ -127,7 +127,7 @@ class ExecutorFactory(UsingFactory[Executor]):
         model = Executor
 
     class Params:
-        lost = factory.Trait(heartbeat=factory.LazyFunction(lambda: ago(3600)))
+        lost = factory.Trait(heartbeat=factory.LazyFunction(lambda: ago(1800)))
 
     id = factory.LazyFunction(uuid4)
     backend = "default"

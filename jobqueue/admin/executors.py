@@ -10,7 +10,7 @@ from uuid import UUID
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.views.main import ChangeList
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
@@ -24,41 +24,50 @@ from jobqueue.admin.base import ReadOnlyAdmin, permission
 from jobqueue.admin.filters import BackendFilter
 from jobqueue.admin.task_list import CappedPaginator
 from jobqueue.api.schedule_deployments import VERSION as SCHEDULES
+from jobqueue.engine.clock import now_plus
 from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.inspect import audit_log
-from jobqueue.inspect.backends import options_of
+from jobqueue.inspect.backends import backends_on, options_of
 from jobqueue.inspect.formatting import duration, served, short_id, short_type
 from jobqueue.inspect.inbox import actor_of
 from jobqueue.inspect.queries import Count
-from jobqueue.inspect.stats import ExecutorState
+from jobqueue.inspect.stats import GONE_SECONDS, ExecutorState
 from jobqueue.models import Executor, Task
 from jobqueue.records import Command, PoolName
 from jobqueue.templatetags.jobqueue_admin import executor_badge, moment
 
 ROW = "row"  # of a button in the row of an executor: the action and the id
 RESTARTS_SHOWN = 20
-STOPPED_SHOWN = 100
+GONE_SHOWN = 100
 SHOWN = 5  # running tasks per executor in the list
 READ = 2000  # running tasks read for a page
 
 
 class ExecutorChangeList(ChangeList):
-    """One page of executors, each with its running tasks. Those that have stopped are folded away below the list."""
+    """One page of executors, each with its running tasks. Those that are gone are folded away below the list."""
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
         rows = super().get_queryset(request, exclude_parameters)
-        self.all_stopped = rows.filter(state=Executor.State.STOPPED)
-        return rows.exclude(state=Executor.State.STOPPED)
+        gone = is_gone(rows.db)
+        self.all_gone = rows.filter(gone)
+        return rows.exclude(gone)
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         with_tasks(self.result_list, self.root_queryset.db)
         mark_versions(self.result_list)
-        found = list(self.all_stopped[: STOPPED_SHOWN + 1])
-        self.stopped = found[:STOPPED_SHOWN]
-        number = Count(len(self.stopped), is_more=len(found) > STOPPED_SHOWN)
-        text = ngettext("%(number)s stopped executor", "%(number)s stopped executors", number.number)
-        self.stopped_text = text % {"number": number}
+        found = list(self.all_gone[: GONE_SHOWN + 1])
+        self.gone = found[:GONE_SHOWN]
+        number = Count(len(self.gone), is_more=len(found) > GONE_SHOWN)
+        text = ngettext("%(number)s executor that is gone", "%(number)s executors that are gone", number.number)
+        self.gone_text = text % {"number": number}
+
+
+def is_gone(database: str) -> Q:
+    """Return the condition for executors that are gone, as ExecutorStats.is_gone, if they have a `last_heartbeat`."""
+    seconds = max(GONE_SECONDS, *(options_of(backend).heartbeat_timeout for backend in backends_on(database)))
+    busy = Q(Exists(Task.objects.running().filter(executor_id=OuterRef("pk"))))
+    return Q(state=Executor.State.STOPPED) | (Q(last_heartbeat__lt=now_plus(-seconds)) & ~busy)
 
 
 def with_tasks(executors: Iterable[Any], database: str) -> None:

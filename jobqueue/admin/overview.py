@@ -21,7 +21,7 @@ from jobqueue.inspect.findings import problems
 from jobqueue.inspect.links import Rows
 from jobqueue.inspect.periods import TaskCounts, read_task_counts, read_timeline, slowest
 from jobqueue.inspect.queries import Count, count, of_status
-from jobqueue.inspect.stats import BackendStats, ExecutorState, ExecutorStats, read_stats
+from jobqueue.inspect.stats import BackendStats, ExecutorStats, read_stats
 from jobqueue.metrics import Scope
 from jobqueue.records import Status
 
@@ -84,7 +84,7 @@ def read_overview(request: HttpRequest) -> dict[str, Any]:
             "slowest": [named(one, pages) for one in slowest(counts, TASKS_SHOWN)],
         }
     if may_view["may_view_executor"]:
-        present = [one for one in stats.executors if one.state != ExecutorState.STOPPED]
+        present = [one for one in stats.executors if not one.is_gone]
         context |= {
             "executors": [(one, executor_address(one, pages)) for one in present[:EXECUTORS_SHOWN]],
             "more_executors": max(0, len(present) - EXECUTORS_SHOWN),

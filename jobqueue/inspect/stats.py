@@ -19,6 +19,7 @@ from jobqueue.records import FINAL, LIVE, Status
 
 MAX_EXECUTORS = 1000
 MAX_QUEUES = 1000
+GONE_SECONDS = 3600.0  # without a heartbeat
 
 
 class ExecutorState(StrEnum):
@@ -74,6 +75,12 @@ class ExecutorStats:
     state: ExecutorState
     busy: int
     silent_seconds: float
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has stopped, or was killed a while ago and its tasks have been rescued."""
+        is_lost = self.state == ExecutorState.NOT_RESPONDING and self.silent_seconds > GONE_SECONDS
+        return self.state == ExecutorState.STOPPED or (is_lost and not self.busy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

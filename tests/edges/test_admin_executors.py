@@ -50,9 +50,9 @@ def test_queue_list_shows_numbers_of_each_queue(make_executor, show, backend):
     ("columns", "word"),
     [
         ({}, "Alive"),
-        ({"heartbeat": ago(3600)}, "Not responding"),
+        ({"heartbeat": ago(1800)}, "Not responding"),
         ({"state": "DRAINING"}, "Stopping"),
-        ({"state": "DRAINING", "heartbeat": ago(3600)}, "Not responding"),
+        ({"state": "DRAINING", "heartbeat": ago(1800)}, "Not responding"),
         ({"state": "PAUSED"}, "Paused"),
     ],
 )
@@ -70,19 +70,34 @@ def test_stopped_executors_are_folded_away_below_the_list(make_executor, show):
 
     assert "here" in content
     assert "gone" not in content
-    assert "1 stopped executor</summary>" in folded
+    assert "1 executor that is gone</summary>" in folded
     assert f"/admin/jobqueue/executor/{stopped.pk}/change/" in folded
     assert "</span>Stopped</span>" in show(f"executor/{stopped.pk}/change/")
 
 
+def test_executors_that_were_killed_an_hour_ago_are_folded_away_unless_they_have_tasks(make_executor, show, backend):
+    make_executor(name="just-lost", heartbeat=ago(1800))
+    make_executor(name="killed", heartbeat=ago(7200))
+    with_task = make_executor(name="with-task", heartbeat=ago(7200))
+    TaskFactory.create(backend=backend, using=backend, running=True, executor_id=with_task.pk)
+
+    content, _, folded = show("executor/").partition("<details>")
+
+    assert [name in content for name in ("just-lost", "killed", "with-task")] == [True, False, True]
+    assert "1 executor that is gone</summary>" in folded
+    assert re.search("killed</a>.*without shutting down", folded)
+    overview = show("")
+    assert [f">{name}</a>" in overview for name in ("just-lost", "killed", "with-task")] == [True, False, True]
+
+
 def test_list_names_the_executors_that_stopped_last(make_executor, show, monkeypatch):
-    monkeypatch.setattr(admin_executors, "STOPPED_SHOWN", 1)
+    monkeypatch.setattr(admin_executors, "GONE_SHOWN", 1)
     make_executor(state="STOPPED", name="first", heartbeat=ago(20))
     make_executor(state="STOPPED", name="last")
 
     content = show("executor/")
 
-    assert "1+ stopped executor</summary>" in content
+    assert "1+ executor that is gone</summary>" in content
     assert "last" in content
     assert "first" not in content
 
