@@ -38,8 +38,9 @@ READ_AT_ONCE = 500  # causes in a statement
 TASKS_READ = 1000  # the newest ones, for the causes that a filter offers
 ARGUMENT_CHARACTERS = 20_000  # of a task whose arguments are larger, the whole message is masked
 HOURS = 24  # of the small chart
-# Jumps from one cause to the next in the index. For PostgreSQL and SQLite.
-ALL_CAUSES = """
+# Jumps from one cause to the next in the index: two entries for each. For PostgreSQL and SQLite.
+CAUSES = """
+WITH RECURSIVE causes (cause) AS (
     SELECT min(cause) FROM jobqueue_task
     WHERE backend = %(backend)s AND status = 'FAILED' AND cause IS NOT NULL
     UNION ALL
@@ -48,9 +49,7 @@ ALL_CAUSES = """
         WHERE backend = %(backend)s AND status = 'FAILED' AND task.cause > causes.cause
     )
     FROM causes WHERE cause IS NOT NULL
-"""
-LAST_FAILURES = """
-WITH RECURSIVE causes (cause) AS ({causes})
+)
 SELECT cause, (
     SELECT max(finished_at) FROM jobqueue_task AS task
     WHERE backend = %(backend)s AND status = 'FAILED' AND task.cause = causes.cause
@@ -92,6 +91,11 @@ class Failure:
 def of_cause(engine: Engine, cause: str) -> TaskQuerySet:
     """Return the failed tasks with a cause, in no order."""
     return engine.tasks.filter(status=Status.FAILED, cause=cause, finished_at__isnull=False)
+
+
+def _last_failure_at(engine: Engine, cause: str) -> datetime | None:
+    times = of_cause(engine, cause).order_by("-finished_at").values_list("finished_at", flat=True)
+    return times.first()
 
 
 def read_failures(engine: Engine, causes: Sequence[tuple[str, datetime]], *, with_payload: bool) -> list[Failure]:
@@ -136,8 +140,9 @@ def causes_in_database(database: str, text: str) -> list[str]:
 def titles_of(backends: Iterable[str], causes: Collection[str]) -> dict[str, str]:
     """Return class and message by cause, for a reader who may see errors. Causes that no task has are left out."""
     titles: dict[str, str] = {}
-    for engine in map(engine_for, backends) if causes else ():
-        titles |= _titles(engine, _last_failures(engine, causes))
+    for engine in map(engine_for, backends):
+        times = {cause: _last_failure_at(engine, cause) for cause in causes}
+        titles |= _titles(engine, [(cause, at) for cause, at in times.items() if at is not None])
     return titles
 
 
@@ -235,17 +240,10 @@ def _last_error(engine: Engine, task: Any, *, with_payload: bool) -> Mapping[str
 
 def newest_causes(engine: Engine) -> list[tuple[str, datetime]]:
     """Return the causes with the times of their last failures, the newest first, in one statement."""
-    return sorted(_last_failures(engine), key=lambda cause: cause[1], reverse=True)
-
-
-def _last_failures(engine: Engine, causes: Collection[str] | None = None) -> list[tuple[str, datetime]]:
-    """Return each cause, or each of these, with the time of its last failure."""
-    named = {f"cause_{number}": cause for number, cause in enumerate(causes or ())}
-    source = f"VALUES {', '.join(f'(%({name})s)' for name in named)}" if named else ALL_CAUSES
-    values: dict[str, Any] = {"backend": engine.alias, "limit": MAX_CAUSES_FOUND + 1, **named}
     with connections[engine.database].cursor() as cursor:
-        cursor.execute(LAST_FAILURES.format(causes=source), values)
-        return [(cause, _as_moment(at, cursor.db.timezone)) for cause, at in cursor.fetchall() if at]
+        cursor.execute(CAUSES, {"backend": engine.alias, "limit": MAX_CAUSES_FOUND + 1})
+        found = [(cause, _as_moment(at, cursor.db.timezone)) for cause, at in cursor.fetchall() if at]
+    return sorted(found, key=lambda cause: cause[1], reverse=True)
 
 
 def _as_moment(at: datetime | str, zone: tzinfo) -> datetime:
