@@ -12,6 +12,7 @@ from types import CodeType
 from typing import Any, Literal, TypedDict, Unpack, cast
 
 import msgspec
+from django.utils.translation import gettext_noop
 
 from jobqueue import registry
 from jobqueue.actor import Actor, ActorTask
@@ -139,9 +140,8 @@ class Declaration:
         yield from _choice_problems("overlap", self.overlap, Overlap)
         yield from _choice_problems("catch_up", self.catch_up, CatchUp)
         if self.catch_up == CatchUp.ALL and self.overlap != Overlap.ALLOW:
-            yield Problem(
-                "catch_up", "catch_up='all' needs overlap='allow', because the missed ticks run at the same time"
-            )
+            text = gettext_noop("catch_up='all' needs overlap='allow', because the missed ticks run at the same time")
+            yield Problem("catch_up", text)
         if not isinstance(self.max_catch_up, int) or not 1 <= self.max_catch_up <= MAX_CATCH_UP:
             text = f"max_catch_up must be a whole number from 1 to {MAX_CATCH_UP}, not {self.max_catch_up!r:.100}"
             yield Problem("max_catch_up", text)
@@ -150,7 +150,8 @@ class Declaration:
         wrong = [*moment_problems("starts_at", self.starts_at), *moment_problems("ends_at", self.ends_at)]
         yield from wrong
         if not wrong and self.starts_at and self.ends_at and self.ends_at < self.starts_at:
-            yield Problem("ends_at", f"ends_at must not be earlier than starts_at, {self.starts_at}")
+            text = gettext_noop("ends_at must not be earlier than starts_at, %(time)s")
+            yield Problem("ends_at", text, {"time": self.starts_at})
 
     def _task_problems(self) -> Iterator[Problem]:
         """Try each option of the task alone, and the arguments without the options that are wrong."""

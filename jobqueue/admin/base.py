@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django import forms
@@ -13,6 +14,7 @@ from django.db.models import QuerySet
 from django.forms import Script
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.utils import timezone
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -51,6 +53,12 @@ class PauseFields(forms.Form):
         help_text=gettext_lazy("The pause ends at this time. If it is empty, the pause lasts until a user resumes it."),
         widget=forms.DateTimeInput(attrs={"type": "datetime-local"}),
     )
+
+    def clean_until(self) -> datetime | None:
+        until: datetime | None = self.cleaned_data["until"]
+        if until is not None and until <= timezone.now():
+            raise ValidationError(_("This time has passed."))
+        return until
 
     def describe(self) -> str:
         """Return it for the log."""

@@ -20,14 +20,15 @@ from jobqueue.admin.argument_fields import ArgumentsForm, Call
 from jobqueue.admin.task_page import TaskPage
 from jobqueue.admin.timing_form import PLAIN
 from jobqueue.bulk_actor import is_internal
-from jobqueue.compat import InvalidTask
+from jobqueue.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, InvalidTask
 from jobqueue.engine import engine_for
-from jobqueue.exceptions import JobQueueError
+from jobqueue.exceptions import DuplicateKey, JobQueueError
 from jobqueue.function import FunctionTask
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.backends import databases, options_of
 from jobqueue.inspect.payload_display import read, tags_of
 from jobqueue.inspect.task_detail import find_task
+from jobqueue.task_options import MAX_CHARACTERS
 
 COPIED = ("queue_name", "priority", "max_attempts", "backend")  # a copy cannot have the key of a live task
 
@@ -35,11 +36,15 @@ COPIED = ("queue_name", "priority", "max_attempts", "backend")  # a copy cannot 
 class OptionsForm(forms.Form):
     """The options of a task that is enqueued. An empty one is the option that the task declares."""
 
-    queue_name = forms.CharField(label=gettext_lazy("Queue"), required=False)
+    queue_name = forms.CharField(label=gettext_lazy("Queue"), required=False, max_length=MAX_CHARACTERS["queue_name"])
     priority = forms.IntegerField(
-        label=gettext_lazy("Priority"), required=False, help_text=gettext_lazy("From -100 to 100. Higher runs earlier.")
+        label=gettext_lazy("Priority"),
+        required=False,
+        min_value=TASK_MIN_PRIORITY,
+        max_value=TASK_MAX_PRIORITY,
+        help_text=gettext_lazy("From -100 to 100. Higher runs earlier."),
     )
-    max_attempts = forms.IntegerField(label=gettext_lazy("Maximum attempts"), required=False)
+    max_attempts = forms.IntegerField(label=gettext_lazy("Maximum attempts"), required=False, min_value=1)
     run_after = forms.DateTimeField(
         label=gettext_lazy("Not before"),
         required=False,
@@ -48,6 +53,7 @@ class OptionsForm(forms.Form):
     key = forms.CharField(
         label=gettext_lazy("Key"),
         required=False,
+        max_length=MAX_CHARACTERS["key"],
         widget=forms.TextInput(attrs=PLAIN),
         help_text=gettext_lazy("While a task with this key has not ended, no other task with this key is enqueued."),
     )
@@ -123,6 +129,9 @@ class EnqueuePage(TaskPage):
             changed = task.using(**form.changes, tags=tags)
             with transaction.atomic(using=options_of(changed.backend).database):
                 result = changed.enqueue(*args, **kwargs)
+        except DuplicateKey:
+            form.add_error("key", _("A task with this key has not ended. Search the list for the key to find it."))
+            return None
         except (JobQueueError, InvalidTask, ValueError, TypeError) as error:
             form.add_error(None, str(error))
             return None

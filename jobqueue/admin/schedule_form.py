@@ -33,7 +33,8 @@ from jobqueue.admin.timing_form import (
     span,
 )
 from jobqueue.api import schedules
-from jobqueue.declared_schedules import MAX_NAME, Declaration
+from jobqueue.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
+from jobqueue.declared_schedules import MAX_CATCH_UP, MAX_JITTER, MAX_NAME, Declaration
 from jobqueue.inspect.backends import options_of
 from jobqueue.models import Schedule
 from jobqueue.records import NewTask
@@ -44,6 +45,7 @@ from jobqueue.task_options import StoredRunOptions
 
 FIXED: Final = ("name", "backend")  # of a schedule that exists
 POLICY: Final = ("overlap", "catch_up", "max_catch_up", "catch_up_window", "jitter")
+MIN_SECONDS: Final = 0.001
 SHOWN_OPTIONS: Final = ("queue_name", "priority", "max_attempts", "timeout", "expires", "key")
 
 
@@ -69,13 +71,20 @@ class ScheduleForm(TimingForm):
     backend = forms.ChoiceField(label=gettext_lazy("Backend"), required=False)
     queue_name = forms.CharField(label=gettext_lazy("Queue"), required=False)
     priority = forms.IntegerField(
-        label=gettext_lazy("Priority"), required=False, help_text=gettext_lazy("From -100 to 100. Higher runs earlier.")
+        label=gettext_lazy("Priority"),
+        required=False,
+        min_value=TASK_MIN_PRIORITY,
+        max_value=TASK_MAX_PRIORITY,
+        help_text=gettext_lazy("From -100 to 100. Higher runs earlier."),
     )
-    max_attempts = forms.IntegerField(label=gettext_lazy("Maximum attempts"), required=False)
+    max_attempts = forms.IntegerField(label=gettext_lazy("Maximum attempts"), required=False, min_value=1)
     timeout = seconds_field(
-        label=gettext_lazy("Timeout (in seconds)"), help_text=gettext_lazy("How long one attempt may run.")
+        label=gettext_lazy("Timeout (in seconds)"),
+        min_value=MIN_SECONDS,
+        help_text=gettext_lazy("How long one attempt may run."),
     )
     expires = seconds_field(
+        min_value=MIN_SECONDS,
         label=gettext_lazy("Expires after (in seconds)"),
         help_text=gettext_lazy(
             "The time starts when the task is enqueued. After this time, no attempt starts, and the task fails."
@@ -98,7 +107,8 @@ class ScheduleForm(TimingForm):
     )
     max_catch_up = forms.IntegerField(
         label=gettext_lazy("Maximum missed ticks"),
-        required=False,
+        min_value=1,
+        max_value=MAX_CATCH_UP,
         initial=100,
         help_text=gettext_lazy(
             "Only with “Run each missed tick”: how many of them run at most. These are the newest ones."
@@ -106,12 +116,15 @@ class ScheduleForm(TimingForm):
     )
     catch_up_window = seconds_field(
         label=gettext_lazy("Catch up within (in seconds)"),
+        min_value=0,
         help_text=gettext_lazy(
             "Ticks that were missed longer ago than this are skipped. If it is empty, there is no limit."
         ),
     )
     jitter = seconds_field(
         label=gettext_lazy("Jitter (in seconds)"),
+        min_value=0,
+        max_value=int(MAX_JITTER.total_seconds()),
         help_text=gettext_lazy(
             "The longest delay. All ticks of a schedule have the same delay, which depends on its name."
         ),
@@ -183,11 +196,19 @@ class ScheduleForm(TimingForm):
         if self.arguments is not None and not self.arguments.is_bound:
             yield Problem("task", _("enter the arguments of this task"))
             return
+        if self.row is None and self._is_taken():
+            yield Problem("name", _("there is a schedule with this name already"))
         for problem in self.declaration().problems():
             if problem.field != "args" or self.arguments is None:
                 yield problem
             elif self.arguments.is_valid():
                 self.arguments.add_error(None, sentence(problem))
+
+    def _is_taken(self) -> bool:
+        """Whether a schedule has the name. create() decides again."""
+        backend = self.declaration().backend
+        rows = Schedule.objects.using(options_of(backend).database).filter(backend=backend, retired_at=None)
+        return rows.filter(name=self.cleaned_data.get("name", "")).exists()
 
     def declaration(self) -> Declaration:
         """Return the schedule. Before `is_valid()`, it may be invalid."""

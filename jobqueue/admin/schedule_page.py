@@ -60,8 +60,15 @@ class BackfillForm(forms.Form):
     def clean(self) -> None:
         if self.errors:
             return
+        start, end = self.range
+        if start > end:
+            self.add_error("end", _("The end is before the start."))
+            return
+        if end > aware(timezone.now()):
+            self.add_error("end", _("The end is in the future."))
+            return
         try:
-            self.preview = api.preview_backfill(self.schedule.name, *self.range, backend=self.schedule.backend)
+            self.preview = api.preview_backfill(self.schedule.name, start, end, backend=self.schedule.backend)
         except (JobQueueError, ValueError, ImproperlyConfigured) as error:
             self.add_error(None, str(error))
 

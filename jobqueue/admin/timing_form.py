@@ -143,9 +143,9 @@ class Preview:
 
 
 def sentence(problem: Problem) -> str:
-    """Return a problem as a sentence. Beside its field, it need not name the field."""
-    name = f"{problem.field} must "
-    text = f"it must {problem.text.removeprefix(name)}" if problem.text.startswith(name) else problem.text
+    """Return a problem as a sentence, translated if it is a frequent one. Beside its field, it need not name it."""
+    name, text = f"{problem.field} must ", problem.filled_in(_(problem.text))
+    text = f"it must {text.removeprefix(name)}" if text.startswith(name) else text
     return f"{capfirst(text)}."
 
 

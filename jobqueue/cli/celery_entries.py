@@ -176,7 +176,7 @@ def declaration_of(
 
 
 def _refuse(problems: Iterable[Problem]) -> None:
-    if found := [problem.text for problem in problems]:
+    if found := [str(problem) for problem in problems]:
         raise ValueError("; ".join(found))
 
 

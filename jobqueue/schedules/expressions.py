@@ -24,6 +24,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 from django.conf import settings
+from django.utils.translation import gettext_noop
 
 from jobqueue.schedules.words import fields_in_words, interval_in_words
 
@@ -39,7 +40,6 @@ ALIASES: Final = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-FIELDS: Final = "minute hour day-of-month month day-of-week, with an optional field for seconds in front"
 SECOND: Final = timedelta(seconds=1)
 MAX_EXPRESSION: Final = 255  # characters
 LATEST_YEAR: Final = 9000  # later times, in another time zone, could be outside of Python's calendar
@@ -52,13 +52,22 @@ MAX_HOURS: Final = 10_000
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with a value, as a sentence without a period. field: the name of the value."""
+    """
+    What is wrong with a value, as a sentence without a period. Forms translate it, other places do not.
+
+    field: the name of the value. values: of the placeholders in the text, if there are any.
+    """
 
     field: str
     text: str
+    values: Mapping[str, object] | None = None
 
     def __str__(self) -> str:
-        return self.text
+        return self.filled_in(self.text)
+
+    def filled_in(self, text: str) -> str:
+        """Return the text, or a translation of it, with the values."""
+        return text % self.values if self.values else text
 
 
 class ClockChange(Enum):
@@ -104,7 +113,9 @@ def moment_problems(name: str, value: Any) -> Iterator[Problem]:
     if not isinstance(value, datetime) or value.tzinfo is None:
         yield Problem(name, f"{name} must be a datetime with a time zone, not {value!r:.100}")
     elif not EPOCH <= value < END:
-        yield Problem(name, f"{name} must lie between the years {EPOCH.year} and {LATEST_YEAR}, not {value!s:.100}")
+        text = gettext_noop("%(name)s must lie between the years %(first)d and %(last)d, not %(value)s")
+        values = {"name": name, "first": EPOCH.year, "last": LATEST_YEAR, "value": f"{value!s:.100}"}
+        yield Problem(name, text, values)
 
 
 def upcoming(expression: Expression, after: datetime, count: int) -> list[datetime]:
@@ -154,27 +165,38 @@ class Cron:
     def problems(self) -> Iterator[Problem]:
         for name in self.unknown:
             yield Problem("expression", f"Cron() takes no argument {name!r:.100}; it takes an expression and timezone")
-        if problem := self._expression_problem():
-            yield Problem("expression", problem)
-        if not (isinstance(self.timezone, str) and _is_zone(self.timezone)):
-            yield Problem("timezone", f"{self.timezone!r:.100} is not the name of a time zone, such as 'Europe/Berlin'")
-
-    def _expression_problem(self) -> str | None:
-        shown = f"{self.expression!r:.100}"
+        values = {"expression": f"{self.expression!r:.100}"}
         if not _is_a(str, self.expression):
-            return f"a cron expression must be a text such as '0 8 * * *', not {shown}"
+            text = gettext_noop("a cron expression must be a text such as '0 8 * * *', not %(expression)s")
+            yield Problem("expression", text, values)
+        else:
+            yield from self._field_problems(values)
+        if not (isinstance(self.timezone, str) and _is_zone(self.timezone)):
+            text = gettext_noop("%(zone)s is not the name of a time zone, such as 'Europe/Berlin'")
+            yield Problem("timezone", text, {"zone": f"{self.timezone!r:.100}"})
+
+    def _field_problems(self, values: Mapping[str, object]) -> Iterator[Problem]:
         if len(self.expression) > MAX_EXPRESSION:
-            return f"{shown} has more than {MAX_EXPRESSION} characters"
-        if self.expression.startswith("@") and self.expression.lower() not in ALIASES:
-            return f"{shown} is not one of {', '.join(ALIASES)}"
-        if len(self._fields) not in (5, 6):
-            return f"{shown} has {len(self._fields)} fields; expected {FIELDS}"
-        try:
-            CronSim(" ".join(self._fields), EPOCH.replace(tzinfo=None))
-        except CronSimError as error:
-            name = str(error).removeprefix("Bad ").lower()
-            return f"the {name} of {shown} is not valid; expected {FIELDS}"
-        return None
+            text = gettext_noop("%(expression)s has more than %(most)d characters")
+            yield Problem("expression", text, {**values, "most": MAX_EXPRESSION})
+        elif self.expression.startswith("@") and self.expression.lower() not in ALIASES:
+            text = gettext_noop("%(expression)s is not one of %(names)s")
+            yield Problem("expression", text, {**values, "names": ", ".join(ALIASES)})
+        elif len(self._fields) not in (5, 6):
+            text = gettext_noop(
+                "%(expression)s has %(number)d fields; expected minute hour day-of-month month day-of-week, with an "
+                "optional field for seconds in front"
+            )
+            yield Problem("expression", text, {**values, "number": len(self._fields)})
+        else:
+            try:
+                CronSim(" ".join(self._fields), EPOCH.replace(tzinfo=None))
+            except CronSimError as error:
+                text = gettext_noop(
+                    "the %(name)s of %(expression)s is not valid; expected minute hour day-of-month month day-of-week, "
+                    "with an optional field for seconds in front"
+                )
+                yield Problem("expression", text, {**values, "name": str(error).removeprefix("Bad ").lower()})
 
     def next_after(self, moment: datetime) -> datetime | None:
         """Return the first tick after an aware moment, in UTC. None if there is none within 50 years."""
@@ -280,7 +302,8 @@ class Every:
             text = f"an interval must be a timedelta or units such as minutes=5, not {self.interval!r:.100}"
             yield Problem("interval", text)
         elif not MIN_INTERVAL <= self.interval <= MAX_INTERVAL:
-            yield Problem("interval", f"an interval must be between a second and ten years, not {self.interval}")
+            text = gettext_noop("an interval must be between a second and ten years, not %(interval)s")
+            yield Problem("interval", text, {"interval": self.interval})
         if not _is_a(datetime, self.anchor):
             yield Problem("anchor", f"anchor must be a datetime with a time zone, not {self.anchor!r:.100}")
             return

@@ -45,8 +45,8 @@ def test_page_without_a_task_offers_each_known_one(client, staff):
     ("fields", "words"),
     [
         ({"argument-a": ""}, "This field is required."),
-        ({"argument-a": "1", "priority": "1000"}, "priority must be"),
-        ({"argument-a": "1", "key": "taken"}, "taken"),
+        ({"argument-a": "1", "priority": "1000"}, "Ensure this value is less than or equal to 100."),
+        ({"argument-a": "1", "key": "taken"}, "A task with this key has not ended."),
         ({"argument-a": "1", "run_after": SCRIPT}, "Enter a valid date/time."),
     ],
 )

@@ -281,8 +281,8 @@ def test_backfill_names_the_number_before_it_enqueues(add, post, client):
 @pytest.mark.parametrize(
     ("days", "words"),
     [
-        ({"start": "2026-03-03T00:00", "end": "2026-03-01T00:00"}, "before it starts"),
-        ({"start": "2026-03-03T00:00", "end": "2099-03-01T00:00"}, "must not end after now"),
+        ({"start": "2026-03-03T00:00", "end": "2026-03-01T00:00"}, "The end is before the start."),
+        ({"start": "2026-03-03T00:00", "end": "2099-03-01T00:00"}, "The end is in the future."),
         ({"start": "1999-03-03T00:00", "end": "2026-03-01T00:00"}, "more than 10,000 ticks"),
         ({"start": "x", "end": ""}, "errorlist"),
     ],
