@@ -5,6 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 import pytest
+from django.contrib.auth.models import Permission
 from django.utils import translation
 
 from tests.edges.admin import BOTH
@@ -79,3 +80,28 @@ def test_each_other_page_is_in_german_and_french(make, make_executor, backend, r
 
     for page in ("", "queue/", "executor/", "schedule/", "limit/", "task/failures/", "task/enqueue/"):
         assert read(page)
+
+
+def test_errors_of_forms_are_in_german_and_french(client, staff, language, backend):
+    staff.user_permissions.add(Permission.objects.get(codename="add_schedule"))
+    typed = {
+        "name": "report", "task": "tests.tasks.add", "kind": "cron", "timezone": "Mars", "unit": "60",
+        "overlap": "skip", "catch_up": "all", "max_catch_up": "0", "priority": "101",
+    }  # fmt: skip
+
+    def errors(**changes):
+        response = client.post("/admin/jobqueue/schedule/add/", {**typed, "backend": backend, **changes})
+        return " ".join(text for texts in response.context["form"].errors.values() for text in texts)
+
+    expected = {
+        "de": ("'x' hat 1 Felder; erwartet werden Minute,", "Das Feld „minute“ von '99 * * * *' ist ungültig;"),
+        "fr": (
+            "'x' a 1 champs\xa0; attendu\xa0: minute,",
+            "Le champ «\xa0minute\xa0» de '99 * * * *' n’est pas valide",
+        ),
+    }
+    assert expected[language][0] in errors(expression="x")
+    found = errors(expression="99 * * * *", shown_task="tests.tasks.add", **{"argument-a": "1"})
+    assert expected[language][1] in found
+    for english in (" must ", "not valid", "needs", "Ensure"):
+        assert english not in found

@@ -76,7 +76,7 @@ def strings_of_code() -> Iterator[tuple[str | None, str]]:
     for path in PACKAGE.rglob("*.py"):
         tree = ast.parse(path.read_text())
         aliases = {
-            alias.asname or alias.name: alias.name.removesuffix("_lazy")
+            alias.asname or alias.name: alias.name.removesuffix("_lazy").removesuffix("_noop")
             for node in ast.walk(tree)
             if isinstance(node, ast.ImportFrom) and node.module == "django.utils.translation"
             for alias in node.names
