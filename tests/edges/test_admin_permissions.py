@@ -13,14 +13,16 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import pytest
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.utils import quote
 from django.contrib.auth.models import Permission
 from django.db import transaction
-from django.test import Client
+from django.test import Client, TestCase
 from django.urls import Resolver404, resolve
 
 from jobqueue.models import Task
 from tests.edges.test_security import IN_ADMIN, keys, path_of, stored  # noqa: F401 - keys is a fixture
-from tests.factories import TaskFactory, error, make_user
+from tests.factories import ExecutorFactory, QueueFactory, TaskFactory, error, make_user
 
 Needed = frozenset[str] | None  # the permissions that a request needs; None if everyone is refused
 
@@ -110,9 +112,20 @@ OFFERED = {
         "resume_schedules": "pause_schedule",
     },
 }
+# By page: its buttons for rows, each with the permissions that it needs besides that to view.
+BUTTONS = {
+    "executor_changelist": dict.fromkeys(OFFERED["executor_changelist"], needs("command_executor")),
+    "queue_changelist": dict.fromkeys(("pause", "resume", "limit"), needs("pause_queue")),
+    # The filter by cause needs view_payload.
+    "task_failures": {
+        "requeue_selected": needs("requeue_task", "view_payload"),
+        "discard_selected": needs("cancel_task", "view_payload"),
+    },
+}
 VIEWS = VIEW_TASK | VIEW_EXECUTOR | VIEW_QUEUE | VIEW_SCHEDULE | VIEW_LIMIT
 LINK = re.compile(r'<(a|form|button|input)\b[^>]*?\s(?:href|action|formaction)="([^"]*)"[^>]*>')
 OPTION = re.compile(r'<option value="(\w+)"')
+BUTTON = re.compile(r'<button\b[^>]*\sname="(?:row|action)" value="(\w+)')
 PAYLOAD, CAUSE = "only-for-some", "c0ffee00c0ffee00"
 REFUSED = (403, 405)
 
@@ -161,6 +174,8 @@ def test_answers_and_offers_of_every_page_are_those_of_the_table(
 ) -> None:
     caplog.set_level("CRITICAL", "django.request")  # a traceback for each refusal takes most of the time
     TaskFactory.create(failed=True, task_type="tests.tasks.greet", kwargs={"name": PAYLOAD})
+    QueueFactory.create(name="active")  # to pause; the other one is paused
+    ExecutorFactory.create(state="PAUSED")
     Task.objects.update(errors=[error(f"not {PAYLOAD}")], cause=CAUSE)
     before, wrong, with_errors = stored(), list[tuple[Any, ...]](), set[str]()
     for has, is_superuser in people():
@@ -190,6 +205,94 @@ def test_answers_and_offers_of_every_page_are_those_of_the_table(
     assert with_errors == {"task_changelist", "task_change", "task_failures"}
 
 
+def rows_with_links(keys: dict[str, Any]) -> dict[str, str]:  # noqa: F811
+    """Create a task that links to rows of each kind. Return the pages that show it, besides those of the table."""
+    task = TaskFactory.create(
+        running=True, executor_id=keys["executor"], schedule_id=keys["schedule"],
+        parent_id=keys["task"], concurrency_key="imports:anna", concurrency_limit=1,
+    )  # fmt: skip
+    return {
+        "overview": "/admin/jobqueue/",
+        "task of a schedule": path_of("admin:jobqueue_task_change", keys | {"task": task.pk}),
+        "its parent": path_of("admin:jobqueue_task_change", keys),
+        "its limit": path_of(
+            "admin:jobqueue_limit_change", keys | {"limit": quote("default:concurrency:imports:anna")}
+        ),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(databases=["default", "sqlite"])
+def test_pages_link_to_no_page_that_their_reader_may_not_see(
+    keys: dict[str, Any],  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("CRITICAL", "django.request")
+    pages, shown, wrong = rows_with_links(keys), set[tuple[str, str]](), list[tuple[Any, ...]]()
+    for has, is_superuser in people():
+        client = Client()
+        client.force_login(make_user(*has, is_superuser=is_superuser))
+        for name, path in pages.items():
+            response = client.get(path)
+            if response.status_code == 200:
+                page = response.content.decode()
+                wrong += [(", ".join(sorted(has)), name, *problem) for problem in problems_of(page, path, "", has)]
+                shown |= {(name, target) for target, _posted in links(page, path)} if is_superuser else set()
+    assert wrong == [], "\n".join(map(str, wrong))
+    assert {name for name, _target in shown} == pages.keys()
+    assert {("task of a schedule", f"{name}_change") for name in ("schedule", "executor", "limit", "task")} <= shown
+
+
+def changes(keys: dict[str, Any]) -> Iterator[tuple[str, frozenset[str], dict[str, Any]]]:  # noqa: F811
+    """Yield the first request of each change from a list: the list, the needed permissions, and the fields."""
+    across = {ACTION_CHECKBOX_NAME: "all", "select_across": "1"}
+    for name, actions in OFFERED.items():
+        model = name.partition("_")[0]
+        ticked = across if model == "task" else {ACTION_CHECKBOX_NAME: str(keys[model])}
+        for action, permission in actions.items():
+            yield name, needs(f"view_{model}", permission), {"action": action, **ticked}
+    for action, needed in BUTTONS["executor_changelist"].items():
+        yield "executor_changelist", VIEW_EXECUTOR | needed, {"row": f"{action}:{keys['executor']}"}
+    for action, needed in BUTTONS["queue_changelist"].items():
+        yield "queue_changelist", VIEW_QUEUE | needed, {"row": f"{action}:default"}
+        yield "queue_changelist", VIEW_QUEUE | needed, {"action": action, "queue": "default"}
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(databases=["default", "sqlite"])
+def test_buttons_and_confirmations_of_lists_need_their_permission(
+    keys: dict[str, Any],  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("CRITICAL", "django.request")
+    for traits in ({"failed": True}, {"scheduled": True}, {"running": True, "executor_id": keys["executor"]}):
+        TaskFactory.create(**traits, task_type="tests.tasks.greet", kwargs={"name": PAYLOAD})
+    Task.objects.update(errors=[error(f"not {PAYLOAD}")], cause=CAUSE)
+    before, wrong, with_errors = stored(), list[tuple[Any, ...]](), set[str]()
+    least = {needed for _name, needed, _data in changes(keys)}
+    for has, is_superuser in (*people(), *((needed, False) for needed in least)):
+        client = Client()
+        client.force_login(make_user(*has, is_superuser=is_superuser))
+        who = ", ".join(sorted(has))
+        for name, needed, data in changes(keys):
+            path = path_of(f"admin:jobqueue_{name}", keys)
+            with transaction.atomic():
+                with TestCase.captureOnCommitCallbacks(execute=True):  # a command of executors waits for the commit
+                    response = client.post(path, data)
+                asks = "admin/jobqueue/confirm.html" in [template.name for template in response.templates]
+                has_acted = asks or stored() != before
+                transaction.set_rollback(True)
+            if has_acted != allows(needed, has):
+                wrong.append((who, name, data, response.status_code))
+            if asks:
+                page = response.content.decode()
+                wrong += [(who, name, data, *problem) for problem in problems_of(page, path, "", has)]
+                with_errors |= {data["action"]} if f"not {PAYLOAD}" in page else set()
+    assert wrong == [], "\n".join(map(str, wrong))
+    assert stored() == before
+    assert with_errors == OFFERED["task_changelist"].keys()
+
+
 @pytest.mark.django_db(databases=["default", "sqlite"])
 def test_post_without_a_csrf_token_is_refused_on_every_page(keys: dict[str, Any]) -> None:  # noqa: F811
     client = Client(enforce_csrf_checks=True)
@@ -209,5 +312,8 @@ def problems_of(page: str, path: str, name: str, has: frozenset[str]) -> Iterato
     offered = set(OPTION.findall(page)) & actions.keys()
     if offered != {action for action, permission in actions.items() if permission in has}:
         yield "has actions", *sorted(offered)
+    buttons = set(BUTTON.findall(page))
+    if buttons != {value for value, needed in BUTTONS.get(name, {}).items() if allows(needed, has)}:
+        yield "has buttons", *sorted(buttons)
     if (PAYLOAD in page or CAUSE in page) and "view_payload" not in has:
         yield ("shows a payload",)
