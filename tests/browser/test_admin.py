@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from django.urls import reverse
 
 from jobqueue.models import Task
 from tests.browser.webdriver import Browser
-from tests.factories import TaskFactory, error
+from tests.factories import ExecutorFactory, TaskFactory, error
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
 
@@ -112,3 +114,13 @@ def test_task_list_updates_itself_and_keeps_checkboxes(admin: Browser) -> None:
     admin.wait_for(lambda: admin.find(box))
     admin.click(box)
     assert "1 of" in admin.text(".action-counter")
+
+
+def test_list_without_filters_fits_its_page(admin: Browser, settings: Any) -> None:
+    settings.TASKS = {"default": settings.TASKS["default"]}  # with one backend, executors have no filter
+    ExecutorFactory.create()
+    admin.emulate(1280)
+
+    admin.open("/admin/jobqueue/executor/")
+
+    assert admin.run("return document.documentElement.scrollWidth") <= 1280
