@@ -141,14 +141,14 @@ class ScheduleMutant:
 
 MAX_YEARS: Final = 3  # until a mutant is caught
 MUTANTS: Final = (
-    ScheduleMutant(ContinuesFromNow, IN_TIME),
+    ScheduleMutant(ContinuesFromNow, IN_TIME, seed=4),
     ScheduleMutant(ForgetsTakenKeys, IN_TIME),
     ScheduleMutant(CommitsTasksFirst, ONE_TASK),
-    ScheduleMutant(LosesWaitingTick, IN_TIME),
+    ScheduleMutant(LosesWaitingTick, IN_TIME, seed=4),
     ScheduleMutant(IgnoresLiveTasks, MAY_RUN),
     ScheduleMutant(ForgetsPauses, MAY_RUN),
     ScheduleMutant(DropsJitteredTicks, IN_TIME),
-    ScheduleMutant(ExtendsAnyRecord, ONCE),
+    ScheduleMutant(ExtendsAnyRecord, ONCE, seed=12),
     ScheduleMutant(IgnoresSkippedHours, IN_TIME, seed=6),
     ScheduleMutant(MakesUpForAll, MAY_RUN),
     ScheduleMutant(CountsTickTwice, ONCE),
