@@ -80,7 +80,8 @@ class Album(Actor[AlbumState], queue_name="albums", priority=10, timeout=120):
 def start(state: AlbumState, album_id: str, photo_ids: Sequence[str]) -> list[Any]:
     """Start the tasks of the pictures. The limit keeps an album of a thousand pictures from delaying the others."""
     limit = Concurrency(PICTURES_AT_ONCE, key=f"album-{album_id}", shared="albums")
-    of_picture = [task.using(concurrency=limit) for task in (tasks.make_thumbnail, tasks.extract_facts)]
+    tags = [models.album_tag(album_id)]
+    of_picture = [task.using(concurrency=limit, tags=tags) for task in (tasks.make_thumbnail, tasks.extract_facts)]
     children = [Spawn(task, pk) for pk in photo_ids for task in of_picture]
     state.pending = {str(child.id): child.args[0] for child in children}
     return [*children, Suspend()]

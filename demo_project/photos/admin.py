@@ -3,7 +3,8 @@ from __future__ import annotations
 from django.contrib import admin
 from django.http import HttpRequest
 
-from demo_project.photos.models import Album, ContactSheet, Delivery, Photo, Report
+from demo_project.photos.models import Album, ContactSheet, Delivery, Photo, Report, album_tag
+from jobqueue.admin.extensions import TasksOfObjectMixin
 
 
 class ReadOnly:
@@ -17,9 +18,12 @@ class ReadOnly:
 
 
 @admin.register(Album)
-class AlbumAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]
+class AlbumAdmin(ReadOnly, TasksOfObjectMixin, admin.ModelAdmin):  # type: ignore[type-arg]
     list_display = ["__str__", "state", "reminders", "decided_at"]
     list_filter = ["state"]
+
+    def tasks_search(self, obj: Album) -> str:
+        return f"tag:{album_tag(obj.pk)}"
 
 
 @admin.register(ContactSheet)

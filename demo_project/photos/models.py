@@ -25,6 +25,11 @@ def contact_sheet_path(album_id: uuid.UUID | str) -> str:
     return f"contact-sheets/{album_id}.webp"
 
 
+def album_tag(album_id: uuid.UUID | str) -> str:
+    """Return the tag of an album's tasks. The beginning of the id is short, and enough to find them."""
+    return f"album-{str(album_id)[:8]}"
+
+
 class Album(models.Model):
     """The photos of one upload. Its actor, `actors.Album`, writes the state."""
 

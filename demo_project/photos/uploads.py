@@ -11,7 +11,7 @@ from django.core.files.uploadedfile import UploadedFile
 from django.db import transaction
 
 from demo_project.photos import actors, tasks
-from demo_project.photos.models import Album, Photo
+from demo_project.photos.models import Album, Photo, album_tag
 
 
 def receive(files: Sequence[UploadedFile[Any]]) -> Album:
@@ -36,10 +36,10 @@ def receive(files: Sequence[UploadedFile[Any]]) -> Album:
 
 def enqueue_work(album: Album, photos: Sequence[Photo]) -> None:
     """Enqueue the album's actor, which processes the pictures, the tasks that notify others, and the feed."""
-    ids = [str(photo.pk) for photo in photos]
-    album.task_id = UUID(actors.Album.enqueue(str(album.pk), ids).id)
-    results = tasks.notify.enqueue_many([((pk,), {}) for pk in ids])
+    ids, tags = [str(photo.pk) for photo in photos], [album_tag(album.pk)]
+    album.task_id = UUID(actors.Album.using(tags=tags).enqueue(str(album.pk), ids).id)
+    results = tasks.notify.using(tags=tags).enqueue_many([((pk,), {}) for pk in ids])
     for photo, result in zip(photos, results, strict=True):
         photo.notify_task_id = UUID(result.id)
-    album.followers_task_id = UUID(tasks.tell_followers.enqueue(str(album.pk)).id)
+    album.followers_task_id = UUID(tasks.tell_followers.using(tags=tags).enqueue(str(album.pk)).id)
     tasks.update_feed()

@@ -43,7 +43,7 @@ def test_upload_saves_photos_and_enqueues_their_work(client):
 @pytest.mark.parametrize(
     ("owner", "step"),
     # Django makes a new manager when the registry of apps changes, so the test asks for it.
-    [(lambda: Photo.objects, "bulk_create"), (lambda: actors.Album, "enqueue"), (lambda: Album, "save")],
+    [(lambda: Photo.objects, "bulk_create"), (lambda: actors.Album, "using"), (lambda: Album, "save")],
     ids=["photos", "actor", "album"],
 )
 def test_failed_upload_leaves_no_row_and_no_file(monkeypatch, owner, step):
