@@ -28,7 +28,8 @@ from jobqueue.models import Executor, Schedule, Task
 from jobqueue.records import Status
 
 CAUSES, EXECUTORS = 20, 30  # offered
-CHARACTERS = 100  # of an error
+CHARACTERS = 80  # of an error
+FOLDED = "admin/jobqueue/task/folded_filter.html"  # unless a choice is selected
 CHOICES = 200  # per filter; the address may contain others
 Choices = Iterable[tuple[str, Any]]
 
@@ -108,6 +109,7 @@ class CauseFilter(ColumnFilter):
 
     title = _("error")
     parameter_name = "cause"
+    template = FOLDED
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
         chosen = self.value()
@@ -117,9 +119,9 @@ class CauseFilter(ColumnFilter):
         backends = [backend] if backend in aliases() else backends_on(database_for(request))
         titles = newest_titles(backends, CAUSES)
         if chosen and "," in chosen:
-            titles[chosen] = gettext("%(number)s errors") % {"number": chosen.count(",") + 1}
+            titles = {chosen: gettext("%(number)s errors") % {"number": chosen.count(",") + 1}, **titles}
         elif chosen and chosen not in titles:
-            titles |= {chosen: chosen, **titles_of(backends, [chosen])}
+            titles = {chosen: chosen, **titles_of(backends, [chosen]), **titles}
         return [(cause, shortened(title or "?", CHARACTERS)) for cause, title in titles.items()]
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
@@ -150,6 +152,7 @@ class TagFilter(ColumnFilter):
 
     title = _("tag")
     parameter_name = "tag"
+    template = FOLDED
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
         return [(tag, tag) for tag in with_chosen(known_tags(database_for(request)), self.value())]
@@ -174,6 +177,7 @@ class ExecutorFilter(ColumnFilter):
 
     title = _("executor")
     parameter_name = "executor"
+    template = FOLDED
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
         chosen, database = self.value(), database_for(request)

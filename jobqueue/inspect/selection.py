@@ -190,13 +190,15 @@ class Selection:
             return ""
         titles = titles_of(backends_on(self.database), causes[:CAUSES_NAMED])
         names = "; ".join(f"“{shortened(titles.get(cause, cause))}”" for cause in causes[:CAUSES_NAMED])
-        values = {"number": len(causes), "errors": names if len(causes) <= CAUSES_NAMED else f"{names}; …"}
-        text = ngettext(
-            "Searched: tasks with the error %(errors)s.",
-            "Searched: tasks with one of %(number)s errors: %(errors)s.",
-            len(causes),
-        )
-        return text % values
+        if len(causes) > CAUSES_NAMED:
+            text = _("Searched: tasks with one of %(number)s errors, such as %(errors)s.")
+        else:
+            text = ngettext(
+                "Searched: tasks with the error %(errors)s.",
+                "Searched: tasks with one of %(number)s errors: %(errors)s.",
+                len(causes),
+            )
+        return text % {"number": len(causes), "errors": names}
 
     @property
     def _words_of_tag(self) -> str:
