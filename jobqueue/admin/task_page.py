@@ -114,7 +114,8 @@ class TaskPage(ReadOnlyAdmin):
         def may(permission: str) -> bool:
             return bool(request.user.has_perm(f"jobqueue.{permission}"))
 
-        allowed = [one for one in ACTIONS if may(one.permission)]
+        # A backend that TASKS no longer has cannot change its tasks.
+        allowed = [one for one in ACTIONS if may(one.permission)] if task.backend in api.aliases() else []
         shown = describe(task, with_payload=may("view_payload"))
         is_asked = task.status == Task.Status.RUNNING and task.cancel_requested_at is not None
         done = [CANCEL] if is_asked and not shown["children"].live else []
@@ -153,7 +154,7 @@ class TaskPage(ReadOnlyAdmin):
     def _action_view(self, action: BulkAction) -> View:
         def view(request: HttpRequest, task: Task) -> HttpResponse:
             is_tree = action is CANCEL and bool(request.POST.get("tree"))
-            number = (task.status in action.statuses) + (_number_below(task) if is_tree else 0)
+            number = _number_to_change(task, action, is_tree=is_tree)
             if action.is_destructive and number and "confirmed" not in request.POST:
                 return self._confirm_one(request, task, action, number, [("tree", "1")] if is_tree else [])
             run = BulkRun(CANCEL_TREE if is_tree else action)
@@ -252,9 +253,12 @@ def _is_taken(form: MessageKindForm, task: Task) -> bool:
     return True
 
 
-def _number_below(task: Task) -> int:
-    """Return how many live descendants a task has."""
-    return len(engine_for(task.backend).descendants([task.pk]))
+def _number_to_change(task: Task, action: BulkAction, *, is_tree: bool) -> int:
+    """Return how many tasks an action can change: the task, and of a tree its live descendants."""
+    if task.backend not in api.aliases():
+        return 0
+    number = int(task.status in action.statuses)
+    return number + len(engine_for(task.backend).descendants([task.pk])) if is_tree else number
 
 
 def _of_the_site(task: Any, *, with_payload: bool) -> dict[str, Any]:

@@ -42,6 +42,19 @@ def test_page_explains_the_state(make, show, make_executor):
     assert "All executors serving queue default are paused: they claim no tasks." in show(row)
 
 
+def test_task_of_a_backend_that_tasks_no_longer_has_is_only_shown(client, make, show):
+    row = make(suspended=True)
+    make(parent_id=row.pk)
+    Task.objects.using(row.backend).update(backend="gone")
+
+    content = show(row)
+    answer = client.post(task_url(row, "cancel"), {"tree": "1"})
+
+    assert row.task_type in content.replace("<wbr>", "")
+    assert "jq-cancel" not in content
+    assert answer.status_code == 302
+
+
 @pytest.mark.parametrize("model", ["executor", "schedule"])
 def test_page_links_to_rows_that_the_user_may_view(client, make, make_executor, backend, model):
     executor = make_executor()
