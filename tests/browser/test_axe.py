@@ -176,3 +176,18 @@ def test_axe_finds_nothing_and_no_page_scrolls_sideways(
         if problems:
             found[name] = problems
     assert found == {}
+
+
+@pytest.mark.parametrize("language", ["de", "fr"])
+def test_pages_with_long_words_of_other_languages_fit_a_phone(
+    admin: Browser, pages: dict[str, Page], settings: Any, language: str
+) -> None:
+    settings.LANGUAGE_CODE = language
+    admin.emulate(390)
+    found: dict[str, list[str]] = {}
+    for name, page in pages.items():
+        show(admin, page)
+        assert admin.run("return document.documentElement.lang") == language
+        if problems := admin.run(TOO_WIDE, 390):
+            found[name] = problems
+    assert found == {}
