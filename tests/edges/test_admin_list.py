@@ -399,7 +399,7 @@ def test_search_for_an_error_reads_many_causes_in_few_statements(make, find, bac
         make(failed=True, cause=f"cause-{number}", errors=[error(f"the door is {'very ' * number} broken")])
     assert count() == before
     monkeypatch.setattr(failures, "READ_AT_ONCE", 7)
-    assert count() == before + 6  # two more for the search, for why it found nothing, and for the filter
+    assert count() == before + 12  # two more batches for the search, for why it found nothing, and for the filter
 
 
 def test_search_of_arguments_needs_the_permission_to_see_them(make, client, backend):
