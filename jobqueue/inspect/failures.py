@@ -7,6 +7,7 @@ entries of it, and the number of statements depends on the number of shown cause
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -54,16 +55,16 @@ SELECT cause, (
 )
 FROM causes WHERE cause IS NOT NULL LIMIT %(limit)s
 """
-# The last task of each of some causes. An OR of causes and times took ten times as long.
+# The last task of each of some causes, a JSON array. An OR of causes and times took ten times as long.
 LAST_TASKS = """
-WITH causes (cause) AS (VALUES {values})
 SELECT (
     SELECT id FROM jobqueue_task AS task
-    WHERE backend = %(backend)s AND status = 'FAILED' AND task.cause = causes.cause AND finished_at IS NOT NULL
+    WHERE backend = %(backend)s AND status = 'FAILED' AND task.cause = causes.value AND finished_at IS NOT NULL
     ORDER BY finished_at DESC LIMIT 1
 )
-FROM causes
+FROM {elements} AS causes
 """
+ELEMENTS = {"postgresql": "json_array_elements_text(%(causes)s::json)", "sqlite": "json_each(%(causes)s)"}
 
 
 class TooManyCauses(Exception):
@@ -193,12 +194,9 @@ def title_of(error_class: str, message: str) -> str:
 
 def _examples(engine: Engine, causes: Sequence[str]) -> TaskQuerySet:
     """Return the last failed task of each cause."""
-    if not causes:
-        return engine.tasks.none()
-    values = {f"cause_{number}": cause for number, cause in enumerate(causes)}
-    statement = LAST_TASKS.format(values=", ".join(f"(%({name})s)" for name in values))
     with connections[engine.database].cursor() as cursor:
-        cursor.execute(statement, {"backend": engine.alias, **values})
+        values = {"backend": engine.alias, "causes": json.dumps(list(causes))}
+        cursor.execute(LAST_TASKS.format(elements=ELEMENTS[cursor.db.vendor]), values)
         found = [pk for (pk,) in cursor.fetchall() if pk is not None]
     return engine.tasks.filter(pk__in=found, status=Status.FAILED)
 
