@@ -101,8 +101,8 @@ def _disagreement(kind: LimitKind, name: str) -> checks.CheckMessage:
 
 
 def check_schedules(**_: Any) -> list[checks.CheckMessage]:
-    """Check the schedules that code declares."""
-    declared = declared_schedules.declarations()
+    """Check the schedules that code declares, except those of invalid tasks."""
+    declared = [each for each in declared_schedules.declarations() if not getattr(each.task, "problem", "")]  # E014
     problems = [(each, [*each.problems()]) for each in declared if not each.is_ignored]
     errors = [
         f"The schedule {each.name!r:.300} cannot be used: {problem}. It is declared in {each.location}."

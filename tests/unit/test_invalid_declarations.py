@@ -110,7 +110,7 @@ def test_invalid_task_cannot_be_enqueued_in_a_backend_of_django(settings: Any) -
 
 
 TASKS = """
-from jobqueue import Actor, task
+from jobqueue import Actor, Every, schedule, task
 
 
 @task(max_attempts=0)
@@ -123,6 +123,7 @@ def fine(): ...
 
 nothing = task(lambda: None)
 urgent = fine.using(priority=1000)
+schedule("urgent", urgent, Every(minutes=5))
 
 
 class Import(Actor):
@@ -159,6 +160,7 @@ def test_command_reports_every_invalid_declaration_of_a_site(command: list[str],
     assert ran.returncode == 1
     assert "The task in shop/tasks.py:5 cannot be used: send: max_attempts must be a whole number" in ran.stderr
     assert "The task in shop/tasks.py:13 cannot be used: Task function must be defined at a module level" in ran.stderr
-    assert "The task in shop/tasks.py:17 cannot be used: Import: an actor needs a method poll" in ran.stderr
+    assert "The task in shop/tasks.py:18 cannot be used: Import: an actor needs a method poll" in ran.stderr
     assert "The task in shop/tasks.py:14 cannot be used: " in ran.stderr
+    assert "E011" not in ran.stderr
     assert "Traceback" not in ran.stderr
