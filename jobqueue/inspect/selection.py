@@ -179,9 +179,10 @@ class Selection:
 
     @property
     def words(self) -> str:
-        """What was searched: a search for an error or a tag has become a filter."""
-        words = [self._words_of_causes, self._words_of_tag, self.search.words]
-        return "" if self.search.problem else " ".join(filter(None, words))
+        """What was searched: a search for an error or a tag has become a filter. Empty if the search has a problem."""
+        if self.search.problem:
+            return ""
+        return " ".join(filter(None, [self._words_of_causes, self._words_of_tag, self.search.words]))
 
     @property
     def _words_of_causes(self) -> str:

@@ -633,6 +633,11 @@ def test_list_escapes_values(make, show, make_executor):
 
     assert content.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 6
     assert SCRIPT not in content
+    make(failed=True, cause="cause", errors=[error(SCRIPT)], tags=[SCRIPT])
+    for filters in ({}, {"cause": "cause"}, {"cause": SCRIPT}, {"tag": SCRIPT}):
+        content = show(**filters).content.decode()
+        assert "tag:&lt;script&gt;" in content
+        assert SCRIPT not in content
 
 
 def test_list_needs_the_permission_to_view(client):
