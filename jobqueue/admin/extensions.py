@@ -29,7 +29,6 @@ from jobqueue.inspect.selection import Selection
 from jobqueue.models import Task
 
 Arguments = Mapping[str, Any]
-LINKS = "site_links"  # the name of the column with the links
 
 logger = logging.getLogger(__name__)
 
@@ -78,15 +77,12 @@ class Extensions:
     @property
     def titles(self) -> dict[str, Text]:
         """The columns of the list by their names."""
-        links = {LINKS: gettext_lazy("links")} if self.links else {}
-        return {**links, **{one.name: one.title for one in self.columns.values()}}
+        return {one.name: one.title for one in self.columns.values()}
 
     def cell(self, name: str) -> Callable[[Any], Any]:
         """Return a column of the list, as list_display takes it."""
 
         def cell(task: Any) -> Any:
-            if name == LINKS:
-                return links_html(self.links_of(task, task.named_arguments))
             return _result(self.columns[name].value_of, task, task.named_arguments)
 
         cell.__name__ = name
@@ -137,8 +133,8 @@ def _result(
         return None
 
 
-def links_html(links: Sequence[TaskLink]) -> SafeString | None:
-    return format_html_join(" ", '<a href="{1}">{0}</a>', links) if links else None
+def links_html(links: Sequence[TaskLink]) -> SafeString:
+    return format_html_join(" ", '<a href="{1}">{0}</a>', links)
 
 
 class TasksOfObjectMixin(ModelAdmin):

@@ -21,7 +21,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from jobqueue import bulk_actor
 from jobqueue.admin.base import database_for, permission
 from jobqueue.admin.enqueue_page import EnqueuePage
-from jobqueue.admin.extensions import extensions
+from jobqueue.admin.extensions import extensions, links_html
 from jobqueue.admin.failures import FailuresPage
 from jobqueue.admin.filters import (
     BackendFilter,
@@ -189,8 +189,10 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
         return format_html('{}{}<span class="jq-id">{}</span>{}', name, key, short_id(task.pk), tags)
 
     @admin.display(description=COLUMNS["arguments"], empty_value="")
-    def arguments(self, task: Any) -> SafeString | None:
-        return format_html('<code class="jq-call">{}</code>', task.call) if task.call else None
+    def arguments(self, task: Any) -> SafeString:
+        """The arguments, and below them the links of the site."""
+        call = format_html('<code class="jq-call">{}</code>', task.call) if task.call else ""
+        return format_html("{}{}", call, links_html(extensions.links_of(task, task.named_arguments)))
 
     @admin.display(description=COLUMNS["queue"])
     def queue(self, task: Task) -> SafeString:
