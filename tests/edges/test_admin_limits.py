@@ -233,6 +233,11 @@ class TestTaskPage:
         assert f'<a href="{tasks}">Show the tasks of this key</a>' in html
         assert f'<a href="{url(backend)}">account-42</a>: 1 of 1 at once' in html
 
+    def test_page_of_an_ended_task_shows_no_number_of_a_limit_that_has_none(self, shown, backend):
+        key = "tests.albums:album-7"  # no code declares it
+        (task,) = waiting(key, status="SUCCESSFUL", finished_at=ago(1), backend=backend)
+        assert f'<a href="{url(backend, key)}">album-7</a></dd>' in shown(task)
+
     def test_page_says_when_a_rate_starts_the_next_task(self, shown, backend):
         (task,) = rated(rate_limit=2, backend=backend)
         started(count=2, rate_limit=2, backend=backend)
