@@ -109,8 +109,8 @@ class TaskChangeList(ChangeList):
         found = {short_type(name) for name in known}
         if self.with_payload:
             found |= {f"args.{name}:" for one in known for name in parameters_of(one)}
-        found |= {f"{TAG}{tag}" for tag in self.tags}
-        return [*sorted(found)[:MAX_SUGGESTIONS], KEY, TAG, ERROR]
+        tags = [f"{TAG}{tag}" for tag in self.tags]
+        return [*sorted(found)[:MAX_SUGGESTIONS], *tags, KEY, TAG, ERROR]
 
     @property
     def tags(self) -> list[str]:

@@ -217,6 +217,7 @@ def test_filter_offers_the_executors_with_the_last_heartbeats(make, make_executo
 
 def test_filter_and_suggestions_offer_tags_of_the_newest_tasks(make, show, monkeypatch):
     monkeypatch.setattr(names, "TASKS_READ", 4)
+    monkeypatch.setattr("jobqueue.admin.task_list.MAX_SUGGESTIONS", 3)  # of names
     for tags in (["old"], ["vip", "b"], ["vip"], None, ["a"]):
         make(tags=tags)
 

@@ -22,18 +22,23 @@ def language(request):
 
 
 class Texts(HTMLParser):
-    """The texts of a page that a person reads or hears."""
+    """The texts of a page that a person reads or hears, without names and values in <code>."""
 
     def __init__(self, content):
         super().__init__()
         self.found = set()
+        self.in_code = False
         self.feed(content)
 
     def handle_starttag(self, tag, attrs):
+        self.in_code = tag == "code"
         self.found |= {text for name, text in attrs if name in ("title", "aria-label", "placeholder")}
 
+    def handle_endtag(self, tag):
+        self.in_code = False
+
     def handle_data(self, data):
-        if self.cdata_elem is None:  # neither a script nor a style
+        if self.cdata_elem is None and not self.in_code:  # neither a script nor a style
             self.found.add(data.strip())
 
 

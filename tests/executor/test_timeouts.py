@@ -190,6 +190,6 @@ def test_sequence_is_not_read_beyond_the_limit(start: Start, options: Options) -
     options(MAX_PAYLOAD_BYTES=100)
     start()
 
-    row = wait_for_status(tasks.give_without_end.using(timeout=None).enqueue(), Status.FAILED)
+    row = wait_for_status(tasks.give_without_end.using(timeout=600).enqueue(), Status.FAILED)
 
     assert "The return value is too large" in row.errors[-1]["message"]
