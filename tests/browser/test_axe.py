@@ -75,6 +75,7 @@ class Page(NamedTuple):
 def pages() -> dict[str, Page]:
     """Create rows of every kind. Return all pages."""
     executor = ExecutorFactory.create(queues=[LONG], async_slots=40)
+    ExecutorFactory.create(lost=True)
     ExecutorFactory.create(backend="sqlite", versions={"python": "3.11.2", LONG: LONG})
     failed = TaskFactory.create(
         failed=True, task_type=f"shop.tasks.{LONG}", kwargs={LONG: LONG * 3}, key=LONG, errors=[error(claim_number=1)]
