@@ -64,6 +64,7 @@ COLUMNS: dict[str, Text] = {
 }
 SHOWN = [name for name in COLUMNS if name != "enqueued"]
 SESSION_KEY = "jobqueue_columns"
+NUMBERED = '<span class="jq-label">{} </span>{}'  # on a phone, columns have no titles
 
 
 class RateForm(forms.Form):
@@ -143,6 +144,8 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
         if request.method == "GET" and (address := self._exact_address(request)):
             return HttpResponseRedirect(address)
         columns = self._columns(request)
+        if request.POST.get("select_across") != "1":
+            request.POST = _without_all(request.POST)  # type: ignore[assignment]
         titles = {**COLUMNS, **extensions.titles}
         choices = [(name, titles[name], is_chosen) for name, is_chosen in columns.items()]
         response = super().changelist_view(request, {"column_choices": choices, **(extra_context or {})})
@@ -206,8 +209,8 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
         """The number of the attempt, and below it how long it took."""
         text, length = attempts_text(task), time_run(task)
         if not text or length is None:
-            return format_html("{}", text) if text else None
-        return format_html('{}<span class="jq-clock">{}</span>', text, duration(length))
+            return format_html(NUMBERED, _("attempt"), text) if text else None
+        return format_html(NUMBERED + '<span class="jq-clock">{}</span>', _("attempt"), text, duration(length))
 
     @admin.display(description=COLUMNS["time"])
     def time(self, task: Any) -> SafeString:
@@ -313,6 +316,7 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
             examples=target.examples,
             hidden=[("select_across", "1"), ("bounds", target.bounds), (ACTION_CHECKBOX_NAME, "all")],
             form=form or (RateForm() if target.action.has_rate and number > 1 else None),
+            words=target.selection.words,
             window=target.selection.window,
             is_across=True,
             is_task=number > MAX_IN_REQUEST,
@@ -345,3 +349,10 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
             ),
             **context,
         )
+
+
+def _without_all(form: QueryDict) -> QueryDict:
+    """Return a form of the list without what it has for the choice of all tasks, if a browser runs no script."""
+    form = form.copy()
+    form.setlist(ACTION_CHECKBOX_NAME, [text for text in form.getlist(ACTION_CHECKBOX_NAME) if text != "all"])
+    return form

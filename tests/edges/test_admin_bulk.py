@@ -227,6 +227,27 @@ def test_all_can_be_selected_without_javascript(client, act, make, backend):
     assert 'value="Requeue 101 tasks"' in asked.content.decode()
 
 
+def test_ticked_tasks_are_chosen_without_javascript(client, make, act, backend):
+    first, second = make(failed=True), make(failed=True)
+    form = {"action": "requeue_selected", "index": "0", "select_across": "0"}
+
+    client.post(f"{LIST_URL}?backend={backend}", form | {"_selected_action": ["all"]})
+    assert [status_of(row) for row in (first, second)] == ["FAILED", "FAILED"]
+    client.post(f"{LIST_URL}?backend={backend}", form | {"_selected_action": ["all", str(first.pk)]})
+
+    assert [status_of(row) for row in (first, second)] == ["READY", "FAILED"]
+
+
+def test_confirmation_with_an_impossible_number_is_asked_again(ask, client, make, backend):
+    make(failed=True)
+    fields = dict(ask().context["hidden"])
+    bounds = re.sub(r'"number":1', '"number":-5', str(fields["bounds"]))
+
+    again = client.post(f"{LIST_URL}?backend={backend}", fields | {"bounds": bounds})
+
+    assert 'value="Requeue 1 task"' in again.content.decode()
+
+
 def test_locked_tasks_take_no_longer_than_the_budget(make, monkeypatch):
     rows = [make() for _ in range(3)]
     monkeypatch.setattr(bulk, "BUDGET_SECONDS", -1.0)
