@@ -48,6 +48,7 @@ from jobqueue.serialization.ids import first_id
 WINDOW = 100_000
 WINDOW_OF_STATUS = 10_000
 CAUSES_NAMED = 3  # in the sentence about a search
+YEARS = range(1970, 9001)  # of times that tasks may have
 
 # Filters by the row that tasks belong to, the first one first.
 GROUPS = ("parent", "schedule", "limit", "tag")
@@ -91,10 +92,12 @@ def of_executor(text: str, database: str) -> Q:
 
 
 def at(text: str) -> datetime | None:
-    """Parse a time; without a zone, it is in the user's. Return None if it is invalid."""
+    """Parse a time; without a zone, it is in the user's. Return None if it is invalid, or not in a year of YEARS."""
     try:
         moment = parse_datetime(text)
-        if moment is None or is_aware(moment) == settings.USE_TZ:
+        if moment is None or moment.year not in YEARS:
+            return None
+        if is_aware(moment) == settings.USE_TZ:
             return moment
         return make_aware(moment) if settings.USE_TZ else make_naive(moment)
     except (ValueError, OverflowError):
