@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, reduce
 from operator import or_
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
@@ -58,7 +58,7 @@ class Bounds:
     asked_at: datetime
     running: Sequence[UUID] = ()
     edge: str | None = None
-    number: int | None = None
+    number: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
     @classmethod
     def now(cls, database: str) -> Bounds:
