@@ -18,9 +18,9 @@ from jobqueue.admin.charts import HEIGHT, STEP, sparkline
 from jobqueue.admin.links import Pages
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.failures import HOURS, MAX_CAUSES_FOUND, Failure, newest_causes, read_failures
+from jobqueue.inspect.failures import HOURS, MAX_CAUSES_FOUND, Failure, frequent_causes, newest_causes, read_failures
 from jobqueue.inspect.links import Rows
-from jobqueue.inspect.queries import Count
+from jobqueue.inspect.queries import CAP, Count
 from jobqueue.records import Status
 
 CAUSES_SHOWN = 20
@@ -43,7 +43,8 @@ class Cause:
 
     @property
     def spark_words(self) -> str:
-        return _("%(number)s failed in the last 24 hours.") % {"number": f"{sum(self.failure.hours):,}"}
+        number = sum(self.failure.hours)
+        return _("%(number)s failed in the last 24 hours.") % {"number": Count(min(number, CAP), is_more=number > CAP)}
 
 
 def causes_of(found: Iterable[Failure], pages: Pages) -> list[Cause]:
@@ -59,10 +60,10 @@ def causes_of(found: Iterable[Failure], pages: Pages) -> list[Cause]:
 
 
 def read_causes(engine: Engine, pages: Pages, limit: int) -> dict[str, Any]:
-    """Return what a list of the causes that failed last needs."""
-    newest = newest_causes(engine)
-    found = read_failures(engine, newest[:limit], with_payload=pages.with_payload)
-    return {"causes": causes_of(found, pages), "has_more_causes": len(newest) > limit}
+    """Return what a list of the most frequent causes of the last failures needs."""
+    frequent = frequent_causes(engine)
+    found = read_failures(engine, frequent[:limit], with_payload=pages.with_payload)
+    return {"causes": causes_of(found, pages), "has_more_causes": len(frequent) > limit}
 
 
 def read_page(engine: Engine, pages: Pages, number: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from jobqueue.engine.engine import Engine
 from jobqueue.inspect.findings import problems
 from jobqueue.inspect.links import Rows
 from jobqueue.inspect.periods import TaskCounts, read_task_counts, read_timeline, slowest
-from jobqueue.inspect.queries import Count, count, of_status
+from jobqueue.inspect.queries import Count, count_or_estimate, of_status
 from jobqueue.inspect.stats import BackendStats, ExecutorStats, read_stats
 from jobqueue.metrics import Scope
 from jobqueue.records import Status
@@ -120,7 +120,7 @@ def figures(engine: Engine, stats: BackendStats, pages: Pages) -> list[Figure]:
         Figure(_("Blocked and scheduled"), blocked + scheduled, "scheduled", parts=waiting),
         Figure(
             _("Failed in 24 h"),
-            count(failed.order_by("-finished_at")),
+            count_or_estimate(failed.order_by("-finished_at")),
             "failed",
             tasks(Status.FAILED, ended_since=day_ago.isoformat()),
         ),

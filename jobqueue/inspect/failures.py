@@ -8,6 +8,7 @@ entries of it, and the number of statements depends on the number of shown cause
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -34,7 +35,7 @@ from jobqueue.records import Status
 MAX_CAUSES = 100  # of a search: an address with more is too long
 MAX_CAUSES_FOUND = 10_000  # in the index
 READ_AT_ONCE = 500  # causes in a statement
-TASKS_READ = 1000  # the newest ones, for the causes that a filter offers
+TASKS_READ = 1000  # the newest ones, for the causes that the overview shows and that a filter offers
 ARGUMENT_CHARACTERS = 20_000  # of a task whose arguments are larger, the whole message is masked
 HOURS = 24  # of the small chart
 # Jumps from one cause to the next in the index: two entries for each. For PostgreSQL and SQLite.
@@ -108,6 +109,12 @@ def newest_causes(engine: Engine) -> list[str]:
         cursor.execute(CAUSES, {"backend": engine.alias, "limit": MAX_CAUSES_FOUND + 1})
         found = [(at, cause) for cause, at in cursor.fetchall() if at]
     return [cause for _at, cause in sorted(found, reverse=True)]
+
+
+def frequent_causes(engine: Engine) -> list[str]:
+    """Return the causes of the newest TASKS_READ failed tasks, the most frequent one first."""
+    failed = of_status(engine, Status.FAILED).order_by("-finished_at").values_list("cause", flat=True)
+    return [cause for cause, _number in Counter(filter(None, failed[:TASKS_READ])).most_common()]
 
 
 def read_failures(engine: Engine, causes: Sequence[str], *, with_payload: bool) -> list[Failure]:

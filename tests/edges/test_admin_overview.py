@@ -16,7 +16,7 @@ from jobqueue.metrics import EDGES, bucket
 from jobqueue.models import Task
 from jobqueue.serialization.ids import new_id
 from tests.edges.admin import BOTH, SCRIPT
-from tests.factories import PeriodFactory, QueueFactory, ScheduleFactory, TaskFactory, ago, make_user, now
+from tests.factories import PeriodFactory, QueueFactory, ScheduleFactory, TaskFactory, ago, error, make_user, now
 
 pytestmark = BOTH
 
@@ -124,6 +124,18 @@ def test_problems_are_sentences_with_a_link_to_the_rows(make, make_executor, sho
 
     assert re.search(f'href="/admin/jobqueue/{re.escape(address)}[^"]*">[^<]*{re.escape(words)}', content)
     assert "No problem found" not in content
+
+
+def test_causes_of_most_failures_come_first(make, show):
+    for number, frequency in enumerate((1, 3, 1, 1, 1, 1)):  # the last one is the newest
+        entry = error(f"cause {chr(97 + number)}")
+        for _ in range(frequency):
+            make(failed=True, errors=[entry], cause=f"{number:016}", finished_at=ago(9 - number))
+
+    content = show("")
+
+    assert re.findall(r'jq-error">[^<]*(cause \w)', content)[0] == "cause b"
+    assert "Only the most frequent causes of the last failures are shown." in content
 
 
 def test_failures_that_rise_are_a_problem(make_executor, show, period):
