@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib.admin import SimpleListFilter
 from django.contrib.admin.options import IncorrectLookupParameters
-from django.contrib.admin.views.main import ChangeList
+from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
 from django.core.paginator import InvalidPage, Paginator
 from django.db.models import QuerySet
 from django.http import HttpRequest
@@ -101,6 +101,12 @@ class TaskChangeList(ChangeList):
     def number(self) -> Count:
         """How many tasks the list has. The link that selects all of them and the confirmation give the same number."""
         return self.selection.number
+
+    @property
+    def kept_by_search(self) -> dict[str, Any]:
+        """The filters that another search keeps. Those by error and tag may come from the last search."""
+        dropped = {SEARCH_VAR, "tag", *(("cause", "status") if "cause" in self.params else ())}
+        return {name: value for name, value in self.params.items() if name not in dropped}
 
     @cached_property
     def suggestions(self) -> list[str]:

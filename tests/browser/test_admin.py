@@ -86,7 +86,7 @@ def test_narrow_list_shows_the_attempt_and_how_long_it_took(admin: Browser) -> N
     admin.open(LIST)
 
     shown = admin.text(".field-attempt")
-    assert "4 of 4" in shown
+    assert "attempt 4 of 4" in shown
     assert "2 s" in shown
 
 

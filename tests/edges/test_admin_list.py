@@ -104,7 +104,14 @@ def test_attempts_column_counts_running_and_last_attempts(make, show):
     make(failed=True)
     make(cancelled=True)
 
-    assert cells(show(), "attempt")[::-1] == ["", "2 of 4", "3 of 4", "2 of 42 s", "4 of 42 s", ""]
+    assert cells(show(), "attempt")[::-1] == [
+        "",
+        "attempt 2 of 4",
+        "attempt 3 of 4",
+        "attempt 2 of 42 s",
+        "attempt 4 of 42 s",
+        "",
+    ]
 
 
 def test_error_column_shows_the_last_error_of_unsuccessful_tasks(make, show):
@@ -423,7 +430,7 @@ def test_row_shows_arguments_duration_and_priority(make, show):
 
     assert small == f'name="anna", password="{MASK}"'
     assert large == "too large to show here"
-    assert cells(show(), "attempt") == ["", "1 of 42 s"]
+    assert cells(show(), "attempt") == ["", "attempt 1 of 42 s"]
     assert cells(show(), "queue") == ["default", "default priority 5"]
 
 
@@ -657,3 +664,25 @@ def test_filters_take_any_text(show, client):
     for query in [*({name: text} for name in names for text in texts), *({"q": text} for text in texts)]:
         response = show(**query)
         assert (response if response.status_code == 200 else follow(response)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        {"enqueued_since": "0001-01-01T00:00:00Z"},
+        {"enqueued_until": "9999-12-31T23:59:59Z"},
+        {"status": "FAILED", "ended_since": "0001-01-01T00:00+05:00"},
+    ],
+)
+def test_time_outside_of_the_calendar_matches_nothing(make, show, filters):
+    make(failed=True)
+
+    assert show(**filters).context["cl"].result_count == 0
+
+
+def test_another_search_drops_what_the_last_one_set(make, find):
+    make(failed=True, queue_name="emails", errors=[error("no space")], cause="0123456789abcdef")
+
+    for text in ("error:space", "tag:vip"):
+        kept = find(text).context["cl"].kept_by_search
+        assert not {"cause", "status", "tag", "q"} & kept.keys()
