@@ -63,7 +63,10 @@ class Search:
             return cls()
         if lower.startswith(KEY):
             key = text[len(KEY) :].strip()
-            return cls(key=key, words=_("Searched: tasks with the key “%(key)s”.") % {"key": key})
+            words = _(
+                "Searched: tasks with the key “%(key)s”. Names, tags, arguments and errors were not searched."
+            )
+            return cls(key=key, words=words % {"key": key})
         if lower.startswith(TASK):
             return cls._of_task_types(text[len(TASK) :].strip(), database)
         if lower.startswith(ARGUMENT):
@@ -73,7 +76,10 @@ class Search:
         if lower == TAG:
             return cls(ids=NOTHING, problem=_("To search a tag, write tag:TAG, such as tag:vip."))
         if ids := id_range(text):
-            return cls(ids=ids, words=_("Searched: ids that begin with “%(text)s”.") % {"text": text})
+            words = _(
+                "Searched: ids that begin with “%(text)s”. Names, tags, arguments and errors were not searched."
+            )
+            return cls(ids=ids, words=words % {"text": text})
         problem = _(
             "“%(text)s” is neither the start of an id, nor a key, nor a tag, nor part of a task's name. "
             "Arguments and errors were not searched. To search them, write args.NAME:VALUE or error:TEXT."
@@ -85,7 +91,9 @@ class Search:
         found = matching_types(text, database)
         if not found:
             return cls(ids=NOTHING, problem=_("No task has “%(text)s” in its name.") % {"text": text})
-        words = _("Searched: tasks with “%(text)s” in their name: %(names)s.")
+        words = _(
+            "Searched: tasks with “%(text)s” in their name: %(names)s. Tags, arguments and errors were not searched."
+        )
         names = ", ".join(map(short_type, found))
         return cls(rest=Q(task_type__in=found), words=words % {"text": text, "names": names})
 
