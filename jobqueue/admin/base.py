@@ -117,6 +117,7 @@ class ReadOnlyAdmin(ModelAdmin):
             "opts": self.opts,
             "media": self.media,
             "may_view_list": self.has_view_permission(request),
+            "preserved_filters": self.get_preserved_filters(request),
         }
         return TemplateResponse(request, f"admin/jobqueue/{template}.html", {**common, **context})
 

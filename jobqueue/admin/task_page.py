@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from django import forms
 from django.contrib import messages
+from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import OperationalError
@@ -167,7 +168,7 @@ class TaskPage(ReadOnlyAdmin):
                 audit_log.write(request, [task], str(run.action.label))
                 if action is DELETE:
                     self.message_user(request, str(run), level_of(run))
-                    return HttpResponseRedirect(reverse(f"{self.admin_site.name}:jobqueue_task_changelist"))
+                    return HttpResponseRedirect(self._list_address(request))
             return self._answer(request, task, str(run), level_of(run))
 
         return view
@@ -187,11 +188,19 @@ class TaskPage(ReadOnlyAdmin):
             button=button,
             refusal=_("Keep it") if number == 1 else action.refusal,
             is_destructive=action.is_destructive,
-            back=self._address(task),
+            back=self._address(request, task),
         )
 
-    def _address(self, task: Task) -> str:
-        return reverse(f"{self.admin_site.name}:jobqueue_task_change", args=[task.pk])
+    def _address(self, request: HttpRequest, task: Task) -> str:
+        return self._keep_filters(request, reverse(f"{self.admin_site.name}:jobqueue_task_change", args=[task.pk]))
+
+    def _list_address(self, request: HttpRequest) -> str:
+        return self._keep_filters(request, reverse(f"{self.admin_site.name}:jobqueue_task_changelist"))
+
+    def _keep_filters(self, request: HttpRequest, address: str) -> str:
+        """Return an address with the filters of the list that led to the page."""
+        context: Any = {"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}
+        return add_preserved_filters(context, address)
 
     def _send(self, request: HttpRequest, task: Task) -> HttpResponse:
         """Send the message of one of the page's forms: of a class of messages, or of JSON."""
@@ -221,12 +230,12 @@ class TaskPage(ReadOnlyAdmin):
 
     def _answer(self, request: HttpRequest, task: Task, text: str, level: int) -> HttpResponse:
         self.message_user(request, text, level)
-        return HttpResponseRedirect(self._address(task))
+        return HttpResponseRedirect(self._address(request, task))
 
     def _gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
         text = _("Unknown task %(id)s. Ended tasks are pruned after a while.") % {"id": unquote(object_id)}
         self.message_user(request, text, messages.WARNING)
-        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:jobqueue_task_changelist"))
+        return HttpResponseRedirect(self._list_address(request))
 
 
 def _kinds(task: Task) -> list[MessageKind]:

@@ -1,5 +1,7 @@
 """The page of a task: contents and permissions. GET changes nothing."""
 
+import html
+import re
 import subprocess
 import sys
 import time
@@ -53,6 +55,20 @@ def test_task_of_a_backend_that_tasks_no_longer_has_is_only_shown(client, make, 
     assert row.task_type in content.replace("<wbr>", "")
     assert "jq-cancel" not in content
     assert answer.status_code == 302
+
+
+def test_page_leads_back_to_the_list_with_its_filters(client, make, backend):
+    client.force_login(make_user(is_superuser=True))
+    row = make(failed=True)
+    filters = {"_changelist_filters": f"status=FAILED&backend={backend}"}
+    back = f'href="/admin/jobqueue/task/?status=FAILED&amp;backend={backend}"'
+
+    content = client.get(task_url(row), filters).content.decode()
+    (requeue,) = re.findall(r'action="([^"]*/requeue/[^"]*)"', content)
+    answer = client.post(html.unescape(requeue))
+
+    assert back in content
+    assert back in client.get(answer.url).content.decode()
 
 
 @pytest.mark.parametrize("model", ["executor", "schedule"])

@@ -66,6 +66,7 @@ def test_more_than_a_request_can_change_is_done_by_a_task(client, staff, make, b
     after = client.get(task_url(task)).content.decode()
     assert {status_of(row) for row in rows} == {"READY"}
     assert "3 failed or cancelled tasks will be requeued" in before
+    assert "will be requeued" not in after
     assert "0 of 3" in before
     assert "3 of 3" in after
     assert "Requeued 3 tasks." in after
