@@ -10,7 +10,7 @@ from uuid import UUID
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.views.main import ChangeList
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet, Value
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
@@ -112,7 +112,9 @@ class ExecutorAdmin(ReadOnlyAdmin):
     has_command_permission = permission("command_executor")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request).defer("task_types").annotate(now=Now())
+        may_view_tasks = Value(request.user.has_perm("jobqueue.view_task"))
+        rows: QuerySet[Any] = super().get_queryset(request).defer("task_types")
+        rows = rows.annotate(now=Now(), may_view_tasks=may_view_tasks)
         return with_last_heartbeat(rows)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
@@ -216,7 +218,8 @@ class ExecutorAdmin(ReadOnlyAdmin):
             )
             for task in executor.tasks[:SHOWN]
         )
-        named = format_html_join(", ", '<a href="{}" title="{}">{}</a> <span class="jq-quiet">{}</span>', links)
+        link = '<a href="{0}" title="{1}">{2}</a>' if executor.may_view_tasks else '<span title="{1}">{2}</span>'
+        named = format_html_join(", ", f'{link} <span class="jq-quiet">{{3}}</span>', links)
         more = len(executor.tasks) - SHOWN
         return named if more <= 0 else format_html("{}, +{}", named, more)
 

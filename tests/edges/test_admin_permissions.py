@@ -215,6 +215,7 @@ def rows_with_links(keys: dict[str, Any]) -> dict[str, str]:  # noqa: F811
         "overview": "/admin/jobqueue/",
         "task of a schedule": path_of("admin:jobqueue_task_change", keys | {"task": task.pk}),
         "its parent": path_of("admin:jobqueue_task_change", keys),
+        "its executor": path_of("admin:jobqueue_executor_change", keys),
         "its limit": path_of(
             "admin:jobqueue_limit_change", keys | {"limit": quote("default:concurrency:imports:anna")}
         ),
