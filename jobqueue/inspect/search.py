@@ -63,9 +63,7 @@ class Search:
             return cls()
         if lower.startswith(KEY):
             key = text[len(KEY) :].strip()
-            words = _(
-                "Searched: tasks with the key “%(key)s”. Names, tags, arguments and errors were not searched."
-            )
+            words = _("Searched: tasks with the key “%(key)s”. Names, tags, arguments and errors were not searched.")
             return cls(key=key, words=words % {"key": key})
         if lower.startswith(TASK):
             return cls._of_task_types(text[len(TASK) :].strip(), database)
@@ -76,9 +74,7 @@ class Search:
         if lower == TAG:
             return cls(ids=NOTHING, problem=_("To search a tag, write tag:TAG, such as tag:vip."))
         if ids := id_range(text):
-            words = _(
-                "Searched: ids that begin with “%(text)s”. Names, tags, arguments and errors were not searched."
-            )
+            words = _("Searched: ids that begin with “%(text)s”. Names, tags, arguments and errors were not searched.")
             return cls(ids=ids, words=words % {"text": text})
         problem = _(
             "“%(text)s” is neither the start of an id, nor a key, nor a tag, nor part of a task's name. "
