@@ -53,6 +53,19 @@ def check_backends(**_: Any) -> list[Any]:
     return [] if PACKAGE == "django.tasks" or apps.is_installed(PACKAGE) else messages_of_backends()
 
 
+def run_checks() -> list[checks.CheckMessage]:
+    """Run all checks of the declarations and settings. They read no database."""
+    return [
+        *messages_of_backends(),
+        *check_declarations(),
+        *check_task_names(),
+        *check_actors(),
+        *check_limits(),
+        *check_schedules(),
+        *check_time_zones(),
+    ]
+
+
 def messages_of_backends() -> list[Any]:
     """Run check() of each jobqueue backend."""
     return [message for backend in our_backends() for message in backend.check()]

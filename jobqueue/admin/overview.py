@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from django.core.checks import CheckMessage
+from django.core import checks
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
@@ -15,6 +15,7 @@ from jobqueue import api
 from jobqueue.admin.charts import charts_of, range_of, ranges
 from jobqueue.admin.failures import read_causes
 from jobqueue.admin.links import Pages
+from jobqueue.checks import run_checks
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.findings import problems
@@ -63,11 +64,13 @@ def read_overview(request: HttpRequest) -> dict[str, Any]:
     pages = Pages(request, backend)
     stats = read_stats(engine)
     may_view = {f"may_view_{model}": pages.may_view(model) for model in ("task", "executor", "queue")}
+    declared = [message for message in run_checks() if message.level >= checks.WARNING]
+    found = sorted([*declared, *problems(engine, stats)], key=lambda message: -message.level)
     context: dict[str, Any] = {
         "backend": backend,
         "backends": aliases if len(aliases) > 1 else [],
         "now": stats.now,
-        "problems": [problem for message in problems(engine, stats) if (problem := problem_of(message, pages))],
+        "problems": [problem for message in found if (problem := problem_of(message, pages))],
         **may_view,
     }
     if may_view["may_view_task"]:
@@ -92,7 +95,7 @@ def read_overview(request: HttpRequest) -> dict[str, Any]:
     return context
 
 
-def problem_of(message: CheckMessage, pages: Pages) -> Problem | None:
+def problem_of(message: checks.CheckMessage, pages: Pages) -> Problem | None:
     """Return a problem; None if the user may not see the rows that it is about."""
     rows = message.obj if isinstance(message.obj, Rows) else Rows("executor")
     if not pages.may_view(rows.model):

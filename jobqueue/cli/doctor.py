@@ -11,16 +11,7 @@ from django.core import checks
 from django.core.management.base import CommandError
 from django.db import DatabaseError, connections
 
-from jobqueue.checks import (
-    check_actors,
-    check_declarations,
-    check_limits,
-    check_schedules,
-    check_task_names,
-    check_time_zones,
-    encoding_problems,
-    messages_of_backends,
-)
+from jobqueue.checks import encoding_problems, run_checks
 from jobqueue.cli.backends import engines
 from jobqueue.cli.console import Console, first_line
 from jobqueue.cli.limit_checks import limit_findings
@@ -41,9 +32,7 @@ LEVELS = {checks.INFO: "ok", checks.WARNING: "warning", checks.ERROR: "error"}
 
 def doctor(console: Console, flags: Any) -> None:
     """Print what the checks found. Raises CommandError, exit code 1, if one is an error."""
-    found = [*messages_of_backends(), *check_declarations(), *check_task_names(), *check_actors(), *check_limits()]
-    found += [*check_schedules(), *check_time_zones()]
-    found = found or [checks.Info("Settings: TASKS, tasks, actors and schedules pass the system checks.")]
+    found = run_checks() or [checks.Info("Settings: TASKS, tasks, actors and schedules pass the system checks.")]
     if not _has_error(found):
         found += [message for engine in engines(flags.backend) for message in _backend(engine)]
     lines = [

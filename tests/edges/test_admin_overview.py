@@ -8,6 +8,7 @@ from copy import copy
 from datetime import timedelta
 
 import pytest
+from django.core import checks
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
@@ -124,6 +125,17 @@ def test_problems_are_sentences_with_a_link_to_the_rows(make, make_executor, sho
 
     assert re.search(f'href="/admin/jobqueue/{re.escape(address)}[^"]*">[^<]*{re.escape(words)}', content)
     assert "No problem found" not in content
+
+
+def test_warnings_of_the_system_checks_are_problems(make_executor, show, monkeypatch):
+    make_executor()
+    warning = checks.Warning("The template names no argument.", hint="Name one.", id="jobqueue.W006")
+    monkeypatch.setattr("jobqueue.admin.overview.run_checks", lambda: [warning])
+
+    content = show("")
+
+    assert "The template names no argument." in content
+    assert "Name one." in content
 
 
 def test_causes_of_most_failures_come_first(make, show):
