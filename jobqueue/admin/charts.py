@@ -14,7 +14,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobqueue.inspect.formatting import Text, duration, local
-from jobqueue.inspect.periods import Point, Range, Timeline
+from jobqueue.inspect.periods import Counts, Point, Range, Timeline
+from jobqueue.metrics import EDGES
 
 STEP, BAR, HEIGHT = 10, 8, 100  # of the drawing; the page stretches it
 LABELS = 5  # below a chart
@@ -126,34 +127,47 @@ def finished_chart(timeline: Timeline) -> Chart:
 
 
 def wait_chart(timeline: Timeline) -> Chart:
-    """Draw how long tasks waited from READY to the claim, on a logarithmic scale."""
-    shares = [("running", "━", _("Half of them (p50)"), 0.5), ("failed", "┅", _("95 of 100 (p95)"), 0.95)]
+    """
+    Draw how long tasks waited from READY to the claim, on a logarithmic scale.
+
+    Lines end at the last edge of the histogram: the words say that a wait was longer.
+    """
+    shares = [("running", "━", _("p50 (half of them)"), 0.5), ("failed", "┅", _("p95 (95 of 100)"), 0.95)]
     waits = [[point.wait(share) for *_ignored, share in shares] for point in timeline.points]
-    longest = max((wait for row in waits for wait in row if wait is not None), default=1.0)
+    longest = min(max((wait for row in waits for wait in row if wait is not None), default=1.0), EDGES[-1])
     decades = max(3, math.ceil(math.log10(max(longest, FASTEST_SECONDS) / FASTEST_SECONDS)))
 
     def height(seconds: float | None) -> float | None:
         if seconds is None:
             return None
-        return max(0.0, math.log10(max(seconds, FASTEST_SECONDS) / FASTEST_SECONDS)) / decades
+        return math.log10(min(max(seconds, FASTEST_SECONDS), EDGES[-1]) / FASTEST_SECONDS) / decades
 
     series = [
         Series(kind, shape, name, lines([height(row[place]) for row in waits]))
         for place, (kind, shape, name, _share) in enumerate(shares)
     ]
-    total = timeline.total
-    p50, p95 = (words(total.wait(share)) for share in (0.5, 0.95))
     return Chart(
         key="wait",
         title=_("Wait until the start"),
-        summary=_("Half of the attempts waited at most %(p50)s, 95 of 100 at most %(p95)s.") % {"p50": p50, "p95": p95},
+        summary=wait_summary(timeline.total),
         series=series,
         columns=list(columns(timeline, series, [[words(wait) for wait in row] for row in waits])),
         scale=[decade(FASTEST_SECONDS * 10**place) for place in range(decades, -1, -1)],
         is_lines=True,
-        is_empty=not sum(total.waits),
+        is_empty=not sum(timeline.total.waits),
         times=axis(timeline),
     )
+
+
+def wait_summary(total: Counts) -> str:
+    p50, p95 = total.wait(0.5), total.wait(0.95)
+    if p50 == math.inf:
+        form = _("More than half of the attempts waited %(p50)s.")
+    elif p95 == math.inf:
+        form = _("Half of the attempts waited at most %(p50)s, more than 5 of 100 %(p95)s.")
+    else:
+        form = _("Half of the attempts waited at most %(p50)s, 95 of 100 at most %(p95)s.")
+    return form % {"p50": words(p50), "p95": words(p95)}
 
 
 def columns(timeline: Timeline, series: Sequence[Series], values: Sequence[Sequence[str]]) -> Iterator[Column]:
@@ -205,7 +219,10 @@ def per_minute(number: float) -> str:
 
 
 def words(seconds: float | None) -> str:
-    return "–" if seconds is None else duration(seconds)
+    """Return a time in words. Infinity is any time in the last bucket of a histogram."""
+    if seconds is None:
+        return "–"
+    return _("over %(time)s") % {"time": duration(EDGES[-1])} if seconds == math.inf else duration(seconds)
 
 
 def decade(seconds: float) -> str:

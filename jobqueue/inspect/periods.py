@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -127,14 +128,15 @@ def quantile(histogram: Sequence[int], share: float) -> float | None:
     """
     Return the seconds that this share of the attempts did not exceed; None without attempts.
 
-    Within a bucket, the attempts are taken as evenly spread. The last bucket has no end: its beginning is returned.
+    Within a bucket, the attempts are taken as evenly spread. The last bucket has no end: infinity is returned.
     """
     below, wanted = 0, share * sum(histogram)
     for place, number in enumerate(histogram):
         if number and below + number >= wanted:
+            if place == len(EDGES):
+                return math.inf
             first = EDGES[place - 1] if place else 0.0
-            last = EDGES[place] if place < len(EDGES) else first
-            return first + (last - first) * (wanted - below) / number
+            return first + (EDGES[place] - first) * (wanted - below) / number
         below += number
     return None
 

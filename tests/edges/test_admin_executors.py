@@ -46,6 +46,14 @@ def test_queue_list_shows_numbers_of_each_queue(make_executor, show, backend):
     )
 
 
+def test_queue_list_says_over_60_minutes_for_longer_waits(show, backend):
+    period = {"scope": "queue", "name": "emails", "attempts": 1, "waits": histogram(_25000=1)}
+    TaskFactory.create(backend=backend, using=backend, queue_name="emails")
+    PeriodFactory.create(backend=backend, using=backend, **period)
+
+    assert '<span class="jq-label">Wait p95</span> over 60 min</td>' in show("queue/")
+
+
 @pytest.mark.parametrize(
     ("columns", "word"),
     [

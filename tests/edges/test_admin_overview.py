@@ -180,6 +180,28 @@ def test_charts_show_a_range_and_the_same_as_a_table(show, period, chosen, point
     assert [table.count("<tr>") for table in tables] == [points, points]
 
 
+@pytest.mark.parametrize(
+    ("waits", "summary", "p50", "p95"),
+    [
+        (
+            {"_7": 90, "_25000": 10},
+            "Half of the attempts waited at most 8 s, more than 5 of 100 over 60 min.",
+            "8 s", "over 60 min",
+        ),
+        ({"_25000": 10}, "More than half of the attempts waited over 60 min.", "over 60 min", "over 60 min"),
+        ({"_3599": 10}, "Half of the attempts waited at most 38 min, 95 of 100 at most 58 min.", "38 min", "58 min"),
+    ],
+)  # fmt: skip
+def test_waits_above_an_hour_are_over_60_minutes_not_60(show, period, waits, summary, p50, p95):
+    period(attempts=100, completed=100, waits=histogram(**waits))
+
+    content = show("")
+
+    assert content.count(summary) == 3  # seen, heard, and after a column was shown
+    assert re.search(rf"<td>{p50}</td><td>{p95}</td>", content)
+    assert re.search(rf": p50 \(half of them\) {p50}, p95 \(95 of 100\) {p95}</title>", content)
+
+
 def test_charts_without_counters_say_that_nothing_ran(show):
     assert show("").count("Nothing ran in this time.") == 2
 

@@ -44,6 +44,14 @@ def test_page_shows_the_numbers_of_one_name(period, show, scope):
     assert "500 successful" not in content
 
 
+def test_times_above_an_hour_are_over_60_minutes_not_60(period, show, scope):
+    slow = histogram(**{"_0.3": 90, "_25000": 10})
+    period(attempts=100, completed=100, waits=slow, wait_seconds=250_000.0, runs=slow, run_seconds=250_000.0)
+    path, name = PAGES[scope]
+
+    assert show(path, name=name).count("<td>42 min</td><td>389 ms</td><td>over 60 min</td><td>over 60 min</td>") == 2
+
+
 def test_range_is_kept_with_the_name(show, scope):
     path, name = PAGES[scope]
     content = show(path, name=name, range="week")
