@@ -22,7 +22,8 @@ MINUTE_SECONDS = 60.0
 EXECUTORS = (
     Column("EXECUTOR", is_flexible=True),
     Column("STATE"),
-    Column("TASKS/THREADS", is_right=True),  # async tasks use no thread
+    Column("THREADS", is_right=True),
+    Column("ASYNC", is_right=True),
     Column("QUEUES", is_flexible=True),
     Column("HOST", is_flexible=True),
     Column("LAST HEARTBEAT", is_right=True),
@@ -113,14 +114,16 @@ def executor_line(executor: ExecutorStats) -> list[object]:
     row = executor.row
     queues = ", ".join(served(row)) or "every"
     heartbeat = f"{duration(executor.silent_seconds)} ago"
-    return [row.name, executor.state, f"{executor.busy}/{row.slots}", queues, row.host, heartbeat]
+    threads = f"{executor.busy}/{row.slots}"
+    in_async = f"{executor.busy_async}/{row.async_slots}" if row.async_slots or executor.busy_async else "–"
+    return [row.name, executor.state, threads, in_async, queues, row.host, heartbeat]
 
 
 def executor_as_json(executor: ExecutorStats) -> dict[str, Any]:
-    columns = ("id", "name", "host", "pid", "slots", "queues", "queue_limits")
+    columns = ("id", "name", "host", "pid", "slots", "async_slots", "queues", "queue_limits")
     return {
         **{column: getattr(executor.row, column) for column in columns},
-        **{name: getattr(executor, name) for name in ("state", "busy", "silent_seconds")},
+        **{name: getattr(executor, name) for name in ("state", "busy", "busy_async", "silent_seconds")},
     }
 
 

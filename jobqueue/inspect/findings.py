@@ -166,11 +166,11 @@ def _failures(engine: Engine) -> Iterator[checks.CheckMessage]:
 def _executors(stats: BackendStats) -> Iterator[checks.CheckMessage]:
     here, rows = {"backend": stats.backend}, Rows("executor")
     silent = stats.in_state(ExecutorState.NOT_RESPONDING)
-    for executor in (one for one in silent if one.busy):
+    for executor in (one for one in silent if one.running):
         text = _("Executor %(executor)s has sent no heartbeat for %(time)s, and still has %(tasks)s.") % {
             "executor": executor.row.name,
             "time": duration(executor.silent_seconds),
-            "tasks": many_tasks(executor.busy),
+            "tasks": many_tasks(executor.running),
         }
         yield checks.Error(
             text,
@@ -179,7 +179,7 @@ def _executors(stats: BackendStats) -> Iterator[checks.CheckMessage]:
             ),
             obj=Rows("executor", pk=executor.row.pk),
         )
-    if idle := [executor.row.name for executor in silent if not executor.busy]:
+    if idle := [executor.row.name for executor in silent if not executor.running]:
         names = f"{', '.join(idle[:3])}{'…' if len(idle) > 3 else ''}"
         text = _("Backend %(backend)s: %(executors)s died without shutting down in the last 24 h: %(names)s.")
         yield checks.Warning(

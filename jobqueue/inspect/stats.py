@@ -15,7 +15,7 @@ from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.inspect.formatting import describe_pause, duration
 from jobqueue.inspect.queries import CAP, Count, capped, count, count_by, of_status
 from jobqueue.models import Executor, Queue
-from jobqueue.records import FINAL, LIVE, Status
+from jobqueue.records import FINAL, LIVE, PoolName, Status
 
 MAX_EXECUTORS = 1000
 MAX_QUEUES = 1000
@@ -69,18 +69,23 @@ class QueueStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorStats:
-    """busy: its running tasks. silent_seconds: since its last heartbeat."""
+    """busy, busy_async: its running tasks in threads and in async slots. silent_seconds: since its last heartbeat."""
 
     row: Executor
     state: ExecutorState
     busy: int
+    busy_async: int
     silent_seconds: float
+
+    @property
+    def running(self) -> int:
+        return self.busy + self.busy_async
 
     @property
     def is_gone(self) -> bool:
         """Whether it has stopped, or was killed a while ago and its tasks have been rescued."""
         is_lost = self.state == ExecutorState.NOT_RESPONDING and self.silent_seconds > GONE_SECONDS
-        return self.state == ExecutorState.STOPPED or (is_lost and not self.busy)
+        return self.state == ExecutorState.STOPPED or (is_lost and not self.running)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,9 +154,15 @@ def _failed_by_queue(engine: Engine) -> Counter[str]:
 
 def read_executors(engine: Engine, now: datetime) -> Iterator[ExecutorStats]:
     """Yield the executors of a backend, the last heartbeat first."""
-    busy = Counter(of_status(engine, Status.RUNNING).values_list("executor_id", flat=True)[: CAP + 1])
+    busy = Counter(of_status(engine, Status.RUNNING).values_list("executor_id", "pool")[: CAP + 1])
     executors = with_last_heartbeat(engine.executors).defer("task_types").order_by("-last_heartbeat")
     for row in executors[:MAX_EXECUTORS]:
         silent = max(0.0, (now - row.last_heartbeat).total_seconds())
         state = ExecutorState.of(row, silent, engine.options.heartbeat_timeout)
-        yield ExecutorStats(row=row, state=state, busy=busy[row.pk], silent_seconds=silent)
+        yield ExecutorStats(
+            row=row,
+            state=state,
+            busy=busy[row.pk, PoolName.THREADS],
+            busy_async=busy[row.pk, PoolName.ASYNC],
+            silent_seconds=silent,
+        )

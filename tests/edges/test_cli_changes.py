@@ -454,6 +454,18 @@ class TestExecutors:
         assert "web-c" not in result.out
         assert {one["state"] for one in run("executors", "--json").json} == {"alive", "paused"}
 
+    def test_threads_and_async_slots_are_counted_apart(self, make, make_executor, run) -> None:
+        web = make_executor(name="web-a", slots=8, async_slots=100)
+        make_executor(name="web-b", slots=4)
+        for pool in ("threads", "async", "async"):
+            make(running=True, executor_id=web.pk, pool=pool)
+
+        lines = [line.split()[:4] for line in run("executors").out.splitlines()]
+        assert lines[0] == ["EXECUTOR", "STATE", "THREADS", "ASYNC"]
+        assert sorted(lines[1:]) == [["web-a", "alive", "1/8", "2/100"], ["web-b", "alive", "0/4", "–"]]
+        found = next(one for one in run("executors", "--json").json if one["name"] == "web-a")
+        assert (found["busy"], found["slots"], found["busy_async"], found["async_slots"]) == (1, 8, 2, 100)
+
     @pytest.mark.parametrize("by", ["name", "id", "all"])
     def test_executor_that_does_not_answer_is_named(self, backend, make_executor, run, by, monkeypatch) -> None:
         monkeypatch.setattr("jobqueue.api.queues.transaction.on_commit", lambda call, **_: call())

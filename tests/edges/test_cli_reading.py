@@ -38,7 +38,9 @@ class TestStatus:
         make(queue_name="emails", scheduled=True)
         make(queue_name="a-name-that-is-far-too-long-for-a-table-of-eighty-columns", failed=True)
         QueueFactory.create(backend=backend, using=backend, name="emails", paused=True, pause_reason="disk full")
-        ExecutorFactory.create(backend=backend, using=backend, name="web-7", queues=["emails"])
+        web = ExecutorFactory.create(backend=backend, using=backend, name="web-7", queues=["emails"], async_slots=100)
+        for _ in range(3):
+            make(running=True, pool="async", executor_id=web.pk)
 
         result = jobqueue("status", "--backend", backend)
 
@@ -47,7 +49,7 @@ class TestStatus:
         emails = next(line.split() for line in result.out.splitlines() if line.startswith("emails "))
         assert emails == ["emails", "1", "1", "0", "0", "0", "11", "min", "paused"]
         assert "Queue emails is paused by anna. Reason: disk full." in result.out
-        assert ["web-7", "alive", "0/8", "emails"] in [line.split()[:4] for line in result.out.splitlines()]
+        assert ["web-7", "alive", "0/8", "3/100", "emails"] in [line.split()[:5] for line in result.out.splitlines()]
 
     def test_status_json_has_numbers_and_latency(self, backend, make) -> None:
         make(queue_name="emails", enqueued_at=ago(90), rank=ago(90 + 60 * 50), priority=50)  # worth 3,000 s
