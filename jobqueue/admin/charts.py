@@ -13,7 +13,7 @@ from django.utils.formats import time_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobqueue.inspect.formatting import Text, duration, local
+from jobqueue.inspect.formatting import Text, duration, local, number_text
 from jobqueue.inspect.periods import Counts, Point, Range, Timeline
 from jobqueue.metrics import EDGES
 
@@ -110,9 +110,9 @@ def finished_chart(timeline: Timeline) -> Chart:
     ]
     total = timeline.total
     summary = _("%(completed)s successful, %(retries)s failed with a retry, %(dead)s failed.") % {
-        "completed": f"{total.completed:,}",
-        "retries": f"{total.retries:,}",
-        "dead": f"{total.dead:,}",
+        "completed": number_text(total.completed),
+        "retries": number_text(total.retries),
+        "dead": number_text(total.dead),
     }
     return Chart(
         key="finished",
@@ -215,7 +215,7 @@ def round_up(number: float) -> float:
 
 
 def per_minute(number: float) -> str:
-    return f"{number:,.0f}" if number >= 10 or number == round(number) else f"{number:,.2g}"
+    return number_text(number, ".0f" if number >= 10 or number == round(number) else ".2g")
 
 
 def words(seconds: float | None) -> str:
@@ -228,7 +228,7 @@ def words(seconds: float | None) -> str:
 def decade(seconds: float) -> str:
     if seconds < 0.9:
         return _("%(number)d ms") % {"number": round(seconds * 1000)}
-    return _("%(number)s s") % {"number": f"{seconds:,.0f}"}
+    return _("%(number)s s") % {"number": number_text(seconds, ".0f")}
 
 
 def clock(at: datetime, timeline: Timeline) -> str:

@@ -22,6 +22,7 @@ from jobqueue.api import limits as api
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import JobQueueError
 from jobqueue.inspect import audit_log
+from jobqueue.inspect.formatting import number_text
 from jobqueue.inspect.limits import KeyState, kind_words, list_keys, parse_key, read_keys
 from jobqueue.limits import MAX_LIMIT
 from jobqueue.models import Limit
@@ -43,7 +44,7 @@ class NumberForm(forms.Form):
 
     def describe(self) -> str:
         """Return it for the log."""
-        number, reason = f"{self.cleaned_data['number']:,}", self.cleaned_data["reason"]
+        number, reason = number_text(self.cleaned_data["number"]), self.cleaned_data["reason"]
         if reason:
             return _("Limit set to %(number)s. Reason: %(reason)s") % {"number": number, "reason": reason}
         return _("Limit set to %(number)s.") % {"number": number}

@@ -14,6 +14,7 @@ from jobqueue.admin.charts import charts_of, range_of, ranges, words
 from jobqueue.admin.links import Pages
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
+from jobqueue.inspect.formatting import number_text
 from jobqueue.inspect.links import Rows
 from jobqueue.inspect.periods import Counts, read_timeline
 from jobqueue.inspect.queries import TaskFilter, newest, of_status
@@ -58,7 +59,7 @@ def read_summary(request: HttpRequest, pages: Pages, scope: Scope, name: str) ->
         "ranges": ranges(request, chosen),
         "charts": charts_of(timeline),
         "total": total,
-        "rate": None if total.failure_rate is None else f"{100 * total.failure_rate:.1f} %",
+        "rate": None if total.failure_rate is None else f"{number_text(100 * total.failure_rate, '.1f')} %",
         "times": times_of(total),
         "tasks": pages.address(Rows("task", query)),
         "by_status": [

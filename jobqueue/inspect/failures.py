@@ -25,7 +25,7 @@ from jobqueue.causes import pattern_of
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.backends import backends_on
-from jobqueue.inspect.formatting import class_name
+from jobqueue.inspect.formatting import class_name, number_text
 from jobqueue.inspect.payload_display import raw, read, row_annotations, secrets_of, shown_errors
 from jobqueue.inspect.queries import CAP, Count, count_or_estimate, of_status
 from jobqueue.inspect.rows import mask
@@ -145,7 +145,7 @@ def causes_with(engine: Engine, text: str) -> list[str]:
             "More than %(number)s different errors are stored. "
             "Pass the cause of one, which is in the address of its list in the admin."
         )
-        raise TooManyCauses(problem % {"number": f"{MAX_CAUSES_FOUND:,}"})
+        raise TooManyCauses(problem % {"number": number_text(MAX_CAUSES_FOUND)})
     titles = _titles(engine, newest)
     return [cause for cause, title in titles.items() if text.casefold() in title.casefold()]
 
@@ -156,7 +156,7 @@ def causes_in_database(database: str, text: str) -> list[str]:
     found = sorted({cause for engine in engines for cause in causes_with(engine, text)})
     if len(found) > MAX_CAUSES:
         problem = _("%(number)s different errors contain “%(text)s”, too many to list. Search for more of the text.")
-        raise TooManyCauses(problem % {"number": f"{len(found):,}", "text": text})
+        raise TooManyCauses(problem % {"number": number_text(len(found)), "text": text})
     return found
 
 

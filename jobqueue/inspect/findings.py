@@ -19,7 +19,7 @@ from django.utils.translation import ngettext
 
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.formatting import duration
+from jobqueue.inspect.formatting import duration, number_text
 from jobqueue.inspect.links import Rows
 from jobqueue.inspect.queries import many_executors, many_tasks, of_status
 from jobqueue.inspect.schedule_findings import schedule_findings
@@ -157,7 +157,7 @@ def _failures(engine: Engine) -> Iterator[checks.CheckMessage]:
             now,
         )
         yield checks.Warning(
-            text % {"backend": engine.alias, "number": f"{now:,}", "usual": f"{usual:,.0f}"},
+            text % {"backend": engine.alias, "number": number_text(now), "usual": number_text(usual, ".0f")},
             hint=_("Look at the causes. When one is gone, requeue its tasks."),
             obj=Rows("task", page="failures"),
         )

@@ -20,7 +20,7 @@ from jobqueue.engine.clock import read_clock
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.portable.admissions import INDEXED, IS_WAITING, of_limit
 from jobqueue.inspect.backends import options_of
-from jobqueue.inspect.formatting import Text, duration, ready_since, short_type
+from jobqueue.inspect.formatting import Text, duration, number_text, ready_since, short_type
 from jobqueue.inspect.queries import Count, count
 from jobqueue.limits import AFTER_SEPARATOR, SEPARATOR, Concurrency, Rate, split_key
 from jobqueue.models import AdmissionRequest, Limit, RateStart, Task
@@ -145,7 +145,7 @@ class KeyState:
         """The number that applies, in words: "5", "100 a minute"."""
         if self.number is None:
             return "–"
-        return rate_words(self.number, self.seconds) if self.seconds else f"{self.number:,}"
+        return rate_words(self.number, self.seconds) if self.seconds else number_text(self.number)
 
     @property
     def blocked_for(self) -> timedelta | None:
@@ -169,7 +169,7 @@ def rate_words(number: int, seconds: float) -> str:
         86_400.0: _("%(number)s a day"),
     }
     form = forms.get(seconds, _("%(number)s in %(time)s"))
-    return form % {"number": f"{number:,}", "time": duration(seconds)}
+    return form % {"number": number_text(number), "time": duration(seconds)}
 
 
 def kind_words(kind: LimitKind) -> Text:

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from jobqueue.inspect.formatting import duration
+from jobqueue.inspect.formatting import duration, number_text
 from jobqueue.models import Task, TaskProgress
 from jobqueue.serialization.redaction import Secrets, redact_text
 
@@ -54,7 +54,7 @@ class ShownProgress:
 
 
 def number(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
+    return number_text(value, ".0f" if value == int(value) else ".2f")
 
 
 def read_progress(

@@ -20,7 +20,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.formatting import moment_in_words
+from jobqueue.inspect.formatting import moment_in_words, number_text
 from jobqueue.models import TaskQuerySet
 from jobqueue.records import FINAL, Status
 
@@ -47,10 +47,10 @@ class Count:
 
     def __str__(self) -> str:
         if self.is_about:
-            return _("about %(number)s") % {"number": f"{rounded(self.number):,}"}
+            return _("about %(number)s") % {"number": number_text(rounded(self.number))}
         if self.is_more:
-            return f"{self.number:,}+" if self.number else "?"
-        return f"{self.number:,}"
+            return f"{number_text(self.number)}+" if self.number else "?"
+        return number_text(self.number)
 
     def __add__(self, other: Count) -> Count:
         return Count(

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.formatting import duration
+from jobqueue.inspect.formatting import duration, number_text
 from jobqueue.inspect.links import Rows
 from jobqueue.inspect.queries import Count
 from jobqueue.inspect.stats import BackendStats
@@ -145,7 +145,7 @@ def _always_skipped(schedule: Checked) -> Iterator[checks.CheckMessage]:
     if reason == ScheduleTick.Reason.OVERLAP and (pk := _live_task(schedule)):
         advice += " " + _("See: %(command)s") % {"command": f"manage.py jobqueue show {pk}"}
     text = _("%(schedule)s: its last %(number)s ticks were all skipped. %(reason)s.")
-    values = {"schedule": schedule.title, "number": f"{newest.count:,}", "reason": reason.label}
+    values = {"schedule": schedule.title, "number": number_text(newest.count), "reason": reason.label}
     yield checks.Warning(text % values, hint=advice)
 
 

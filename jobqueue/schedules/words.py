@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from django.utils.dates import MONTHS, WEEKDAYS
+from django.utils.formats import number_format
 from django.utils.translation import get_language, gettext_lazy
 
 UNITS: Final = (
@@ -36,7 +37,7 @@ def interval_in_words(interval: timedelta) -> str:
     seconds = interval.total_seconds()
     length, one, many = next((unit for unit in UNITS if seconds % unit[0] == 0), EVERY_SECOND)
     count = seconds / length
-    return str(one) if count == 1 else many % {"number": f"{count:g}"}
+    return str(one) if count == 1 else many % {"number": number_format(f"{count:g}")}
 
 
 @lru_cache(maxsize=1000)  # it takes 0.4 ms, and a list shows many

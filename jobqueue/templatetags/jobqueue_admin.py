@@ -32,13 +32,8 @@ register = template.Library()
 register.filter("short_type", formatting.short_type)
 register.filter("short_id", formatting.short_id)
 register.filter("duration", formatting.duration)
+register.filter("thousands", formatting.number_text)
 register.filter("wall_time", formatting.wall_time)
-
-
-@register.filter
-def thousands(number: int) -> str:
-    """A number with separators."""
-    return f"{number:,}"
 
 
 # Shapes, because not all readers see the colours. The last two are of ticks without a task.

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
 from html.parser import HTMLParser
 
 import pytest
 from django.contrib.auth.models import Permission
 from django.utils import translation
 
+from jobqueue.admin.charts import decade, per_minute
+from jobqueue.inspect.limits import rate_words
+from jobqueue.inspect.progress import number
+from jobqueue.inspect.queries import Count
+from jobqueue.schedules.words import interval_in_words
+from jobqueue.templatetags.jobqueue_admin import register
 from tests.edges.admin import BOTH
-from tests.factories import ScheduleFactory, error
+from tests.factories import PeriodFactory, ScheduleFactory, error
 from tests.unit.test_translations import read_catalogue
 
 pytestmark = BOTH
@@ -110,3 +118,40 @@ def test_errors_of_forms_are_in_german_and_french(client, staff, language, backe
     assert expected[language][1] in found
     for english in (" must ", "not valid", "needs", "Ensure"):
         assert english not in found
+
+
+NUMBERS = [  # in English, in German; the French separators are a no-break space and a comma
+    (lambda: str(Count(3000)), "3,000", "3.000"),
+    (lambda: str(Count(10_000, is_more=True)), "10,000+", "10.000+"),
+    (lambda: register.filters["thousands"](1_234_567), "1,234,567", "1.234.567"),
+    (lambda: per_minute(0.3), "0.3", "0,3"),
+    (lambda: per_minute(1 / 15), "0.067", "0,067"),
+    (lambda: per_minute(1.96), "2", "2"),
+    (lambda: per_minute(9.96), "10", "10"),
+    (lambda: per_minute(1500.4), "1,500", "1.500"),
+    (lambda: decade(1000.0).removesuffix(" s"), "1,000", "1.000"),
+    (lambda: rate_words(3000, 60.0).split(" ")[0], "3,000", "3.000"),
+    (lambda: number(1234.5), "1,234.50", "1.234,50"),
+    (lambda: number(1234.0), "1,234", "1.234"),
+    (lambda: re.findall(r"1\S5", interval_in_words(timedelta(seconds=1.5)))[0], "1.5", "1,5"),
+]
+
+
+@pytest.mark.parametrize(("shown", "english", "german"), NUMBERS)
+def test_numbers_have_the_separators_of_the_language(shown, english, german):
+    expected = {"en-us": english, "de": german, "fr": german.replace(".", "\xa0")}
+    for code, text in expected.items():
+        with translation.override(code):
+            assert shown() == text
+    with translation.override(None, deactivate=True):  # as on the command line
+        assert shown() == english
+
+
+def test_pages_have_the_numbers_of_the_language(show, backend, language):
+    period = {"scope": "queue", "name": "emails", "completed": 2999, "dead": 1, "attempts": 3000}
+    PeriodFactory.create(backend=backend, using=backend, **period)
+
+    content = show("queue/summary/", name="emails")
+
+    assert {"de": "<dd>3.000</dd>", "fr": "<dd>3\xa0000</dd>"}[language] in content
+    assert "<dd>0,0 %</dd>" in content
