@@ -1,4 +1,4 @@
-"""Charts as inline SVG: bars of ended attempts, and lines of waiting times. Each has a table with the same numbers."""
+"""Charts as inline SVG: bars of successes and failures, and lines of waiting times. Each has a table of its numbers."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def ranges(request: HttpRequest, chosen: Range) -> list[tuple[Text, str, bool]]:
 
 
 def finished_chart(timeline: Timeline) -> Chart:
-    """Draw how many attempts ended a minute, by outcome."""
+    """Draw how many tasks ended a minute, and how many attempts failed with a retry. Polls that wait are neither."""
     minutes = timeline.seconds / 60
     outcomes: list[tuple[str, str, str, Callable[[Point], int]]] = [
         ("successful", "✓", _("Successful"), lambda point: point.completed),
@@ -116,7 +116,7 @@ def finished_chart(timeline: Timeline) -> Chart:
     }
     return Chart(
         key="finished",
-        title=_("Attempts ended per minute"),
+        title=_("Successes and failures per minute"),
         summary=summary,
         series=series,
         columns=list(columns(timeline, series, [[per_minute(number) for number in rate] for rate in rates])),

@@ -223,7 +223,7 @@ def test_tasks_are_listed_by_frequency_and_by_time(show, period):
 @pytest.mark.parametrize(
     ("codename", "shown"),
     [
-        ("view_task", ["Running", "Attempts ended per minute", "no executor serves it"]),
+        ("view_task", ["Running", "Successes and failures per minute", "no executor serves it"]),
         ("view_executor", ["Last heartbeat"]),
         ("view_queue", []),
         ("view_schedule", ["due 17 min ago"]),
@@ -237,7 +237,7 @@ def test_overview_shows_only_what_the_user_may_view(client, make, make_executor,
 
     content = client.get("/admin/jobqueue/", {"backend": backend}).content.decode()
 
-    every = ["Attempts ended per minute", "no executor serves it", "Last heartbeat", "due 17 min ago"]
+    every = ["Successes and failures per minute", "no executor serves it", "Last heartbeat", "due 17 min ago"]
     assert [words for words in every if words in content] == [words for words in every if words in shown]
     assert all(words in content for words in shown)
 
