@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -146,13 +147,15 @@ def test_body_that_is_cancelled_while_it_waits_for_a_connection_ends(
     monkeypatch.setattr(event_loop, "MAX_BODY_THREADS", 1)
     before = async_threads()
     first = connection_tasks.session_for_a_while.enqueue("alone")
-    start(async_slots=2)
+    running = start(async_slots=2)
     gates["alone"].wait_for()
     second = connection_tasks.session_for_a_while.enqueue("alone")
     wait_for_status(second, Status.RUNNING)
     wait_until(lambda: len(async_threads() - before) == 2)
 
     api.cancel(second.id, backend="default")
+    waiting = running.loop.running_tasks.snapshot()[UUID(second.id)]
+    wait_until(waiting.should_stop, "the cancellation, before there is a connection")
     gates["alone"].open()
 
     wait_for_status(second, Status.CANCELLED)
