@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from demo_project.photos import history
 from demo_project.photos.models import Photo
 from demo_project.processes import HOST, Processes, admin_password, database, free_port, interruptible, only_demo
 
@@ -30,6 +32,8 @@ class Command(BaseCommand):
             pass
         self.stdout.write("Starting the database, the site and the executors ...")
         with database(), Processes(f"http://{HOST}:{free_port(port)}") as processes:
+            if not os.environ.get("DATABASE_URL"):  # the user's own database gets no invented rows
+                history.fill()
             password = admin_password()
             processes.start_site()
             self.greet(processes, password)
