@@ -17,6 +17,7 @@ from jobqueue.inspect.queries import Count
 from jobqueue.schedules.words import interval_in_words
 from jobqueue.templatetags.jobqueue_admin import register
 from tests.edges.admin import BOTH
+from tests.edges.test_admin_overview import histogram
 from tests.factories import PeriodFactory, ScheduleFactory, error
 from tests.unit.test_translations import read_catalogue
 
@@ -155,3 +156,19 @@ def test_pages_have_the_numbers_of_the_language(show, backend, language):
 
     assert {"de": "<dd>3.000</dd>", "fr": "<dd>3\xa0000</dd>"}[language] in content
     assert "<dd>0,0 %</dd>" in content
+
+
+def test_waits_above_an_hour_are_in_german_and_french(backend, read, language):
+    PeriodFactory.create(backend=backend, using=backend, attempts=10, waits=histogram(_7=9, _25000=1))
+
+    expected = {
+        "de": {
+            "Die Hälfte der Versuche wartete höchstens 8 s, mehr als 5 von 100 über 60 min.",
+            "über 60 min",
+        },
+        "fr": {
+            "La moitié des tentatives ont attendu au plus 8 s, et plus de 5 sur 100 ont attendu plus de 60 min.",
+            "plus de 60 min",
+        },
+    }  # fmt: skip
+    assert expected[language] <= read("")
