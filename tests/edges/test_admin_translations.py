@@ -37,7 +37,7 @@ class Texts(HTMLParser):
         super().__init__()
         self.found = set()
         self.in_code = False
-        self.feed(content)
+        self.feed(content.replace("<wbr>", ""))  # names are not cut into words
 
     def handle_starttag(self, tag, attrs):
         self.in_code = tag == "code"
