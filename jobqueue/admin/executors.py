@@ -218,8 +218,10 @@ class ExecutorAdmin(ReadOnlyAdmin):
             )
             for task in executor.tasks[:SHOWN]
         )
-        link = '<a href="{0}" title="{1}">{2}</a>' if executor.may_view_tasks else '<span title="{1}">{2}</span>'
-        named = format_html_join(", ", f'{link} <span class="jq-quiet">{{3}}</span>', links)
+        if executor.may_view_tasks:
+            named = format_html_join(", ", '<a href="{}" title="{}">{}</a> <span class="jq-quiet">{}</span>', links)
+        else:
+            named = format_html_join(", ", '<span title="{1}">{2}</span> <span class="jq-quiet">{3}</span>', links)
         more = len(executor.tasks) - SHOWN
         return named if more <= 0 else format_html("{}, +{}", named, more)
 

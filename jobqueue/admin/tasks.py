@@ -64,7 +64,6 @@ COLUMNS: dict[str, Text] = {
 }
 SHOWN = [name for name in COLUMNS if name != "enqueued"]
 SESSION_KEY = "jobqueue_columns"
-NUMBERED = '<span class="jq-label">{} </span>{}'  # on a phone, columns have no titles
 
 
 class RateForm(forms.Form):
@@ -208,9 +207,13 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
     def attempt(self, task: Any) -> SafeString | None:
         """The number of the attempt, and below it how long it took."""
         text, length = attempts_text(task), time_run(task)
-        if not text or length is None:
-            return format_html(NUMBERED, _("attempt"), text) if text else None
-        return format_html(NUMBERED + '<span class="jq-clock">{}</span>', _("attempt"), text, duration(length))
+        if not text:
+            return None
+        # On a phone, columns have no titles.
+        number = format_html('<span class="jq-label">{} </span>{}', _("attempt"), text)
+        if length is None:
+            return number
+        return format_html('{}<span class="jq-clock">{}</span>', number, duration(length))
 
     @admin.display(description=COLUMNS["time"])
     def time(self, task: Any) -> SafeString:
