@@ -148,7 +148,7 @@ MUTANTS: Final = (
     ScheduleMutant(IgnoresLiveTasks, MAY_RUN),
     ScheduleMutant(ForgetsPauses, MAY_RUN),
     ScheduleMutant(DropsJitteredTicks, IN_TIME),
-    ScheduleMutant(ExtendsAnyRecord, ONCE, seed=12),
+    ScheduleMutant(ExtendsAnyRecord, ONCE),
     ScheduleMutant(IgnoresSkippedHours, IN_TIME, seed=6),
     ScheduleMutant(MakesUpForAll, MAY_RUN),
     ScheduleMutant(CountsTickTwice, ONCE),
