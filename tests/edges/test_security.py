@@ -127,15 +127,17 @@ RANGE = {"start": "2026-03-02T00:00", "end": "2026-03-03T00:00", "confirmed": "1
 REQUESTS = {
     "task_wake": ActionRequest("admin:jobqueue_task_wake", "wake_task"),
     "task_enqueue": ActionRequest("admin:jobqueue_task_enqueue", "enqueue_task", FORM),
-    "task_discard": ActionRequest("admin:jobqueue_task_discard", "cancel_task", on="task_id"),
+    "task_discard": ActionRequest("admin:jobqueue_task_discard", "cancel_task", {"confirmed": "1"}, on="task_id"),
     "task_delete": ActionRequest("admin:jobqueue_task_delete", "delete_task", {"confirmed": "1"}, on="task_id"),
     "wake_selected": ActionRequest(TASKS, "wake_task", {"action": "wake_selected"}),
-    "discard_selected": ActionRequest(TASKS, "cancel_task", {"action": "discard_selected"}, on="task_id"),
+    "discard_selected": ActionRequest(
+        TASKS, "cancel_task", {"action": "discard_selected", "confirmed": "1"}, on="task_id"
+    ),
     "delete_ended": ActionRequest(TASKS, "delete_task", {"action": "delete_ended", "confirmed": "1"}, on="task_id"),
-    "task_cancel": ActionRequest("admin:jobqueue_task_cancel", "cancel_task"),
+    "task_cancel": ActionRequest("admin:jobqueue_task_cancel", "cancel_task", {"confirmed": "1"}),
     "task_requeue": ActionRequest("admin:jobqueue_task_requeue", "requeue_task", on="task_id"),
     "task_send": ActionRequest("admin:jobqueue_task_send", "send_message", {"body": '"dear diary"'}),
-    "cancel_selected": ActionRequest(TASKS, "cancel_task", {"action": "cancel_selected"}),
+    "cancel_selected": ActionRequest(TASKS, "cancel_task", {"action": "cancel_selected", "confirmed": "1"}),
     "requeue_selected": ActionRequest(TASKS, "requeue_task", {"action": "requeue_selected"}, on="task_id"),
     **{
         name: ActionRequest(EXECUTORS, "command_executor", {"action": name, "confirmed": "1"}, on="executor")
