@@ -335,8 +335,8 @@ def test_secret_is_not_shown_in_a_result_or_state(
 @pytest.mark.parametrize("where", OF_A_TASK)
 def test_reason_for_masking_is_shown(where: str) -> None:
     named = TaskFactory.create(task_type="shop.tasks.gone", kwargs={"name": "anna"})
-    unnamed = TaskFactory.create(task_type="shop.tasks.gone", args=["anna", 4711])
-    surplus = TaskFactory.create(task_type=remember.task_type, args=["anna", SECRET, "4711"])
+    unnamed = TaskFactory.create(task_type="shop.tasks.gone", args=["anna", NUMBER])
+    surplus = TaskFactory.create(task_type=remember.task_type, args=["anna", SECRET, str(NUMBER)])
 
     texts = [" ".join(OF_A_TASK[where](row.pk).split()) for row in (named, unnamed, surplus)]
 
@@ -344,7 +344,7 @@ def test_reason_for_masking_is_shown(where: str) -> None:
     assert [reason in text for text in texts] == [False, True, False]
     assert "the function of the task takes fewer" in texts[2]
     assert ["anna" in text for text in texts] == [True, False, True]
-    assert not any("4711" in text for text in texts)
+    assert not any(str(NUMBER) in text for text in texts)
 
 
 def test_without_redact_nothing_is_masked(options: Options) -> None:
