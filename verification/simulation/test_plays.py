@@ -13,7 +13,7 @@ from jobqueue.engine.postgres.engine import PostgresEngine
 from verification.interleavings.process import pool_of
 from verification.simulation import runner
 
-SEED, SEEDS = int(os.environ.get("JOBQUEUE_SEED") or 1), int(os.environ.get("JOBQUEUE_SEEDS") or 60)
+SEED, SEEDS = int(os.environ.get("JOBQUEUE_SEED") or 1), int(os.environ.get("JOBQUEUE_SEEDS") or 40)
 
 
 @pytest.mark.parametrize("has_limits", [False, True], ids=["", "limits"])
