@@ -17,10 +17,11 @@ from django.utils.translation import gettext_lazy
 
 from jobqueue import api, registry
 from jobqueue.admin.argument_fields import ArgumentsForm, Call
+from jobqueue.admin.option_fields import max_attempts_field, priority_field
 from jobqueue.admin.task_page import TaskPage
 from jobqueue.admin.timing_form import PLAIN
 from jobqueue.bulk_actor import is_internal
-from jobqueue.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, InvalidTask
+from jobqueue.compat import InvalidTask
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import DuplicateKey, JobQueueError
 from jobqueue.function import FunctionTask
@@ -37,14 +38,8 @@ class OptionsForm(forms.Form):
     """The options of a task that is enqueued. An empty one is the option that the task declares."""
 
     queue_name = forms.CharField(label=gettext_lazy("Queue"), required=False, max_length=MAX_CHARACTERS["queue_name"])
-    priority = forms.IntegerField(
-        label=gettext_lazy("Priority"),
-        required=False,
-        min_value=TASK_MIN_PRIORITY,
-        max_value=TASK_MAX_PRIORITY,
-        help_text=gettext_lazy("From -100 to 100. Higher runs earlier."),
-    )
-    max_attempts = forms.IntegerField(label=gettext_lazy("Maximum attempts"), required=False, min_value=1)
+    priority = priority_field()
+    max_attempts = max_attempts_field()
     run_after = forms.DateTimeField(
         label=gettext_lazy("Not before"),
         required=False,

@@ -21,6 +21,7 @@ from msgspec.structs import asdict
 
 from jobqueue import api, registry
 from jobqueue.admin.argument_fields import ArgumentsForm, Call
+from jobqueue.admin.option_fields import max_attempts_field, priority_field
 from jobqueue.admin.timing_form import (
     CRON,
     INTERVAL,
@@ -33,7 +34,6 @@ from jobqueue.admin.timing_form import (
     span,
 )
 from jobqueue.api import schedules
-from jobqueue.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
 from jobqueue.declared_schedules import MAX_CATCH_UP, MAX_JITTER, MAX_NAME, Declaration
 from jobqueue.inspect.backends import options_of
 from jobqueue.models import Schedule
@@ -70,14 +70,8 @@ class ScheduleForm(TimingForm):
     task = forms.ChoiceField(label=gettext_lazy("Task"))
     backend = forms.ChoiceField(label=gettext_lazy("Backend"), required=False)
     queue_name = forms.CharField(label=gettext_lazy("Queue"), required=False)
-    priority = forms.IntegerField(
-        label=gettext_lazy("Priority"),
-        required=False,
-        min_value=TASK_MIN_PRIORITY,
-        max_value=TASK_MAX_PRIORITY,
-        help_text=gettext_lazy("From -100 to 100. Higher runs earlier."),
-    )
-    max_attempts = forms.IntegerField(label=gettext_lazy("Maximum attempts"), required=False, min_value=1)
+    priority = priority_field()
+    max_attempts = max_attempts_field()
     timeout = seconds_field(
         label=gettext_lazy("Timeout (in seconds)"),
         min_value=MIN_SECONDS,

@@ -355,7 +355,7 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
 
 
 def _without_all(form: QueryDict) -> QueryDict:
-    """Return a form of the list without what it has for the choice of all tasks, if a browser runs no script."""
+    """Return the form without the value for all tasks, which a browser without JavaScript always sends."""
     form = form.copy()
     form.setlist(ACTION_CHECKBOX_NAME, [text for text in form.getlist(ACTION_CHECKBOX_NAME) if text != "all"])
     return form

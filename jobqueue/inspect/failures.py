@@ -122,8 +122,13 @@ def newest_causes(engine: Engine) -> list[str]:
 
 def frequent_causes(engine: Engine) -> list[str]:
     """Return the causes of the newest TASKS_READ failed tasks, the most frequent one first."""
+    return [cause for cause, _number in _last_causes(engine).most_common()]
+
+
+def _last_causes(engine: Engine) -> Counter[str]:
+    """Count the newest TASKS_READ failed tasks by cause, the cause that failed last first."""
     failed = of_status(engine, Status.FAILED).order_by("-finished_at").values_list("cause", flat=True)
-    return [cause for cause, _number in Counter(filter(None, failed[:TASKS_READ])).most_common()]
+    return Counter(filter(None, failed[:TASKS_READ]))
 
 
 def read_failures(engine: Engine, causes: Sequence[str], *, with_payload: bool) -> list[Failure]:
@@ -185,9 +190,7 @@ def newest_titles(backends: Iterable[str], limit: int) -> dict[str, str]:
     """
     titles: dict[str, str] = {}
     for engine in map(engine_for, backends):
-        failed = of_status(engine, Status.FAILED).order_by("-finished_at").values_list("cause", flat=True)
-        causes = list(dict.fromkeys(filter(None, failed[:TASKS_READ])))
-        titles |= _titles(engine, causes[:limit])
+        titles |= _titles(engine, [*_last_causes(engine)][:limit])
     return titles
 
 
