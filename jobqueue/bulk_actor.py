@@ -129,11 +129,6 @@ def _served_queue(backend: str) -> str:
     return next((name for name in queues if any(not names or name in names for names in served)), queues[0])
 
 
-def is_internal(task_type: str) -> bool:
-    """Whether a task is no task of the site: no form offers it, and no person may enqueue it by hand."""
-    return task_type == NAME
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownProgress:
     """What the page of a bulk action shows. chosen_by: the filter."""

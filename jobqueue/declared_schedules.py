@@ -21,7 +21,7 @@ from jobqueue.conf import seconds
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.function import ChangedOptions, CopyOptions, FunctionTask, backend_named, relative
 from jobqueue.limits import UNIQUENESS, replaces_or_reserves
-from jobqueue.records import NewTask
+from jobqueue.records import NewTask, is_internal
 from jobqueue.schedules.expressions import EPOCH, MAX_INTERVAL, Cron, Every, Problem, moment_problems
 from jobqueue.schedules.planning import MAX_TICKS, CatchUp, Overlap
 from jobqueue.schedules.rows import expression_columns, stored
@@ -131,7 +131,9 @@ class Declaration:
         else:
             yield from expression.problems()
         yield from self._option_problems()
-        if isinstance(task, FunctionTask):
+        if isinstance(task, FunctionTask) and is_internal(task.task_type):
+            yield Problem("task", f"its task must be one of the site, not {task.task_type}")
+        elif isinstance(task, FunctionTask):
             yield from self._task_problems()
         else:
             yield Problem("task", f"its task must be declared with jobqueue.task, or be an actor, not {task!r:.200}")

@@ -17,6 +17,13 @@ from uuid import UUID
 
 from msgspec import Struct
 
+INTERNAL_PREFIX = "jobqueue."  # of the names of tasks that are part of this package
+
+
+def is_internal(task_type: str) -> bool:
+    """Return whether a task is part of this package. People can start it by its own page only."""
+    return task_type.startswith(INTERNAL_PREFIX)
+
 
 class Status(StrEnum):
     """The state of a task."""
@@ -400,8 +407,9 @@ class RequeueReport:
     """
     What requeue() did, as numbers and ids of tasks.
 
-    requeued: READY again. key_taken: not changed, because a live task has their key. skipped: unknown, or not FAILED or
-    CANCELLED. busy: not changed, because another transaction has locked them; requeue them again after its end.
+    requeued: READY again. key_taken: not changed, because a live task has their key. skipped: unknown, not FAILED or
+    CANCELLED, or a bulk action, which people start again from the list. busy: not changed, because another transaction
+    has locked them; requeue them again after its end.
     """
 
     requeued: int = 0

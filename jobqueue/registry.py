@@ -11,7 +11,7 @@ from django.utils.module_loading import autodiscover_modules
 
 from jobqueue.function import FunctionTask, declared
 from jobqueue.limits import Concurrency, Rate
-from jobqueue.records import LimitKind, PoolName
+from jobqueue.records import LimitKind, PoolName, is_internal
 from jobqueue.serialization.arguments import Parameters, parameters_of
 
 
@@ -23,6 +23,11 @@ def get(task_type: str) -> FunctionTask[..., Any] | None:
 def all() -> dict[str, FunctionTask[..., Any]]:  # noqa: A001 - reads as registry.all()
     """Return every declared task by its task_type, sorted."""
     return dict(sorted(declared.items()))
+
+
+def offered() -> dict[str, FunctionTask[..., Any]]:
+    """Return the tasks that people may enqueue or schedule by name: those of the site, by their task_type, sorted."""
+    return {task_type: task for task_type, task in all().items() if not is_internal(task_type)}
 
 
 def parameters(task_type: str) -> Parameters | None:

@@ -16,6 +16,7 @@ from msgspec.structs import asdict, replace
 from jobqueue.backoff import Backoff
 from jobqueue.conf import Flag, MaxAttempts, Options, RetryBackoff, Timeout, problem
 from jobqueue.limits import limit_problems
+from jobqueue.records import INTERNAL_PREFIX, is_internal
 from jobqueue.serialization.arguments import parameters_of
 from jobqueue.serialization.text import is_text
 
@@ -57,6 +58,8 @@ def problems(task: Any) -> Iterator[str]:
         value = getattr(task, option)
         if value is not None and not is_text(value, limit):
             yield f"{option} must be a text of 1 to {limit} characters, not {value!r:.200}"
+    if isinstance(task.name, str) and is_internal(task.name) and not is_internal(task.func.__module__):
+        yield f"name must not begin with {INTERNAL_PREFIX!r}, because tasks of this package do, not {task.name!r:.200}"
     if not isinstance(task.tags, tuple) or len(task.tags) > MAX_TAGS or not all(map(_is_tag, task.tags)):
         yield (
             f"tags must be a list of at most {MAX_TAGS} texts of 1 to {MAX_TAG_CHARACTERS} characters, not "

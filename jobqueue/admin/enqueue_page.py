@@ -20,7 +20,6 @@ from jobqueue.admin.argument_fields import ArgumentsForm, Call
 from jobqueue.admin.option_fields import max_attempts_field, priority_field
 from jobqueue.admin.task_page import TaskPage
 from jobqueue.admin.timing_form import PLAIN
-from jobqueue.bulk_actor import is_internal
 from jobqueue.compat import InvalidTask
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import DuplicateKey, JobQueueError
@@ -86,7 +85,7 @@ class EnqueuePage(TaskPage):
             if original is None:
                 return self._gone(request, request.GET["copy"])
             call = _call_of(original)
-        known = {name: task for name, task in registry.all().items() if not is_internal(name)}
+        known = registry.offered()
         name = original.task_type if original else request.POST.get("task") or request.GET.get("task", "")
         task = known.get(name)
         data = request.POST if request.method == "POST" and task else None

@@ -143,14 +143,14 @@ class ScheduleForm(TimingForm):
         for name in self.fields.keys() & {*fixed}:
             self.fields[name].disabled = True
         self.task_type = str(self["task"].value() or "")
-        self.function = registry.get(self.task_type)
+        self.function = registry.offered().get(self.task_type)
         self.shown_task = str(self.data.get("shown_task", self.task_type))
         self.arguments = self._arguments_form()
         self.version = self.data.get("version") or (row and row.updated_at.isoformat())
 
     def _set_choices(self) -> None:
         aliases = api.aliases()
-        for name, values in {"task": registry.all(), "backend": aliases}.items():
+        for name, values in {"task": registry.offered(), "backend": aliases}.items():
             field = self.fields[name]
             assert isinstance(field, forms.ChoiceField)
             field.choices = [("", "---------"), *((value, value) for value in values)]

@@ -15,7 +15,6 @@ from django.utils.functional import cached_property
 
 from jobqueue import registry
 from jobqueue.admin.filters import TagFilter, TimeFilter
-from jobqueue.bulk_actor import is_internal
 from jobqueue.inspect.backends import options_of
 from jobqueue.inspect.bulk import Bounds
 from jobqueue.inspect.formatting import short_type
@@ -111,7 +110,7 @@ class TaskChangeList(ChangeList):
     @cached_property
     def suggestions(self) -> list[str]:
         """What the search box offers: names of known tasks, of their arguments if the user may see them, and tags."""
-        known = [name for name in registry.all() if not is_internal(name)]
+        known = list(registry.offered())
         found = {short_type(name) for name in known}
         if self.with_payload:
             found |= {f"args.{name}:" for one in known for name in parameters_of(one)}

@@ -35,6 +35,7 @@ from jobqueue.inspect.payload_display import named_arguments, read
 from jobqueue.inspect.queries import Count
 from jobqueue.inspect.task_detail import describe, find_task
 from jobqueue.models import Task
+from jobqueue.records import is_internal
 
 View = Callable[[HttpRequest, Task], HttpResponse]
 ACTIONS = (RUN_NOW, REQUEUE, CANCEL, DISCARD, DELETE)
@@ -119,10 +120,11 @@ class TaskPage(ReadOnlyAdmin):
         allowed = [one for one in ACTIONS if may(one.permission)] if task.backend in api.aliases() else []
         shown = describe(task, with_payload=may("view_payload"))
         is_asked = task.status == Task.Status.RUNNING and task.cancel_requested_at is not None
-        done = [CANCEL] if is_asked and not shown["children"].live else []
+        left_out = [CANCEL] if is_asked and not shown["children"].live else []
+        left_out += [REQUEUE] if is_internal(task.task_type) else []
         context = {
             **shown,
-            "actions": [one for one in allowed if task.status in one.statuses and one not in done],
+            "actions": [one for one in allowed if task.status in one.statuses and one not in left_out],
             "may_cancel": CANCEL in allowed,
             "may_copy": may("enqueue_task") and may("view_payload") and _is_copyable(task),
             **(_message_forms(task, form, kind_form) if may("send_message") and takes_messages(task) else {}),
@@ -135,7 +137,7 @@ class TaskPage(ReadOnlyAdmin):
 
     def _progress(self, task: Any) -> bulk_actor.ShownProgress | None:
         """Return the progress of a bulk action: numbers, which everyone may see. None for other tasks."""
-        if not bulk_actor.is_internal(task.task_type):
+        if not is_internal(task.task_type):
             return None
         return bulk_actor.read_progress(read(task.args_text), read(task.kwargs_text), read(task.inner_state_text))
 
@@ -282,7 +284,7 @@ def _of_the_site(task: Any, *, with_payload: bool) -> dict[str, Any]:
 
 
 def _is_copyable(task: Task) -> bool:
-    return registry.get(task.task_type) is not None and not bulk_actor.is_internal(task.task_type)
+    return registry.get(task.task_type) is not None and not is_internal(task.task_type)
 
 
 def level_of(run: BulkRun) -> int:

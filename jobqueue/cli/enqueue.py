@@ -31,7 +31,7 @@ def submit(console: Console, flags: Any) -> None:
 
 def task_named(name: str) -> FunctionTask[..., Any]:
     """Find a registered task. Raises CommandError that names similar tasks."""
-    known = registry.all()
+    known = registry.offered()
     short = {task_type: task_type.rpartition(".")[2] for task_type in known}
     found = [name] if name in known else [task_type for task_type in known if short[task_type] == name]
     if len(found) == 1:

@@ -100,7 +100,7 @@ class Importer:
         """Return the task for a name of Celery: a mapped one, else the one with this name or at this dotted path."""
         if name in self.names:
             return task_named(self.names[name])
-        known = registry.all()
+        known = registry.offered()
         at_path = (task for task in known.values() if task.module_path == name)
         if (task := known.get(name) or next(at_path, None)) is not None:
             return task

@@ -89,8 +89,8 @@ REQUEUE = BulkAction(
             "count",
         ),
         "skipped": ngettext_lazy(
-            "Skipped %(number)s task: not failed or cancelled, or deleted.",
-            "Skipped %(number)s tasks: not failed or cancelled, or deleted.",
+            "Skipped %(number)s task: not failed or cancelled, deleted, or a bulk action.",
+            "Skipped %(number)s tasks: not failed or cancelled, deleted, or a bulk action.",
             "count",
         ),
         "busy": BUSY,

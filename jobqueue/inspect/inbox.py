@@ -17,6 +17,7 @@ from jobqueue.inspect.explain import MAX_UNREAD
 from jobqueue.inspect.formatting import Text
 from jobqueue.inspect.payload_display import DisplayedValue, raw, read, secrets_of_tasks, show
 from jobqueue.models import InboxMessage, Task
+from jobqueue.records import is_internal
 from jobqueue.serialization.json import encode_message
 from jobqueue.serialization.redaction import MASK, NO_SECRETS, redact, redact_texts
 
@@ -106,8 +107,9 @@ def actor_of(task: Task) -> type[Actor[Any]] | None:
 
 
 def takes_messages(task: Task) -> bool:
-    """Whether the task is an unfinished actor of a backend in TASKS."""
-    return not task.is_finished and actor_of(task) is not None and task.backend in aliases()
+    """Whether the task is an unfinished actor of the site, of a backend in TASKS."""
+    is_ours = actor_of(task) is not None and not is_internal(task.task_type)
+    return is_ours and not task.is_finished and task.backend in aliases()
 
 
 def check_message(task_type: str, body: Any, max_bytes: int) -> None:

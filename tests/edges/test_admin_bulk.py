@@ -77,7 +77,12 @@ def fail_in_order(make, count):
         ("requeue", {"failed": True}, "Requeued 1 task.", "READY"),
         ("cancel", {}, "Cancelled 1 task.", "CANCELLED"),
         ("cancel", {"running": True}, "Asked 1 running task to stop.", "RUNNING"),
-        ("requeue", {"successful": True}, "Skipped 1 task: not failed or cancelled, or deleted.", "SUCCESSFUL"),
+        (
+            "requeue",
+            {"successful": True},
+            "Skipped 1 task: not failed or cancelled, deleted, or a bulk action.",
+            "SUCCESSFUL",
+        ),
         ("cancel", {"failed": True}, "Skipped 1 task: already ended, or deleted.", "FAILED"),
     ],
 )
@@ -142,7 +147,9 @@ def test_selected_tasks_are_confirmed_counted_and_logged(client, act, confirm, m
     assert (page.context["number"], page.context["other"].number) == (3, 2)
     response = confirm(page)
 
-    assert messages_of(response) == ["Requeued 3 tasks. Skipped 2 tasks: not failed or cancelled, or deleted."]
+    assert messages_of(response) == [
+        "Requeued 3 tasks. Skipped 2 tasks: not failed or cancelled, deleted, or a bulk action."
+    ]
     assert {status_of(row) for row in rows} == {"READY"}
     assert status_of(bystander) == "FAILED"
     logged = {entry.object_id: entry for entry in LogEntry.objects.all()}

@@ -47,7 +47,7 @@ class TestRequeueAndCancel:
     def test_ids_are_found_in_every_backend(self, make) -> None:
         failed, live = make(failed=True), make()
         result = jobqueue("requeue", failed.pk, live.pk)
-        assert result.out == "Requeued 1 task. Skipped 1 task: not failed or cancelled, or deleted.\n"
+        assert result.out == "Requeued 1 task. Skipped 1 task: not failed or cancelled, deleted, or a bulk action.\n"
         assert status_of(failed) == "READY"
         expected = {"cancelled": 1, "requested": 0, "skipped": 0, "busy": 0}
         assert jobqueue("cancel", failed.pk, "--json").json == expected

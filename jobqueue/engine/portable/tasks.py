@@ -22,7 +22,7 @@ from jobqueue.engine.portable.progress import ProgressTable
 from jobqueue.failpoints import failpoint
 from jobqueue.history import Event, line_of
 from jobqueue.models import FallbackHeartbeat, Task, TaskQuerySet
-from jobqueue.records import FINAL, WAITING, CancelReport, ChangeReport, RequeueReport, Status
+from jobqueue.records import FINAL, WAITING, CancelReport, ChangeReport, RequeueReport, Status, is_internal
 
 PARENTS_PER_QUERY = 1000
 EXECUTORS_KEPT_SECONDS = 86_400
@@ -157,13 +157,14 @@ class Tasks(Part):
         """
         Put FAILED and CANCELLED tasks back READY, with all their attempts, their state and inbox.
 
-        A task whose key a live task holds stays unchanged. Locks: the rows in id order. Rows locked by other sessions
+        A task whose key a live task holds stays unchanged. So does a task of this package: whoever may requeue tasks
+        may not repeat a bulk action of another person. Locks: the rows in id order. Rows locked by other sessions
         are `busy` unless `wait`. Waits for a concurrent insert of the same key.
         """
         with self.db.transaction():
-            seen = list(self.db.lock(ids, wait=wait).only("pk", "status", "key"))
+            seen = list(self.db.lock(ids, wait=wait).only("pk", "status", "key", "task_type"))
             busy = frozenset[UUID]() if wait else self.db.locked_elsewhere(ids, seen)
-            rows = [row for row in seen if row.status in UNSUCCESSFUL]
+            rows = [row for row in seen if row.status in UNSUCCESSFUL and not is_internal(row.task_type)]
             requeued = self._requeue_free(self._with_free_keys(rows))
         skipped = len(set(ids) - busy) - len(rows)
         return RequeueReport(requeued=requeued, key_taken=len(rows) - requeued, skipped=skipped, busy=busy)
