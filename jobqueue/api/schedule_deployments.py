@@ -26,16 +26,24 @@ MAX_START_TIME = timedelta(hours=1)  # from `migrate` to the start of executors 
 
 @dataclass(frozen=True)
 class DeclaredSchedules:
-    """The usable declarations of this code for one backend. The others are errors of `manage.py check`."""
+    """
+    The usable declarations of this code for one backend. The others are errors of `manage.py check`.
+
+    unusable: the names of those others. Their rows stay as they are, because only this host may be unable to use them:
+    it may lack a time zone.
+    """
 
     declarations: Mapping[str, Declaration]
     digest: str
+    unusable: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, backend: str) -> DeclaredSchedules:
-        found = [each for each in declarations() if each.backend == backend and not [*each.problems()]]
-        by_name = {each.name: each for each in reversed(found)}  # of two with one name, the first
-        return cls(by_name, digest_of(by_name.values()))
+        own = [each for each in declarations() if each.backend == backend]
+        usable = [each for each in own if not [*each.problems()]]
+        by_name = {each.name: each for each in reversed(usable)}  # of two with one name, the first
+        unusable = frozenset(str(each.name) for each in own) - by_name.keys()
+        return cls(by_name, digest_of(by_name.values()), unusable)
 
     def synchronize(self, engine: Engine) -> bool:
         """
@@ -75,7 +83,8 @@ class DeclaredSchedules:
         """Write the declarations, whatever other code has written. Locks: the schedules that change."""
         rows = {row.name: row for row in engine.db.schedules}
         declared_rows = [row for row in rows.values() if row.declared_at and row.retired_at is None]
-        gone = [row.pk for row in declared_rows if row.name not in self.declarations]
+        kept = self.declarations.keys() | self.unusable
+        gone = [row.pk for row in declared_rows if row.name not in kept]
         columns = {name: declaration.columns() for name, declaration in self.declarations.items()}
         changed = [name for name in columns if name not in rows or differs(rows[name], columns[name])]
         # In the order of their ids, in which all verbs lock rows.

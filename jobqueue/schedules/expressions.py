@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import Enum, auto
-from functools import lru_cache
 from itertools import islice, takewhile
 from typing import Any, Final, Never, Protocol, TypedDict, Unpack
 from zoneinfo import ZoneInfo
@@ -172,7 +171,10 @@ class Cron:
         else:
             yield from self._field_problems(values)
         if not (isinstance(self.timezone, str) and _is_zone(self.timezone)):
-            text = gettext_noop("%(zone)s is not the name of a time zone, such as 'Europe/Berlin'")
+            text = gettext_noop(
+                "this host has no time zone %(zone)s; correct the name, such as 'Europe/Berlin', or install the Python "
+                "package tzdata"
+            )
             yield Problem("timezone", text, {"zone": f"{self.timezone!r:.100}"})
 
     def _field_problems(self, values: Mapping[str, object]) -> Iterator[Problem]:
@@ -380,7 +382,6 @@ def _first_change(since: datetime, until: datetime, zone: tzinfo) -> datetime | 
     return None
 
 
-@lru_cache
 def _is_zone(name: str) -> bool:
     try:
         ZoneInfo(name)

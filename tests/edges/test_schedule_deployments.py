@@ -52,6 +52,20 @@ class TestMigrate:
 
         assert names() == ["right"]
 
+    def test_host_without_a_time_zone_keeps_the_schedules_that_use_it(
+        self, own_schedules: list[Declaration], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        schedule("pacific", add, Cron("0 8 * * *", timezone="US/Pacific"), args=[1])
+        schedule("hourly", add, Every(hours=1), args=[1])
+        migrate()
+        with monkeypatch.context() as without_zones:
+            without_zones.setattr("jobqueue.schedules.expressions._is_zone", lambda name: not name.startswith("US/"))
+            call_command("migrate", skip_checks=True, verbosity=0)
+        assert names() == ["hourly", "pacific"]
+        own_schedules.clear()  # code that no longer declares them
+        migrate()
+        assert names() == []
+
     def test_migrate_retires_what_code_no_longer_declares(self, own_schedules: list[Declaration]) -> None:
         schedule("old", add, Every(hours=1), args=[1])
         migrate()

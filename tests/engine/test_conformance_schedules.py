@@ -362,17 +362,40 @@ def test_run_now_and_backfill_enqueue_whatever_the_state(schedules: ScheduleBenc
         {"overlap": "sometimes"},
     ],
 )
-def test_schedule_without_usable_ticks_stops_alone(schedules: ScheduleBench, columns: dict[str, Any]) -> None:
+def test_schedule_that_one_host_cannot_evaluate_stays_due_for_others(
+    schedules: ScheduleBench, columns: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
     broken, sound = schedules.add("broken"), schedules.add("sound")
-    schedules.bench.engine.db.schedules.filter(pk=broken.pk).update(**columns)
+    rows = schedules.bench.engine.db.schedules.filter(pk=broken.pk)
+    usable = rows.values(*columns).get()
+    rows.update(**columns)
     schedules.pass_ticks()
 
+    assert [schedules.fire() for _ in range(3)] == [(1, 0), (0, 0), (0, 0)]
+    assert (schedules.history(sound), schedules.history(broken)) == ([(1, "")], [])
+    assert (schedules.row(broken).paused_at, schedules.row(broken).due_at) == (None, schedules.next_at(broken))
+    assert [record.getMessage().split()[:2] for record in caplog.records] == [["schedule.unusable", "schedule=broken"]]
+    # Another host can use the same row. This one tries it again when a person has changed it.
+    rows.update(**usable, updated_at=schedules.bench.engine.now())
     assert schedules.fire() == (1, 0)
-    assert schedules.history(sound) == [(1, "")]
-    row = schedules.row(broken)
-    assert (row.due_at, row.paused_by) == (None, "django-jobqueue")
-    assert row.pause_reason
-    assert schedules.fire() == (0, 0)
+
+
+@pytest.mark.parametrize("verb", ["pause", "retire", "run_now", "save"])
+def test_schedule_that_cannot_be_evaluated_can_be_changed(schedules: ScheduleBench, verb: str) -> None:
+    row = schedules.add()
+    schedules.bench.engine.db.schedules.filter(pk=row.pk).update(expression="0 0 * * *", timezone="Atlantis/Poseidonis")
+    schedules.pass_ticks()
+    match verb:
+        case "pause":
+            schedules.verbs.pause([row.pk], paused_at=schedules.bench.engine.now())
+            assert schedules.row(row).paused_at is not None
+        case "retire":
+            assert schedules.verbs.retire([row.pk]) == 1
+        case "run_now":
+            assert schedules.verbs.run_now(row.pk).created
+        case "save":
+            schedules.verbs.save("warm-cache", {"expression": "0 0 * * *", "timezone": "UTC"})
+            assert schedules.next_at(row) > schedules.bench.engine.now()
 
 
 BROKEN_TEMPLATES = [
@@ -577,9 +600,10 @@ def test_gauges_count_schedules_and_the_most_overdue(schedules: ScheduleBench) -
     schedules.verbs.pause([rows[0].pk], paused_at=now)
     schedules.verbs.pause([rows[1].pk], paused_at=now - MINUTE, resume_at=now)
     schedules.verbs.retire([rows[2].pk])
-    bench.engine.db.schedules.filter(pk=rows[3].pk).update(expression="61 * * * *", timezone="UTC")
+    bench.engine.db.schedules.filter(pk=rows[3].pk).update(new_task={})
     bench.time_passes(90)
-    schedules.fire()
+    schedules.fire()  # stops the fourth
+    schedules.fire()  # skips its tick
 
     assert schedules.verbs.gauges() == ScheduleGauges(active=3, paused=1, stopped=1, overdue_seconds=0.0)
     bench.time_passes(90)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 FIRE_BATCH = 500  # schedules in one transaction
 KEY_WAIT, NO_WAIT = "500ms", "1ms"  # for a transaction that uses the key of a task; PostgreSQL only
 RESOLUTION = timedelta(microseconds=1)  # of the database's times
+UNUSABLE_SECONDS = 60.0  # after which this process tries again a schedule that it cannot evaluate
 NO_PAUSE: Mapping[str, Any] = {"paused_at": None, "paused_by": "", "pause_reason": "", "resume_at": None}
 # A change of one of these moves the next tick.
 TIMING_COLUMNS = ("expression", "timezone", "anchor_at", "starts_at", "ends_at", "retired_at")
@@ -40,6 +42,8 @@ class Schedules(Part):
     def __init__(self, db: Database, inserts: Inserts, tasks: Tasks) -> None:
         super().__init__(db)
         self._inserts, self._tasks = inserts, tasks
+        # By id of a schedule and time of its last change: when to try it again, monotonic.
+        self._unusable: dict[tuple[int, datetime], float] = {}
         # Tests replace these two (jobqueue.virtual_time).
         self.now: Callable[[], datetime] = db.now
         self.policy_of: Callable[[Schedule], Policy] = policy_of
@@ -50,9 +54,10 @@ class Schedules(Part):
         """
         Enqueue the tasks of due ticks and record the ticks that are skipped, in one transaction.
 
-        A schedule whose row cannot be used is paused, and the reason is stored and logged.
-        Locks: the due schedules, without those that others have locked. Only the holder of the lock moves the next
-        tick, and a unique constraint admits each tick once.
+        A schedule whose task the database refuses is paused, and the reason is stored and logged. A schedule whose
+        times this process cannot evaluate stays due for executors that can: this host may lack its time zone, or run
+        older code. Locks: the due schedules, without those that others have locked. Only the holder of the lock moves
+        the next tick, and a unique constraint admits each tick once.
         """
         try:
             return self._fire_due(limit)
@@ -69,7 +74,8 @@ class Schedules(Part):
     def _fire_due(self, limit: int, *, stop_if_refused: bool = False) -> FiredSchedules:
         with self.db.transaction():
             now = self.now()
-            rows = list(self.db.with_lock(self.db.schedules.filter(due_at__lte=now).order_by("due_at"))[:limit])
+            due = self.db.schedules.filter(due_at__lte=now).exclude(self._is_unusable()).order_by("due_at")
+            rows = list(self.db.with_lock(due)[:limit])
             if len(rows) < limit:
                 rows += self.db.with_lock(self._can_run_waiting_tick(now))[: limit - len(rows)]
             if rows and stop_if_refused:
@@ -85,8 +91,16 @@ class Schedules(Part):
     def _can_run_waiting_tick(self, now: datetime) -> ScheduleQuerySet:
         has_live_task = Exists(self.db.tasks.live().filter(schedule_id=OuterRef("pk")))
         is_due = Q(due_at__isnull=False, due_at__lte=now)
-        can_run = ~is_due & ~is_paused_at(now) & ~has_live_task
+        can_run = ~is_due & ~is_paused_at(now) & ~has_live_task & ~self._is_unusable()
         return self.db.schedules.filter(can_run, waiting_at__isnull=False).order_by("pk")
+
+    def _is_unusable(self) -> Q:
+        """Return the condition for schedules that this process could not evaluate a while ago, unchanged since."""
+        now = time.monotonic()
+        self._unusable = {row: retry_at for row, retry_at in self._unusable.items() if now < retry_at}
+        return Q(
+            pk__in=[pk for pk, _ in self._unusable], updated_at__in=[changed_at for _, changed_at in self._unusable]
+        )
 
     def _account_for(
         self, rows: Sequence[Schedule], now: datetime, *, with_jitter: bool = True, may_defer: bool = False
@@ -105,7 +119,7 @@ class Schedules(Part):
                 policy, has_live_task = self.policy_of(row), row.pk in running
                 plans[row] = plan_of(row, policy, aware(now), has_live_task=has_live_task, with_jitter=with_jitter)
             except (ValueError, LookupError, ArithmeticError) as error:
-                self._stop(row, error, has_ticks=False)
+                self._leave_to_others(row, error)
         has_cancelled, busy = self._cancel_replaced(plans)
         if may_defer:
             plans = {row: plan for row, plan in plans.items() if row.pk not in busy}
@@ -127,7 +141,7 @@ class Schedules(Part):
         self._record_skipped(skipped)
         self._advance(plans)
         return FiredSchedules(
-            count=len(rows) - (len(busy) if may_defer else 0),
+            count=len(plans),
             tasks=[(task, answer.enqueued_at) for task, answer in tasks if answer.created],
             skipped=sum(ticks.count for _, ticks in skipped),
             has_cancelled=has_cancelled,
@@ -233,16 +247,21 @@ class Schedules(Part):
         newest = schedules.annotate(newest=Subquery(of_schedule)).values_list("newest", flat=True)
         return {tick.schedule_id: tick for tick in ticks.filter(pk__in=[pk for pk in newest if pk is not None])}
 
-    def _stop(self, row: Schedule, error: Exception, *, has_ticks: bool = True) -> None:
-        """
-        Pause a schedule that cannot be used. Its ticks are recorded as paused.
+    def _leave_to_others(self, row: Schedule, error: Exception) -> None:
+        """Leave a schedule due that this process cannot evaluate, and do not lock it again for a while."""
+        self._unusable[row.pk, row.updated_at] = time.monotonic() + UNUSABLE_SECONDS
+        logger.error("schedule.unusable schedule=%s reason=%s", printable(row.name), printable(str(error)))
 
-        If it has no ticks, or an error has stopped it before, it gets no next tick.
+    def _stop(self, row: Schedule, error: Exception) -> None:
+        """
+        Pause a schedule whose task is refused. Its ticks are recorded as paused.
+
+        If an error has stopped it before, it gets no next tick.
         """
         logger.error(
             "schedule.stopped schedule=%s reason=%s", printable(row.name), printable(str(error)), exc_info=error
         )
-        is_due = has_ticks and row.paused_by != STOPPED_BY
+        is_due = row.paused_by != STOPPED_BY
         self.db.schedules.filter(pk=row.pk).update(
             paused_at=self.now(),
             paused_by=STOPPED_BY,
@@ -386,15 +405,18 @@ class Schedules(Part):
         """
         Lock a schedule and account for its due ticks. Return it, and the time up to which they were due.
 
-        Without jitter, each tick is due at its moment. Raises ScheduleNotFound.
+        Without jitter, each tick is due at its moment. If this process cannot evaluate the schedule, its ticks stay
+        due. Raises ScheduleNotFound.
         """
         row = self.db.with_lock(self.db.schedules.filter(**where), wait=True).first()
         if row is None:
             raise ScheduleNotFound
         now = self.now()  # read after the lock, which may have been waited for
         while (due_at := row.due_at if with_jitter else row.next_at) is not None and due_at <= now:
-            self._account_or_stop(row, now, with_jitter=with_jitter)
+            fired = self._account_or_stop(row, now, with_jitter=with_jitter)
             row.refresh_from_db(using=self.db.using)
+            if not fired.count:
+                break
         return row, now
 
 
