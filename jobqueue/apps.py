@@ -5,6 +5,7 @@ from typing import Any
 from django.apps import AppConfig
 from django.core import checks, mail
 from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
 from django.db.models.signals import post_migrate
 from django.utils.translation import gettext_lazy as _
 
@@ -26,7 +27,24 @@ class JobQueueConfig(AppConfig):
             registry.autodiscover()
             from jobqueue import bulk_actor  # noqa: F401 - declares our own task
 
+            post_migrate.connect(install_sql, sender=self)
             post_migrate.connect(write_schedules, sender=self)
+
+
+def install_sql(*, using: str, plan: object = None, **_: Any) -> None:
+    """
+    Install SQL functions, comments and storage parameters after `migrate`, where our tables were made without them.
+
+    They come with our migrations, which a site may switch off: MIGRATION_MODULES, pytest --no-migrations. A `flush` has
+    no plan, and takes nothing away.
+    """
+    from jobqueue.engine.schema import applied_migrations, known_migrations
+    from jobqueue.migrations import sql
+
+    if plan is not None and connections[using].vendor == "postgresql":
+        known = known_migrations()
+        if not known or applied_migrations(using) == known:  # not those of older or newer tables
+            sql.install(connections[using])
 
 
 def write_schedules(*, using: str, **_: Any) -> None:

@@ -3,12 +3,18 @@
 import math
 from datetime import timedelta
 
+from django.db import ProgrammingError
+
 
 class JobQueueError(Exception):
     """Something went wrong in the job queue."""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or (self.__doc__ or "").strip())
+
+
+class NotMigrated(JobQueueError, ProgrammingError):
+    """The database lacks tables or functions of django-jobqueue: run manage.py migrate."""
 
 
 class InvalidArguments(JobQueueError, ValueError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from shlex import quote
 from typing import TYPE_CHECKING, Any, cast
 
 from django.core import checks
@@ -17,7 +16,7 @@ from jobqueue.cli.console import Console, first_line
 from jobqueue.cli.limit_checks import limit_findings
 from jobqueue.cli.notification_checks import notification_findings
 from jobqueue.engine.engine import Engine
-from jobqueue.engine.schema import missing_migrations
+from jobqueue.engine.schema import migrate_command, missing_objects, schema_problem
 from jobqueue.inspect.findings import findings
 from jobqueue.inspect.queries import many
 from jobqueue.inspect.server_findings import lock_findings
@@ -78,10 +77,12 @@ def _backend(engine: Engine) -> Iterator[checks.CheckMessage]:
     if refused := list(encoding_problems(engine.database)):
         yield from refused
         return
-    if missing := missing_migrations(engine.database):
-        text = f"{here}: migrations are not applied: {', '.join(missing)}."
-        yield checks.Error(text, hint=f"manage.py migrate jobqueue --database {quote(engine.database)}")
+    if problem := schema_problem(engine.database):
+        yield checks.Error(f"{here}: {problem}")
         return
+    if missing := missing_objects(engine.database):
+        text = f"{here}: the database {engine.database!r} lacks what migrations install: {', '.join(missing)}."
+        yield checks.Warning(text, hint=migrate_command(engine.database))
     yield checks.Info(f"{here}: database {engine.database!r} is reachable and migrated.")
     is_postgresql = connections[engine.database].vendor == "postgresql"
     if is_postgresql:

@@ -12,7 +12,7 @@ from uuid import UUID
 import django.db
 
 from jobqueue.engine.engine import Engine
-from jobqueue.engine.schema import missing_migrations, missing_tables
+from jobqueue.engine.schema import schema_problem
 from jobqueue.exceptions import ClaimLost, TaskCancelled
 from jobqueue.executor.database.connection import DatabaseState, GuardedConnection, ReconnectBackoff
 from jobqueue.executor.running.attempt import RunningTask
@@ -172,14 +172,7 @@ class Heartbeat(threading.Thread):
         """
         database = self._engine.database
         with self._connection:
-            tables, migrations = missing_tables(database), missing_migrations(database)
-        where = "" if database == django.db.DEFAULT_DB_ALIAS else f" --database {database}"
-        if tables:
-            return f"The database {database!r} lacks tables ({', '.join(tables)}). Run: manage.py migrate{where}"
-        if migrations:
-            names = ", ".join(migrations)
-            return f"The database {database!r} lacks migrations ({names}). Run: manage.py migrate jobqueue{where}"
-        return ""
+            return schema_problem(database)
 
     def _mark_stopped(self) -> None:
         """Mark this executor as stopped. A rescue finds the tasks that it may still have."""

@@ -111,7 +111,7 @@ def test_start_without_tables_reports_missing_migrations(fleet: Fleet, tmp_path:
     lines = [line for line in process.output.lines if "WARNING" in line or "ERROR" in line]
     assert len(lines) == 2
     assert "ERROR   schema.outdated hint=The database 'sqlite' lacks tables (jobqueue_" in lines[0]
-    assert "Run: manage.py migrate --database sqlite" in lines[0]
+    assert "Run: manage.py migrate jobqueue --database sqlite" in lines[0]
     assert "database.connect_timed_out after_s=3 error=The database 'sqlite' lacks tables" in lines[1]
 
 

@@ -230,7 +230,7 @@ IMPORTERS = {"import_string", "import_module", "__import__", "eval", "exec", "co
 KNOWN = {
     ("__init__.py", "__getattr__"),  # jobqueue's own public names, imported when they are used
     ("compat.py", ""),  # the task framework, whichever there is
-    ("engine/schema.py", "missing_migrations"),  # where MIGRATION_MODULES of the site's settings has our migrations
+    ("engine/schema.py", "known_migrations"),  # where MIGRATION_MODULES of the site's settings has our migrations
 }
 
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from typing import Any
+
 import pytest
 from django.apps import apps
 from django.db import connection
 from django.db.migrations import Migration
 from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
 from django.db.migrations.state import ProjectState
 
+from jobqueue.apps import install_sql
+from jobqueue.migrations.sql import run_files
 from jobqueue.records import Status
 from tests.edges.sql import REFUSED, create, refused, send, sql
 
@@ -111,3 +119,123 @@ def migrate_here() -> list[tuple[Migration, ProjectState]]:
         with connection.schema_editor() as editor:
             state = migration.apply(state, editor)
     return steps
+
+
+def make_tables_from_models() -> None:
+    with connection.schema_editor() as editor:
+        for model in apps.get_app_config("jobqueue").get_models():
+            editor.create_model(model)
+
+
+def features(schema: str) -> list[object]:
+    """Return everything that the SQL files install in a schema."""
+    return [
+        installed(schema),
+        sql("SELECT array_agg((relname, reloptions)::text ORDER BY relname) FROM pg_class"
+            " WHERE relnamespace = %s::regnamespace AND relkind = 'r' AND relname LIKE %s", schema, "jobqueue%"),
+        sql("SELECT array_agg(stxname::text ORDER BY stxname) FROM pg_statistic_ext WHERE"
+            " stxnamespace = %s::regnamespace", schema),
+        sql("SELECT array_agg(indexname::text ORDER BY indexname) FROM pg_indexes WHERE schemaname = %s"
+            " AND tablename LIKE %s", schema, "jobqueue%"),
+        sql("SELECT array_agg((table_name, column_name, collation_name)::text ORDER BY 1) FROM"
+            " information_schema.columns WHERE table_schema = %s AND table_name LIKE %s AND collation_name IS NOT NULL",
+            schema, "jobqueue%"),
+    ]  # fmt: skip
+
+
+def test_tables_from_models_get_what_migrations_install(settings: Any) -> None:
+    settings.MIGRATION_MODULES = {"jobqueue": None}
+    sql("CREATE SCHEMA apart; SET LOCAL search_path = apart, public")
+    make_tables_from_models()
+
+    install_sql(using="default", plan=[])
+
+    assert features("apart") == features("public")
+
+
+def test_tables_that_were_dropped_can_be_migrated_again() -> None:
+    sql("CREATE SCHEMA apart; SET LOCAL search_path = apart")
+    migrate_here()
+    for model in apps.get_app_config("jobqueue").get_models():
+        sql(f"DROP TABLE {model._meta.db_table} CASCADE")
+
+    migrate_here()
+
+    assert features("apart") == features("public")
+
+
+def test_functions_that_were_dropped_do_not_keep_migrations_from_going_back() -> None:
+    sql("CREATE SCHEMA apart; SET LOCAL search_path = apart")
+    steps = migrate_here()
+    sql("DROP FUNCTION jobqueue_enqueue; DROP INDEX jobqueue_task_tags; DROP STATISTICS jobqueue_task_depths")
+
+    for migration, state in reversed(steps):
+        with connection.schema_editor() as editor:
+            migration.unapply(state, editor)
+
+    assert installed("apart") == ([], 0)
+
+
+def test_database_without_our_tables_is_left_alone(settings: Any) -> None:
+    """A router that answers by the model keeps tables away, but not a migration that runs SQL."""
+    sql("CREATE SCHEMA apart; SET LOCAL search_path = apart")
+    settings.MIGRATION_MODULES = {"jobqueue": None}
+
+    with connection.schema_editor() as editor:
+        run_files("storage", "enqueue", "comments")(apps, editor)
+    install_sql(using="default", plan=[])
+
+    assert installed("apart") == ([], 0)
+
+
+@pytest.mark.parametrize("applied", [{"0001_initial"}, None])
+def test_nothing_is_installed_on_tables_of_another_version(applied: set[str] | None) -> None:
+    sql("DROP FUNCTION jobqueue_enqueue")
+    recorder = MigrationRecorder(connection)
+    if applied is None:
+        recorder.record_applied("jobqueue", "9999_from_the_future")
+    else:
+        recorder.migration_qs.filter(app="jobqueue").exclude(name__in=applied).delete()
+
+    install_sql(using="default", plan=[])
+
+    assert "jobqueue_enqueue" not in installed("public")[0]
+
+
+def test_migrated_database_is_asked_once_and_not_changed(django_assert_num_queries: Any) -> None:
+    with django_assert_num_queries(3):  # whether django_migrations exists, its rows, what is missing
+        install_sql(using="default", plan=[])
+    with django_assert_num_queries(0):  # a flush after a test
+        install_sql(using="default")
+
+
+WITHOUT_MIGRATIONS = """
+import sys
+from django.conf import settings
+way = sys.argv[1]
+if way == "setting":
+    settings.MIGRATION_MODULES = {"jobqueue": None}
+settings.DATABASES["default"]["TEST"] = {"MIGRATE": way != "TEST", "NAME": sys.argv[2]}
+import django
+django.setup()
+from django.db import connection
+from django.test.utils import setup_databases, setup_test_environment, teardown_databases
+from jobqueue.models import Task
+from tests.tasks import add
+setup_test_environment()
+old = setup_databases(verbosity=0, interactive=False, aliases={"default"})
+add.using(key="k").enqueue(1)
+add.enqueue_many([((1,), {})] * 2)
+with connection.cursor() as cursor:
+    cursor.execute("SELECT jobqueue_create_task(NULL, 'tests.tasks.add', args => '[1]')")
+print(Task.objects.count())
+teardown_databases(old, verbosity=0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["setting", "TEST"])
+def test_site_enqueues_in_test_databases_without_migrations(way: str, process_environment: dict[str, str]) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", WITHOUT_MIGRATIONS, way, f"test_models_{os.getpid()}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=process_environment)
+    assert (done.returncode, done.stdout.strip()) == (0, "4"), done.stderr

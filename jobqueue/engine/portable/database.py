@@ -9,12 +9,13 @@ from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
-from django.db import OperationalError, connections, transaction
+from django.db import DatabaseError, OperationalError, connections, transaction
 from django.db.models import Expression, JSONField, QuerySet, TextField, Value
 from django.db.models.functions import Cast, Coalesce, Concat, Right
 
 from jobqueue.conf import Options
 from jobqueue.engine.clock import read_clock
+from jobqueue.engine.schema import check_migrated
 from jobqueue.history import HISTORY_CHARACTERS
 from jobqueue.models import Executor, InboxMessage, Queue, Schedule, ScheduleTick, Task, TaskQuerySet
 from jobqueue.schedule_models import ScheduleQuerySet
@@ -70,10 +71,15 @@ class Database:
         """
         Open a transaction, or a savepoint in the caller's.
 
-        With a savepoint, a caller that catches the error of a verb can continue its transaction.
+        With a savepoint, a caller that catches the error of a verb can continue its transaction. Raises NotMigrated if
+        the database lacks our tables or functions.
         """
-        with transaction.atomic(using=self.using):
-            yield
+        try:
+            with transaction.atomic(using=self.using):
+                yield
+        except DatabaseError as error:
+            check_migrated(error, self.using)
+            raise
 
     @contextmanager
     def lock_timeout(self, wait: str) -> Iterator[None]:

@@ -7,11 +7,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db import IntegrityError, transaction
+from django.db import DatabaseError, IntegrityError, transaction
 
 from jobqueue.engine.portable.admissions import Admissions
 from jobqueue.engine.portable.counters import Counters
 from jobqueue.engine.portable.database import Part, json_from
+from jobqueue.engine.schema import check_migrated
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.models import CounterDelta, Task, TaskQuerySet
 from jobqueue.records import Enqueued, NewTask, Status
@@ -32,6 +33,14 @@ class Inserts(Part):
     admissions: Admissions
 
     def insert(self, rows: Sequence[NewTask]) -> list[Enqueued]:
+        """Insert rows with free keys. Raises NotMigrated if the database lacks our tables or functions."""
+        try:
+            return self._insert(rows)
+        except DatabaseError as error:
+            check_migrated(error, self.db.using)
+            raise
+
+    def _insert(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         now = self.db.now()
         tasks = [self._new(row, now) for row in rows]
         self.db.tasks.bulk_create([task for task in tasks if task.key is None], batch_size=INSERT_BATCH)

@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 import msgspec
 from django.conf import settings
-from django.db import OperationalError, connections, transaction
+from django.db import OperationalError, connections
 from django.db.models import BooleanField, F, Func, Value
 from psycopg import Connection, Cursor, IsolationLevel
 from psycopg.pq import Format
@@ -117,7 +117,7 @@ class PostgresDatabase(Database):
         REPEATABLE READ has one snapshot for the whole transaction: it would not see changes from before a lock.
         """
         if self.has_caller():
-            with transaction.atomic(using=self.using):
+            with super().transaction():
                 yield
             return
         connection = connections[self.using]
@@ -125,7 +125,7 @@ class PostgresDatabase(Database):
         with connection.wrap_database_errors:  # the watchdog may have closed the connection
             site_default, raw.isolation_level = raw.isolation_level, IsolationLevel.READ_COMMITTED
         try:
-            with transaction.atomic(using=self.using):
+            with super().transaction():
                 yield
         finally:
             if not raw.closed:

@@ -66,7 +66,7 @@ class PostgresEnqueues(Enqueues):
 class PostgresInserts(Inserts):
     db: PostgresDatabase
 
-    def insert(self, rows: Sequence[NewTask]) -> list[Enqueued]:
+    def _insert(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         in_order = sorted(rows, key=lambda row: row.key or "")
         answers: list[Enqueued] = []
         for start in range(0, len(rows), INSERT_BATCH):

@@ -9,7 +9,7 @@
 --   the transaction's snapshot does not show the task that has the key. The executor reports all other mistakes.
 -- Index: unique jobqueue_task_key, the primary key. Locks: the new rows; the parent FOR KEY SHARE, so that it is not pruned.
 -- Waits for an open transaction that created a task with the same key. NOTIFY takes a database-wide lock at the commit.
-CREATE FUNCTION {schema}.jobqueue_create_task(
+CREATE OR REPLACE FUNCTION {schema}.jobqueue_create_task(
     task_id uuid,
     task_type text,
     parent_id uuid DEFAULT NULL,

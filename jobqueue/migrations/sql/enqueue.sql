@@ -7,7 +7,7 @@
 -- Why plan_cache_mode: without it, the first five calls of a session are planned, too.
 -- Why no SET search_path: triggers of the site would run with it and not find their tables. Instead, the types of each
 --   operator are exactly those of a built-in one, so that no operator of another role matches better.
-CREATE FUNCTION {schema}.jobqueue_enqueue(backend text, aging float8, rows json)
+CREATE OR REPLACE FUNCTION {schema}.jobqueue_enqueue(backend text, aging float8, rows json)
 RETURNS TABLE (id uuid, enqueued_at timestamptz, status varchar)
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan

@@ -4,7 +4,7 @@
 -- Raises no_data_found (P0002) if there is no such task; object_not_in_prerequisite_state (55000) if it has ended.
 -- Index: the primary key. Locks: the receiver FOR KEY SHARE, which blocks only its deletion. NOTIFY takes a database-wide
 --   lock at the commit.
-CREATE FUNCTION {schema}.jobqueue_send_to_task(
+CREATE OR REPLACE FUNCTION {schema}.jobqueue_send_to_task(
     task_id uuid,
     from_id uuid,
     message jsonb,

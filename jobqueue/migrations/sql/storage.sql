@@ -40,7 +40,7 @@ ALTER TABLE jobqueue_counter SET (
 ALTER TABLE jobqueue_counterperiod SET (
     autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0
 );
-CREATE STATISTICS {schema}.jobqueue_task_depths (mcv) ON backend, queue_name, status FROM jobqueue_task;
+CREATE STATISTICS IF NOT EXISTS {schema}.jobqueue_task_depths (mcv) ON backend, queue_name, status FROM jobqueue_task;
 ALTER TABLE jobqueue_admissionrequest SET (
     autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
     autovacuum_analyze_scale_factor = 0.5, autovacuum_analyze_threshold = 1000
