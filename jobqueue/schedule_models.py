@@ -155,7 +155,11 @@ class ScheduleTick(models.Model):
         verbose_name = _("tick")
         verbose_name_plural = _("ticks")
         default_permissions = ()  # the page of a schedule asks for view_schedule
-        indexes = [models.Index(fields=["recorded_at"], name="jobqueue_scheduletick_age")]
+        indexes = [
+            models.Index(fields=["recorded_at"], name="jobqueue_scheduletick_age"),
+            # Long ranges of skipped ticks, for the problems of schedules. An ordinary tick has no entry.
+            models.Index(fields=["schedule"], name="jobqueue_scheduletick_skips", condition=Q(count__gte=10)),
+        ]
         constraints = [
             models.UniqueConstraint(fields=["schedule", "tick_at", "trigger"], name="jobqueue_scheduletick_once"),
             models.CheckConstraint(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -99,8 +99,15 @@ class Found:
 
 
 def list_schedules(console: Console, flags: Any) -> None:
-    """List the schedules of every backend. Retired ones are shown with --all."""
-    found = [one for engine in engines(flags.backend) for one in _all(engine, with_retired=flags.all)]
+    """List the schedules of every backend, by name. Retired ones are shown with --all."""
+    found: list[Found] = []
+    for engine in engines(flags.backend):
+        rows = engine.db.schedules if flags.all else engine.db.schedules.active()
+        rows = rows.filter(name__icontains=flags.part).order_by("name")
+        found += _with_last_ticks(engine, rows[: flags.lines])
+        if (others := rows.count() - flags.lines) > 0:
+            others_text = many(others, "more schedule")
+            console.say(f"Backend {engine.alias}: {others_text}. Pass --lines or --name to see others.")
     if console.is_json:
         console.write_json([_as_json(one) for one in found])
     elif found:
@@ -233,9 +240,8 @@ def _report(console: Console, engine: Engine, names: Sequence[str]) -> None:
 # --- find
 
 
-def _all(engine: Engine, *, with_retired: bool) -> Iterator[Found]:
-    rows = engine.db.schedules if with_retired else engine.db.schedules.active()
-    now, ordered = engine.now(), list(rows.order_by("name"))
+def _with_last_ticks(engine: Engine, rows: Iterable[Schedule]) -> Iterator[Found]:
+    now, ordered = engine.now(), list(rows)
     for start in range(0, len(ordered), PAGE):
         page = ordered[start : start + PAGE]
         recent = recent_ticks(page, 1)

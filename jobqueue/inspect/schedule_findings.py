@@ -8,6 +8,7 @@ from datetime import timedelta
 from shlex import quote
 
 from django.core import checks
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -17,12 +18,14 @@ from jobqueue.inspect.links import Rows
 from jobqueue.inspect.queries import Count
 from jobqueue.inspect.stats import BackendStats
 from jobqueue.models import Schedule, ScheduleTick
-from jobqueue.schedule_models import STOPPED_BY
+from jobqueue.schedule_models import STOPPED_BY, ScheduleQuerySet
+from jobqueue.schedules.rows import policy_of, ticks_of
 
 OVERDUE_LONG = timedelta(seconds=30)  # executors enqueue a tick within a second
 PAUSED_LONG = timedelta(days=1)
 SKIPPED_OFTEN = 10  # ticks in a row, for one reason
 MAX_LISTED = 10  # findings of one check
+IS_STOPPED = Q(paused_at__isnull=False, paused_by=STOPPED_BY)
 ADVICE = {
     ScheduleTick.Reason.OVERLAP: gettext_lazy(
         "Its task takes longer than the interval. Give the task a timeout, or change overlap."
@@ -33,122 +36,179 @@ ADVICE = {
 
 
 @dataclass(frozen=True)
-class Checked:
-    """A schedule, its newest tick, and what its checks compare it with. known_tasks: those of running executors."""
+class Fleet:
+    """What the checks of schedules compare with. known_tasks: those of running executors."""
 
-    row: Schedule
-    newest: ScheduleTick | None
     engine: Engine
     stats: BackendStats
     known_tasks: Collection[str]
 
     @property
-    def title(self) -> str:
-        place = f" ({self.row.declared_at})" if self.row.declared_at else ""
-        return _("Schedule %(name)s") % {"name": self.row.name} + place
+    def schedules(self) -> ScheduleQuerySet:
+        return self.engine.db.schedules.active().defer("new_task").order_by("name")
 
     @property
-    def resume(self) -> str:
-        backend = f"--backend {quote(self.stats.backend)}"
-        return f"manage.py jobqueue schedules resume {backend} -- {quote(self.row.name)}"
+    def running(self) -> ScheduleQuerySet:
+        """The schedules that no error has stopped."""
+        return self.schedules.exclude(IS_STOPPED)
 
     @property
-    def is_stopped(self) -> bool:
-        return self.row.paused_at is not None and self.row.paused_by == STOPPED_BY
+    def ticks(self) -> QuerySet[ScheduleTick]:
+        return self.engine.db.ticks.filter(trigger=ScheduleTick.Trigger.SCHEDULE)
+
+    def resume(self, row: Schedule) -> str:
+        return f"manage.py jobqueue schedules resume --backend {quote(self.stats.backend)} -- {quote(row.name)}"
+
+
+@dataclass(frozen=True)
+class ScheduleCheck:
+    """
+    One check. Only the first MAX_LISTED schedules that it finds are read, because a site may have 100,000.
+
+    find: the schedules with the problem. describe: the message about one of them.
+    """
+
+    find: Callable[[Fleet], ScheduleQuerySet]
+    describe: Callable[[Fleet, Schedule], checks.CheckMessage]
+
+
+def title_of(row: Schedule) -> str:
+    place = f" ({row.declared_at})" if row.declared_at else ""
+    return _("Schedule %(name)s") % {"name": row.name} + place
 
 
 def schedule_findings(engine: Engine, stats: BackendStats) -> Iterator[checks.CheckMessage]:
     """Find schedules that do not run, and say why."""
-    rows = list(engine.db.schedules.active().defer("new_task").order_by("name"))
-    newest = engine.schedules.newest_ticks([row.pk for row in rows])
     alive = engine.executors.filter(pk__in=[executor.row.pk for executor in stats.alive])
-    known_tasks = set().union(*alive.values_list("task_types", flat=True))
-    schedules = [Checked(row, newest.get(row.pk), engine, stats, known_tasks) for row in rows]
+    fleet = Fleet(engine, stats, set().union(*alive.values_list("task_types", flat=True)))
     is_sound = True
-    for check in (_stopped, _unknown_task, _overdue, _never_fires, _paused, _always_skipped):
-        found = [message for schedule in schedules for message in _linked(schedule, check)]
-        yield from found[:MAX_LISTED]
-        if others := found[MAX_LISTED:]:
+    for check in CHECKS:
+        rows = check.find(fleet)
+        first = list(rows[: MAX_LISTED + 1])
+        for row in first[:MAX_LISTED]:
+            message = check.describe(fleet, row)
+            message.obj = Rows("schedule", pk=row.pk)
+            yield message
+        if len(first) > MAX_LISTED:
+            others = rows.count() - MAX_LISTED
             text = ngettext(
                 "Backend %(backend)s: the same problem in %(number)s more schedule.",
                 "Backend %(backend)s: the same problem in %(number)s more schedules.",
-                len(others),
-            ) % {"backend": stats.backend, "number": Count(len(others))}
-            yield checks.CheckMessage(others[0].level, text, hint=others[0].hint, obj=Rows("schedule"))
-        is_sound = is_sound and not found
-    if rows and is_sound:
+                others,
+            ) % {"backend": stats.backend, "number": Count(others)}
+            yield checks.CheckMessage(message.level, text, hint=message.hint, obj=Rows("schedule"))
+        is_sound = is_sound and not first
+    number = fleet.schedules.count() if is_sound else 0
+    if number:
         text = ngettext(
             "Backend %(backend)s: no problem in %(number)s schedule.",
             "Backend %(backend)s: no problem in %(number)s schedules.",
-            len(rows),
+            number,
         )
-        yield checks.Info(text % {"backend": stats.backend, "number": Count(len(rows))})
+        yield checks.Info(text % {"backend": stats.backend, "number": Count(number)})
 
 
-def _linked(
-    schedule: Checked, check: Callable[[Checked], Iterator[checks.CheckMessage]]
-) -> Iterator[checks.CheckMessage]:
-    for message in check(schedule):
-        message.obj = Rows("schedule", pk=schedule.row.pk)
-        yield message
+def _stopped(fleet: Fleet, row: Schedule) -> checks.CheckMessage:
+    text = _("%(schedule)s: an error has stopped it: %(error)s")
+    advice = _("Correct the schedule, then run: %(command)s") % {"command": fleet.resume(row)}
+    return checks.Error(text % {"schedule": title_of(row), "error": row.pause_reason}, hint=advice)
 
 
-def _stopped(schedule: Checked) -> Iterator[checks.CheckMessage]:
-    if schedule.is_stopped:
-        text = _("%(schedule)s: an error has stopped it: %(error)s")
-        advice = _("Correct the schedule, then run: %(command)s") % {"command": schedule.resume}
-        yield checks.Error(text % {"schedule": schedule.title, "error": schedule.row.pause_reason}, hint=advice)
+def _find_unknown_tasks(fleet: Fleet) -> ScheduleQuerySet:
+    rows = fleet.schedules
+    return rows.exclude(task_type__in=fleet.known_tasks) if fleet.known_tasks else rows.none()
 
 
-def _unknown_task(schedule: Checked) -> Iterator[checks.CheckMessage]:
-    if schedule.known_tasks and schedule.row.task_type not in schedule.known_tasks:
-        text = _("%(schedule)s: no running executor knows its task %(task)s.")
-        advice = _("Start executors with the code of the task, or pause the schedule.")
-        yield checks.Error(text % {"schedule": schedule.title, "task": schedule.row.task_type}, hint=advice)
+def _unknown_task(_fleet: Fleet, row: Schedule) -> checks.CheckMessage:
+    text = _("%(schedule)s: no running executor knows its task %(task)s.")
+    advice = _("Start executors with the code of the task, or pause the schedule.")
+    return checks.Error(text % {"schedule": title_of(row), "task": row.task_type}, hint=advice)
 
 
-def _overdue(schedule: Checked) -> Iterator[checks.CheckMessage]:
-    due_at, now = schedule.row.due_at, schedule.stats.now
-    if due_at is not None and now - due_at > OVERDUE_LONG:
-        text = _("%(schedule)s: due %(time)s ago, and not enqueued.")
+def _find_overdue(fleet: Fleet) -> ScheduleQuerySet:
+    return fleet.schedules.filter(due_at__lt=fleet.stats.now - OVERDUE_LONG)
+
+
+def _overdue(fleet: Fleet, row: Schedule) -> checks.CheckMessage:
+    assert row.due_at is not None
+    values = {"schedule": title_of(row), "time": duration(fleet.stats.now - row.due_at)}
+    text = _("%(schedule)s: due %(time)s ago, and not enqueued.")
+    if not fleet.stats.alive:
+        advice = _("No executor is running. Run: %(command)s") % {"command": "manage.py run_executors"}
+    elif reason := _reason_why_unusable(row):
+        text = _("%(schedule)s: due %(time)s ago, and not enqueued. This host cannot use it: %(reason)s")
+        values["reason"] = reason
+        advice = _("Correct the schedule, or give each host of executors what it lacks.")
+    else:
         advice = _(
             "Look for errors in the log of executors, and for a session that keeps the row of the schedule locked."
         )
-        if not schedule.stats.alive:
-            advice = _("No executor is running. Run: %(command)s") % {"command": "manage.py run_executors"}
-        yield checks.Error(text % {"schedule": schedule.title, "time": duration(now - due_at)}, hint=advice)
+    return checks.Error(text % values, hint=advice)
 
 
-def _never_fires(schedule: Checked) -> Iterator[checks.CheckMessage]:
-    if schedule.row.next_at is None and schedule.newest is None and not schedule.is_stopped:
-        text = _("%(schedule)s: never fires, because its expression has no tick.")
-        advice = _("Correct the expression, starts_at or ends_at, or remove the schedule.")
-        yield checks.Warning(text % {"schedule": schedule.title}, hint=advice)
+def _reason_why_unusable(row: Schedule) -> str:
+    """Return why this process cannot evaluate a schedule; empty if it can."""
+    try:
+        ticks_of(row).next_after(row.created_at)
+        policy_of(row)
+    except (ValueError, LookupError, ArithmeticError) as error:
+        return str(error)
+    return ""
 
 
-def _paused(schedule: Checked) -> Iterator[checks.CheckMessage]:
-    row, now = schedule.row, schedule.stats.now
-    is_over = row.resume_at is not None and row.resume_at <= now
-    if row.paused_at is None or schedule.is_stopped or is_over or now - row.paused_at <= PAUSED_LONG:
-        return
+def _find_without_ticks(fleet: Fleet) -> ScheduleQuerySet:
+    return fleet.running.filter(~Exists(fleet.ticks.filter(schedule_id=OuterRef("pk"))), next_at=None)
+
+
+def _never_fires(_fleet: Fleet, row: Schedule) -> checks.CheckMessage:
+    text = _("%(schedule)s: never fires, because its expression has no tick.")
+    advice = _("Correct the expression, starts_at or ends_at, or remove the schedule.")
+    return checks.Warning(text % {"schedule": title_of(row)}, hint=advice)
+
+
+def _find_paused(fleet: Fleet) -> ScheduleQuerySet:
+    now = fleet.stats.now
+    lasts = Q(resume_at=None) | Q(resume_at__gt=now)
+    return fleet.running.filter(lasts, paused_at__lt=now - PAUSED_LONG)
+
+
+def _paused(fleet: Fleet, row: Schedule) -> checks.CheckMessage:
+    assert row.paused_at is not None
     text = _("%(schedule)s: paused for %(time)s. Its ticks are skipped.")
-    advice = _("To resume it, run: %(command)s") % {"command": schedule.resume}
-    yield checks.Warning(text % {"schedule": schedule.title, "time": duration(now - row.paused_at)}, hint=advice)
+    advice = _("To resume it, run: %(command)s") % {"command": fleet.resume(row)}
+    return checks.Warning(
+        text % {"schedule": title_of(row), "time": duration(fleet.stats.now - row.paused_at)}, hint=advice
+    )
 
 
-def _always_skipped(schedule: Checked) -> Iterator[checks.CheckMessage]:
-    newest = schedule.newest
-    if newest is None or newest.reason not in ADVICE or newest.count < SKIPPED_OFTEN:
-        return
+def _find_always_skipped(fleet: Fleet) -> ScheduleQuerySet:
+    """Find schedules whose newest tick is a long range of skipped ones. The index contains only such ranges."""
+    newer = fleet.ticks.filter(schedule_id=OuterRef("schedule_id"), tick_at__gt=OuterRef("tick_at"))
+    skipped = fleet.ticks.filter(~Exists(newer), count__gte=SKIPPED_OFTEN, reason__in=list(ADVICE))
+    return fleet.schedules.filter(pk__in=skipped.values("schedule_id"))
+
+
+def _always_skipped(fleet: Fleet, row: Schedule) -> checks.CheckMessage:
+    newest = fleet.ticks.filter(schedule=row).order_by("-tick_at")[0]
     reason = ScheduleTick.Reason(newest.reason)
     advice = str(ADVICE[reason])
-    if reason == ScheduleTick.Reason.OVERLAP and (pk := _live_task(schedule)):
+    if reason == ScheduleTick.Reason.OVERLAP and (pk := _live_task(fleet, row)):
         advice += " " + _("See: %(command)s") % {"command": f"manage.py jobqueue show {pk}"}
     text = _("%(schedule)s: its last %(number)s ticks were all skipped. %(reason)s.")
-    values = {"schedule": schedule.title, "number": number_text(newest.count), "reason": reason.label}
-    yield checks.Warning(text % values, hint=advice)
+    values = {"schedule": title_of(row), "number": number_text(newest.count), "reason": reason.label}
+    return checks.Warning(text % values, hint=advice)
 
 
-def _live_task(schedule: Checked) -> object:
-    tasks = schedule.engine.tasks.live().filter(schedule_id=schedule.row.pk)
+def _live_task(fleet: Fleet, row: Schedule) -> object:
+    tasks = fleet.engine.tasks.live().filter(schedule_id=row.pk)
     return tasks.order_by("enqueued_at").values_list("pk", flat=True).first()
+
+
+CHECKS = (
+    ScheduleCheck(lambda fleet: fleet.schedules.filter(IS_STOPPED), _stopped),
+    ScheduleCheck(_find_unknown_tasks, _unknown_task),
+    ScheduleCheck(_find_overdue, _overdue),
+    ScheduleCheck(_find_without_ticks, _never_fires),
+    ScheduleCheck(_find_paused, _paused),
+    ScheduleCheck(_find_always_skipped, _always_skipped),
+)

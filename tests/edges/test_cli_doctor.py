@@ -12,6 +12,7 @@ import pytest
 from django.core.checks import Tags, run_checks
 from django.db import OperationalError, connections
 from django.db.migrations.recorder import MigrationRecorder
+from django.test.utils import CaptureQueriesContext
 
 from jobqueue import checks as system_checks
 from jobqueue import connection_pool, registry
@@ -21,6 +22,8 @@ from jobqueue.engine.postgres import connection
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.executor.pools.event_loop import MAX_BODY_THREADS
 from jobqueue.inspect import findings, server_findings
+from jobqueue.inspect.schedule_findings import schedule_findings
+from jobqueue.inspect.stats import read_stats
 from jobqueue.schedule_models import STOPPED_BY
 from tests import tasks
 from tests.edges.cli import BOTH, jobqueue
@@ -229,6 +232,27 @@ class TestSchedules:
             error
             == "Schedule report: due 5 min ago, and not enqueued. No executor is running. Run: manage.py run_executors"
         )
+
+    def test_overdue_schedule_that_this_host_cannot_use_says_why(self, add, backend) -> None:
+        add(due_at=ago(300), expression="0 0 * * *", timezone="Atlantis/Poseidonis")
+        (error,) = [one for one in findings_of(backend, "error") if "Schedule" in one]
+        assert "This host cannot use it: this host has no time zone 'Atlantis/Poseidonis'" in error
+        assert error.endswith("Correct the schedule, or give each host of executors what it lacks.")
+
+    @pytest.mark.parametrize("columns", [{}, {"due_at": ago(300)}, STOPPED])
+    def test_number_of_statements_does_not_grow_with_schedules(self, add, backend, columns) -> None:
+        def statements() -> int:
+            with CaptureQueriesContext(connections[backend]) as queries:
+                engine = engine_for(backend)
+                list(schedule_findings(engine, read_stats(engine)))
+            return len(queries)
+
+        for number in range(12):
+            add(name=f"report-{number}", **columns)
+        few = statements()
+        for number in range(40):
+            add(name=f"other-{number}", **columns)
+        assert statements() == few
 
     def test_live_task_of_a_schedule_that_overlaps_is_named(self, add, backend, make) -> None:
         row = add()

@@ -58,6 +58,16 @@ def everything() -> list[Any]:
 
 
 class TestList:
+    def test_list_is_cut_and_says_how_many_more_there_are(self, add: Add, run: Run, backend: str) -> None:
+        for number in range(4):
+            add(f"report-{number}")
+        add("idle")
+
+        result = run("--lines", "2", "--name", "PORT")
+
+        assert [line.split()[0] for line in result.out.splitlines()] == ["SCHEDULE", "report-0", "report-1"]
+        assert result.err == f"Backend {backend}: 2 more schedules. Pass --lines or --name to see others.\n"
+
     def test_table_has_words_next_and_last_tick(self, add: Add, run: Run, make: Any) -> None:
         row = add(next_at=NOON)
         tick(row, tick_at=datetime(2030, 3, 1, 7, tzinfo=UTC), task_id=make(failed=True).pk)

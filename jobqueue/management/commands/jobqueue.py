@@ -213,6 +213,10 @@ def add_schedule_verbs(add: Add) -> None:
     text = "List schedules. With an action: show one, pause, resume, run or backfill it."
     verb = add("schedules", schedules.list_schedules, text)
     verb.add_argument("--all", action="store_true", help="also retired ones, which code no longer declares")
+    verb.add_argument("--name", default="", dest="part", help="a part of the name")
+    verb.add_argument(
+        "-n", "--lines", type=arguments.within(1, 100_000), default=200, help="number of schedules of a backend (200)"
+    )
     add_schedule_action = _actions(verb)
 
     def add_action(name: str, run: Callable[[Console, Any], None], text: str, *, many: bool = False) -> CommandParser:
