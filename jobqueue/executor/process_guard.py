@@ -7,6 +7,8 @@ import os
 import sys
 import traceback
 
+from jobqueue.posix import at_fork
+
 ERROR_CODE = 1
 LAST_STANDARD_STREAM = 2
 
@@ -23,7 +25,7 @@ def _after_in_child() -> None:
     _process = object()
 
 
-os.register_at_fork(after_in_child=_after_in_child)
+at_fork(after_in_child=_after_in_child)
 
 
 def leave_if_forked(process: object, error: BaseException | None = None) -> None:

@@ -11,11 +11,11 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
+from jobqueue.posix import at_fork, signals
+
 END_READ = 0  # another thread wants the main thread to look at its state
 ORPHANED = 255  # the supervisor is gone
-HANDLED = frozenset(
-    {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGCONT, signal.SIGUSR1}
-)
+HANDLED = signals("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGTSTP", "SIGCONT", "SIGUSR1")
 
 _installed: set[int] = set()  # signals that a pipe of this process receives
 _mask = threading.local()  # before: the thread's mask before a fork
@@ -124,4 +124,4 @@ def _after_fork_in_child() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, _mask.before)
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

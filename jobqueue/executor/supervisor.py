@@ -22,6 +22,7 @@ from jobqueue.executor.health.status import HealthAggregator, HealthStatus, Stat
 from jobqueue.executor.process import CTRL_C_AGAIN, ExecutorProcess
 from jobqueue.executor.signals import SignalPipe, signals_blocked
 from jobqueue.executor.telemetry.logger import get_logger
+from jobqueue.posix import signals
 
 logger = get_logger(__name__)
 
@@ -29,7 +30,7 @@ CHILD_VARIABLE = "JOBQUEUE_CHILD"  # in a child's environment: its number, and t
 LOOP_SECONDS = 1.0
 LONG_LIFE_SECONDS = 30.0  # a child that lived longer is replaced at once
 KILL_AFTER_SECONDS = 10.0  # beyond the children's own grace period
-STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+STOPPING = signals("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 
 
 @dataclass(frozen=True, slots=True)

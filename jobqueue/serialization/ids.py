@@ -8,6 +8,8 @@ import time
 from datetime import datetime
 from uuid import UUID
 
+from jobqueue.posix import at_fork
+
 BLOCK = 512  # random numbers per call of the kernel, because each call releases the GIL
 
 _random: list[int] = []
@@ -46,4 +48,4 @@ def _next_random() -> int:
 
 
 # Two processes with the same numbers would make the same ids.
-os.register_at_fork(after_in_child=_random.clear)
+at_fork(after_in_child=_random.clear)

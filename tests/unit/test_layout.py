@@ -25,6 +25,7 @@ VALUES = [
     "failpoints",
     "history",
     "records",
+    "posix",
     "printable",
     "suggestions",
     "serialization",

@@ -159,13 +159,14 @@ class GuardedConnection:
 
 
 def connect_once(database: str) -> Exception | None:
-    """Open a connection and close it again. Return the error, if there was one."""
+    """Open a connection beside the caller's, and close it again. Return the error, if there was one."""
+    wrapper = connections[database].copy()
     try:
-        connections[database].ensure_connection()
+        wrapper.ensure_connection()
     except django.db.Error as error:
         return error
     finally:
-        discard(connections[database])
+        discard(wrapper)
     return None
 
 

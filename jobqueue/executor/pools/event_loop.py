@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from asyncio.tasks import _unregister_task  # the documented way to keep a task out of all_tasks()
@@ -20,6 +19,7 @@ from jobqueue.executor.process_guard import fill_standard_streams, leave_if_fork
 from jobqueue.executor.running.async_runner import BodyThread, make_task, run_async_task
 from jobqueue.executor.running.attempt import CompletedAttempt, RunningTask
 from jobqueue.executor.telemetry.logger import get_logger
+from jobqueue.posix import at_fork
 
 logger = get_logger(__name__)
 
@@ -38,7 +38,7 @@ def _stop_loops() -> None:
         getattr(loop, "_ready", deque()).clear()
 
 
-os.register_at_fork(after_in_child=_stop_loops)
+at_fork(after_in_child=_stop_loops)
 
 
 class AsyncPool(Pool):

@@ -10,7 +10,7 @@ import platform
 import signal
 import socket
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import fields, replace
 from functools import partial
@@ -18,13 +18,14 @@ from typing import Any, NoReturn
 
 import django
 from django.conf import settings as django_settings
+from django.core import mail
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.management.color import color_style, no_style
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
-from jobqueue import __version__, registry
+from jobqueue import __version__, posix, registry
 from jobqueue.api import declared_queues
 from jobqueue.cli.arguments import duration, report_usage_in_one_line
 from jobqueue.cli.backends import engine_of
@@ -183,6 +184,8 @@ class Command(BaseCommand):
             super().check(*args, **options)
 
     def handle(self, *args: Any, **options: Any) -> None:
+        for problem in problems_of_caller(options):
+            raise CommandError(problem)
         link = SupervisorLink.from_environment()
         with SignalPipe(lifeline=link.connection.fileno() if link else None).installed() as signals:
             self._set_up_logging(options)
@@ -305,6 +308,33 @@ class Command(BaseCommand):
             sql.setLevel(logging.DEBUG)
             sql.propagate = False
             connection_created.connect(log_queries, dispatch_uid="jobqueue.run_executors")
+
+
+def problems_of_caller(options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why executors cannot run in this process, before anything is changed in it."""
+    if missing := posix.missing():
+        yield (
+            f"run_executors needs a POSIX system, such as Linux or macOS: this one lacks {', '.join(missing)}. "
+            "Enqueueing, the admin, other commands and jobqueue.testing work here."
+        )
+    in_test = "In a test, call jobqueue.testing.run_until_idle() instead."
+    opened = [connection for connection in connections.all(initialized_only=True) if connection.connection is not None]
+    if any(connection.in_atomic_block or not connection.get_autocommit() for connection in opened):
+        yield (
+            "run_executors cannot run inside a transaction: its threads have connections of their own, which do not "
+            f"see what the transaction has written. {in_test}"
+        )
+    database: Any = connections[engine_of(options["backend"]).database]
+    if database.vendor == "sqlite" and database.is_in_memory_db():
+        yield (
+            f"run_executors cannot use the database {database.alias!r}: it is SQLite in memory, which ends with its "
+            f"last connection. Use PostgreSQL, or a database file. {in_test}"
+        )
+    if hasattr(mail, "outbox") and (options["processes"] > 1 or options["reload"]):
+        yield (
+            "run_executors cannot start processes in a test: they would work on the database of the settings, not on "
+            f"that of the test. {in_test}"
+        )
 
 
 def log_queries(*, connection: BaseDatabaseWrapper, **_: Any) -> None:
