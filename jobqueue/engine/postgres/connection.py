@@ -185,6 +185,8 @@ class PostgresDatabase(Database):
     def _prepared_cursor(self) -> Any:
         connection = connections[self.using]
         connection.ensure_connection()
+        if "cursor" in vars(connection):  # Django's tests replace it where a test may not use the database
+            connection.cursor().close()
         inner: Any = Cursor(connection.connection)
         # Only Django's loaders of text know naive times.
         inner.format = Format.BINARY if settings.USE_TZ else Format.TEXT
