@@ -28,7 +28,8 @@ class endpoint:
     Make a view of a function that returns a response or raises HttpError. With a permission, it gets the `caller`.
 
     answers: description and type by status. errors: other statuses; their responses list problems. Those of every
-    caller and body are added. permission: empty if the view is public. body: its type; None if there is none.
+    caller and body are added. permission: empty if the view is public. body: its type; None if there is none. headers:
+    the optional ones of a request that the view reads.
 
     The view is exempt from Django's checks that answer in HTML or need a database: CSRF (auth.py checks it),
     ATOMIC_REQUESTS and LoginRequiredMiddleware.
@@ -40,6 +41,7 @@ class endpoint:
     permission: str = ""
     body: Any = None
     needs_body: bool = True
+    headers: tuple[str, ...] = ()
 
     @property
     def all_errors(self) -> list[int]:

@@ -25,12 +25,18 @@ ERRORS = {
     405: "The method is not allowed.",
     409: "The task's state does not allow this, or the idempotency key was used for another request.",
     411: "Content-Length required.",
+    412: "The task has changed since the caller read it: its ETag is not the one of If-Match.",
     413: "The body is too large.",
-    415: "The body is not JSON in UTF-8.",
+    415: "The body is not JSON in UTF-8, or it is compressed.",
     501: "An extra is not installed. The response names it.",
     503: "The database is unavailable, or another transaction has locked the task. Retry.",
 }
 RETRY_AFTER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
+HEADERS = {
+    "Idempotency-Key": "In place of the idempotency_key of a submission, or of the dedupe_key of a message.",
+    "If-Match": "The ETag of the task as the caller has read it.",
+    "If-None-Match": "An ETag that the caller has. If the task has not changed, the answer is 304.",
+}
 TASK_ID = {"name": "task_id", "in": "path", "required": True, "schema": {"type": "string", "format": "uuid"}}
 
 
@@ -84,6 +90,8 @@ def described() -> tuple[Json, Json]:
 
 def _operation(pattern: Any, one: endpoint, schemas: Mapping[str, Json]) -> Json:
     def content(kind: Any) -> Json:
+        if kind is None:
+            return {}
         return {"text/plain" if kind is str else "application/json": {"schema": schemas[str(kind)]}}
 
     errors = {status: (ERRORS[status], list[Problem]) for status in one.all_errors}
@@ -99,6 +107,11 @@ def _operation(pattern: Any, one: endpoint, schemas: Mapping[str, Json]) -> Json
             for status, (description, kind) in {**one.answers, **errors}.items()
         },
     }
+    if one.headers:
+        found["parameters"] = [
+            {"name": name, "in": "header", "description": HEADERS[name], "schema": {"type": "string"}}
+            for name in one.headers
+        ]
     if one.body:
         found["requestBody"] = {"required": one.needs_body, "content": content(one.body)}
     return found if one.permission else {**found, "security": []}

@@ -15,6 +15,7 @@ from django.http.request import UnreadablePostError
 from jobqueue.http.responses import HttpError
 from jobqueue.http.schemas import Problem, Request
 from jobqueue.serialization.json import decode
+from jobqueue.serialization.text import cut
 
 RequestType = TypeVar("RequestType", bound=Request)
 
@@ -28,6 +29,8 @@ def read_json(request: HttpRequest, *, max_bytes: int | None = None) -> Any:
     """Return the value of the body. Raises HttpError: 415, or as read_body()."""
     if request.content_type != "application/json":
         raise HttpError(415, "The body must be JSON, with Content-Type: application/json.")
+    if (coding := request.headers.get("Content-Encoding", "identity").lower()) != "identity":
+        raise HttpError(415, f"The body must not be compressed, but its Content-Encoding is {cut(coding, 40)!r}.")
     if (request.encoding or "utf-8").lower() not in ("utf-8", "utf8", "us-ascii"):
         raise HttpError(415, "The body must be JSON in UTF-8.")
     try:

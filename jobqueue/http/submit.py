@@ -22,6 +22,7 @@ from jobqueue.http import schemas
 from jobqueue.http.auth import Caller
 from jobqueue.http.endpoint import endpoint
 from jobqueue.http.request_body import ENVELOPE_BYTES, problem_of, read_json
+from jobqueue.http.request_headers import IDEMPOTENCY_KEY, idempotency_key, refuse_idempotency_key
 from jobqueue.http.responses import MAX_PROBLEMS, HttpError, respond, task_url
 from jobqueue.http.schemas import MAX_BATCH, BatchItem, Problem, TaskLink
 from jobqueue.printable import printable
@@ -40,11 +41,14 @@ STATUS_OF: dict[type[Exception], int] = {DuplicateKey: 409, PayloadTooLarge: 413
     (409,),
     permission="submit_task",
     body=schemas.Submission,
+    headers=(IDEMPOTENCY_KEY,),
 )
 def submit(request: HttpRequest, caller: Caller) -> HttpResponse:
     """Enqueue a task."""
     limit = max(options_for(alias).max_payload_bytes for alias in caller.backends)
     value = read_json(request, max_bytes=limit + ENVELOPE_BYTES)
+    if isinstance(value, dict):
+        value["idempotency_key"] = idempotency_key(request, value.get("idempotency_key"), "idempotency_key")
     (enqueued,) = _submit(caller, [value], [""])
     link = TaskLink(enqueued.id, enqueued.status, task_url(request, enqueued.id))
     return respond(link, 201, {"Location": link.url}) if enqueued.created else respond(link)
@@ -59,6 +63,7 @@ def submit(request: HttpRequest, caller: Caller) -> HttpResponse:
 )
 def submit_batch(request: HttpRequest, caller: Caller) -> HttpResponse:
     """Enqueue up to 1,000 tasks, all or none."""
+    refuse_idempotency_key(request)
     values = read_json(request)
     if not isinstance(values, list) or not 1 <= len(values) <= MAX_BATCH:
         raise HttpError(400, f"The body must be a JSON array of 1 to {MAX_BATCH:,} submissions.")

@@ -18,6 +18,7 @@ from jobqueue.exceptions import InvalidArguments, PayloadTooLarge, TaskFinished,
 from jobqueue.http.auth import Caller
 from jobqueue.http.endpoint import endpoint
 from jobqueue.http.request_body import ENVELOPE_BYTES, read_body, read_request
+from jobqueue.http.request_headers import IDEMPOTENCY_KEY, check_if_match, idempotency_key, with_etag
 from jobqueue.http.responses import HttpError, respond, service_unavailable, task_url
 from jobqueue.http.schemas import Cancel, Cancelled, Message, Problem, Sent, TaskDetail, TaskError, TaskLink
 from jobqueue.inspect.formatting import attempt_number
@@ -34,10 +35,19 @@ logger = logging.getLogger(__name__)
 SHOWN = ("priority", "max_attempts", "enqueued_at", "wake_at", "started_at", "finished_at")
 
 
-@endpoint("GET", {200: ("The task.", TaskDetail)}, (404,), permission="view_task")
+@endpoint(
+    "GET",
+    {200: ("The task.", TaskDetail), 304: ("It is as the caller's If-None-Match says.", None)},
+    (404, 412),
+    permission="view_task",
+    headers=("If-None-Match",),
+)
 def show(request: HttpRequest, caller: Caller, task_id: str) -> HttpResponse:
     """Show a task: its state, its result and its errors, redacted."""
-    row = _find(caller, task_id)
+    return with_etag(request, _shown(request, caller, _find(caller, task_id)))
+
+
+def _shown(request: HttpRequest, caller: Caller, row: Task) -> HttpResponse:
     patterns = options_for(row.backend).redact
     args, kwargs, errors = (read(getattr(row, f"{name}_text")) for name in ("args", "kwargs", "errors"))
     secrets = secrets_of(row.task_type, args, kwargs, patterns)
@@ -68,16 +78,17 @@ def show(request: HttpRequest, caller: Caller, task_id: str) -> HttpResponse:
 @endpoint(
     "POST",
     {200: ("Ended.", Cancelled), 202: ("It runs, and was asked to stop.", Cancelled)},
-    (404, 409),
+    (404, 409, 412),
     permission="cancel_task",
     body=Cancel,
     needs_body=False,
+    headers=("If-Match",),
 )
 def cancel(request: HttpRequest, caller: Caller, task_id: str) -> HttpResponse:
     """Cancel a task."""
     has_body = bool(read_body(request, max_bytes=ENVELOPE_BYTES))
     tree = has_body and read_request(request, Cancel, max_bytes=ENVELOPE_BYTES).tree
-    row = _find(caller, task_id)
+    row = _find_to_change(request, caller, task_id)
     report = api.cancel(row.pk, tree=tree, backend=row.backend, may=caller.may_cancel_descendant)
     if row.pk in report.busy:
         raise service_unavailable("Another transaction has locked the task.")
@@ -93,10 +104,10 @@ def cancel(request: HttpRequest, caller: Caller, task_id: str) -> HttpResponse:
     return respond(body, 200 if now in FINAL else 202)
 
 
-@endpoint("POST", {200: ("Requeued.", TaskLink)}, (404, 409), permission="requeue_task")
+@endpoint("POST", {200: ("Requeued.", TaskLink)}, (404, 409, 412), permission="requeue_task", headers=("If-Match",))
 def requeue(request: HttpRequest, caller: Caller, task_id: str) -> HttpResponse:
     """Put a FAILED or CANCELLED task back in its queue."""
-    row = _find(caller, task_id)
+    row = _find_to_change(request, caller, task_id)
     report = api.requeue(row.pk, backend=row.backend)
     if report.busy:
         raise service_unavailable("Another transaction has locked the task.")
@@ -113,20 +124,22 @@ def requeue(request: HttpRequest, caller: Caller, task_id: str) -> HttpResponse:
 @endpoint(
     "POST",
     {201: ("Sent.", Sent), 200: ("A repeat, which was not sent.", Sent)},
-    (404, 409),
+    (404, 409, 412),
     permission="send_message",
     body=Message,
+    headers=(IDEMPOTENCY_KEY, "If-Match"),
 )
 def messages(request: HttpRequest, caller: Caller, task_id: str) -> HttpResponse:
     """Send a message to an actor."""
-    row = _find(caller, task_id)
+    row = _find_to_change(request, caller, task_id)
     limit = options_for(row.backend).max_payload_bytes
     message = read_request(request, Message, max_bytes=limit + ENVELOPE_BYTES)
+    dedupe_key = idempotency_key(request, message.dedupe_key, "dedupe_key")
     if not isinstance(registry.get(row.task_type), ActorTask | None):
         raise HttpError(409, "The task runs a function. Only actors read messages.")
     try:
         check_message(row.task_type, message.body, limit)
-        sent = api.send(row.pk, message.body, dedupe_key=message.dedupe_key, backend=row.backend)
+        sent = api.send(row.pk, message.body, dedupe_key=dedupe_key, backend=row.backend)
     except InvalidArguments as error:
         raise HttpError(413 if isinstance(error, PayloadTooLarge) else 400, Problem(str(error), "/body")) from None
     except TaskFinished as error:
@@ -144,6 +157,14 @@ def _find(caller: Caller, task_id: str) -> Task:
         raise _not_found()
     if not caller.may_see(row):
         raise HttpError(403, "The token does not allow this task.")
+    return row
+
+
+def _find_to_change(request: HttpRequest, caller: Caller, task_id: str) -> Task:
+    """As _find(). Raises HttpError 412 if the caller's If-Match is of another state of the task."""
+    row = _find(caller, task_id)
+    if "If-Match" in request.headers:
+        check_if_match(request, _shown(request, caller, row))
     return row
 
 

@@ -404,3 +404,48 @@ class TestRefusals:
         response = shop.submit()
 
         assert (response.status_code, response["Retry-After"]) == (503, "5")
+
+
+class TestIdempotencyKeyHeader:
+    @pytest.mark.parametrize("header", ["order-1", '"order-1"', " order-1 "])
+    def test_header_is_the_key_of_the_submission(self, shop: Shop, header: str) -> None:
+        body = {"task": GREET, "args": ["anna"]}
+
+        first = shop.post("submit/", body, **{"Idempotency-Key": header})
+        again = shop.post("submit/", body, **{"Idempotency-Key": header})
+        member = shop.submit(idempotency_key="order-1")
+
+        assert (first.status_code, again.status_code, member.status_code) == (201, 200, 200)
+        assert pk_of(first) == pk_of(again) == pk_of(member)
+        assert Task.objects.get().idempotency_key == owned_key("token:shop", "order-1")
+
+    def test_header_that_differs_from_the_member_is_refused(self, shop: Shop) -> None:
+        body = {"task": GREET, "args": ["anna"], "idempotency_key": "order-1"}
+
+        assert shop.post("submit/", body, **{"Idempotency-Key": "order-1"}).status_code == 201
+        refused = shop.post("submit/", body, **{"Idempotency-Key": "order-2"})
+
+        assert refused.status_code == 400
+        assert "differ" in refused.json()[0]["what"]
+        assert Task.objects.count() == 1
+
+    @pytest.mark.parametrize("header", ["", '""', "k" * 256])
+    def test_header_that_cannot_be_a_key_is_refused(self, shop: Shop, header: str) -> None:
+        refused = shop.post("submit/", {"task": GREET, "args": ["anna"]}, **{"Idempotency-Key": header})
+
+        assert refused.status_code == 400
+        assert "The header Idempotency-Key cannot be used" in refused.json()[0]["what"]
+        assert not Task.objects.exists()
+
+    def test_batch_refuses_the_header(self, shop: Shop) -> None:
+        refused = shop.post("submit/batch/", [{"task": GREET, "args": ["anna"]}], **{"Idempotency-Key": "order-1"})
+
+        assert refused.status_code == 400
+        assert "idempotency_key of its own" in refused.json()[0]["what"]
+        assert not Task.objects.exists()
+
+    def test_compressed_body_is_refused(self, shop: Shop) -> None:
+        refused = shop.post("submit/", {"task": GREET, "args": ["anna"]}, **{"Content-Encoding": "gzip"})
+
+        assert refused.status_code == 415
+        assert "gzip" in refused.json()[0]["what"]

@@ -42,6 +42,32 @@ class TestShow:
         assert shown["result"] == {"text": "hello", "access_token": MASK}
         assert shown["errors"] == []
 
+    def test_etag_changes_with_the_task_and_saves_an_answer(self, shop: Shop) -> None:
+        task = TaskFactory(scheduled=True, task_type=GREET)
+        path = f"/jobqueue/tasks/{task.pk}/"
+        etag = shop.get(f"tasks/{task.pk}/")["ETag"]
+
+        unchanged = shop.client.get(path, headers=shop.headers | {"If-None-Match": etag})
+        assert (unchanged.status_code, unchanged.content, unchanged["Cache-Control"]) == (304, b"", "no-store")
+        api.cancel(task.pk)
+        changed = shop.client.get(path, headers=shop.headers | {"If-None-Match": etag})
+        assert (changed.status_code, changed.json()["status"]) == (200, "CANCELLED")
+        assert changed["ETag"] != etag
+
+    @pytest.mark.parametrize("action", ["cancel", "requeue", "messages"])
+    def test_if_match_refuses_to_change_another_state(self, shop: Shop, action: str) -> None:
+        traits = {"cancel": {"scheduled": True}, "requeue": {"failed": True}, "messages": {"suspended": True}}
+        task = TaskFactory(**traits[action], task_type=DIARY)
+        body = {"body": "hello"} if action == "messages" else None
+        before = Task.objects.values().get()
+
+        refused = shop.post(f"tasks/{task.pk}/{action}/", body, **{"If-Match": '"other"'})
+        assert refused.status_code == 412
+        assert refused.json()[0]["what"] == "The task has changed since you read it. Read it again."
+        assert (Task.objects.values().get(), InboxMessage.objects.count()) == (before, 0)
+        etag = shop.get(f"tasks/{task.pk}/")["ETag"]
+        assert shop.post(f"tasks/{task.pk}/{action}/", body, **{"If-Match": etag}).status_code in (200, 201)
+
     def test_failed_task_shows_its_errors_without_tracebacks(self, shop: Shop) -> None:
         task = TaskFactory(failed=True, task_type=GREET, errors=[error("first"), error("second", attempt=2)])
 
@@ -190,6 +216,18 @@ class TestRequeue:
 
 
 class TestMessages:
+    def test_idempotency_key_header_is_the_dedupe_key(self, shop: Shop) -> None:
+        task = TaskFactory(suspended=True, task_type=DIARY)
+        send = [("hello", {}), ("again", {}), ("other", {"dedupe_key": "n-2"})]
+
+        answers = [
+            shop.post(f"tasks/{task.pk}/messages/", {"body": body, **more}, **{"Idempotency-Key": "n-1"})
+            for body, more in send
+        ]
+
+        assert [answer.status_code for answer in answers] == [201, 200, 400]
+        assert InboxMessage.objects.get().dedupe_key == "n-1"
+
     def test_message_is_sent_and_wakes_its_receiver(self, shop: Shop, django_capture_on_commit_callbacks: Any) -> None:
         task = TaskFactory(suspended=True, task_type=DIARY)
 
