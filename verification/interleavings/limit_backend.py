@@ -14,7 +14,7 @@ from django.db import connections, transaction
 
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import DuplicateKey
-from jobqueue.models import AdmissionRequest, Limit
+from jobqueue.models import AdmissionRequest, KeyReservation, Limit
 from jobqueue.records import ClaimedTask, ClaimRequest, Enqueued, LimitKind, NewTask, Status
 from jobqueue.serialization.ids import new_id
 from verification.interleavings.backend import (
@@ -59,7 +59,7 @@ class LimitRecords:
     limits: of each key, the highest number that may hold. windows: how many windows of the rates have passed. starts:
     of each rate key and window, how many tasks have started. calls: the numbers of calls with a unique key, in the
     order in which they succeeded. ran: the numbers of the calls whose tasks have started. answers: tasks that
-    enqueue() named. created: new tasks of calls of which only one may create a task.
+    enqueue() named. created: those that it created.
     """
 
     limits: dict[str, int] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class LimitBackend(IsolatedBackend):
         self.limits = LimitRecords()
         self.claimed: dict[UUID, ClaimedTask] = {}
         self.last_call_runs = False  # whether the last call with a unique key must start last
-        self.only_one = False  # whether `created` may have one task only
+        self.only_one = False  # whether the calls create one task together
         self.may_wait = False  # whether callers with a unique key may wait for each other
 
     # --- between orders
@@ -218,6 +218,15 @@ class LimitBackend(IsolatedBackend):
             self.names.setdefault(answer.id, "called")
             if answer.created:
                 self.limits.created.append(answer.id)
+
+    def expire_reservations(self) -> None:
+        """Let the time of all reservations pass, and forget the calls that made them."""
+        KeyReservation.objects.filter(backend=self.engine.alias).update(expires_at=self.engine.now())
+        self.limits.answers.clear()
+        self.limits.created.clear()
+
+    def prune_reservations(self) -> None:
+        self.engine.admissions.prune()
 
     def roll_back(self, **changes: Any) -> None:
         """Enqueue in a transaction that is rolled back."""

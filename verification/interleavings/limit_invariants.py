@@ -35,8 +35,8 @@ WAITS = "nobody waits for a limit"
 # Steps that may wait for other connections: those of people, of callers with a unique key, and of wake(). The portable
 # engine locks keys by the requests to look at them.
 MAY_WAIT = (
-    " FOR NO KEY UPDATE OF task", " FOR UPDATE", "INSERT INTO limit", "UPDATE limit", "keyreservation",
-    "admissionrequest",
+    " FOR NO KEY UPDATE OF task", " FOR UPDATE", "INSERT INTO limit", "UPDATE limit", "INSERT INTO keyreservation",
+    "UPDATE keyreservation", "reserve_key", "admissionrequest",
 )  # fmt: skip
 MAY_WAIT_WITH_KEY = (
     "SELECT id, enqueued_at, status",
@@ -174,8 +174,11 @@ def _calls(snapshot: LimitSnapshot) -> Iterator[str]:
     for pk in backend.limits.answers:
         if pk not in existing:
             yield f"{NAMED}: {pk}"
-    if backend.only_one and len(backend.limits.created) > 1:
-        yield f"{ONE_TASK}: {len(backend.limits.created)} were created"
+    created, answered = backend.limits.created, set(backend.limits.answers)
+    if backend.only_one and len(created) != 1:
+        yield f"{ONE_TASK}: {len(created)} were created"
+    elif backend.only_one and answered != set(created):
+        yield f"{ONE_TASK}: the answers name {len(answered)}"
 
 
 def _waits(snapshot: LimitSnapshot) -> Iterator[str]:

@@ -9,14 +9,15 @@ from uuid import UUID
 
 from django.db.models import Q
 
+from jobqueue.engine.clock import from_now
 from jobqueue.engine.portable.admissions import Admissions, Key
 from jobqueue.engine.postgres.admissions import PostgresAdmissions
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.engine.postgres.engine import PostgresEngine
 from jobqueue.engine.postgres.executors import PostgresExecutors
-from jobqueue.engine.postgres.tasks import PostgresInserts, PostgresTasks
-from jobqueue.models import Task, TaskQuerySet
-from jobqueue.records import Admitted, LimitKind, Status
+from jobqueue.engine.postgres.tasks import PostgresEnqueues, PostgresInserts, PostgresTasks
+from jobqueue.models import KeyReservation, Task, TaskQuerySet
+from jobqueue.records import Admitted, LimitKind, NewTask, Status
 from verification.interleavings.mutants import RewrittenDatabase
 
 
@@ -187,6 +188,31 @@ class StartsSuccessorsEarly(PostgresEngine):
         def _admit_successors(self, ids: Sequence[UUID]) -> Admitted:
             self.db.tasks.filter(pk__in=ids).update(predecessor_id=None, status=Status.READY)
             return Admitted()
+
+
+class TrustsAnEarlierRead(PostgresEngine):
+    """Returns the task of a reservation that it has read, although it has expired, if it cannot renew it."""
+
+    class enqueues_class(PostgresEnqueues):
+        def _reserve_key(self, row: NewTask) -> UUID:
+            values = {"task_id": row.id, "expires_at": from_now(row.unique_for_seconds or 0.0)}
+            held, is_new = KeyReservation.objects.get_or_create(
+                backend=self.db.backend, key=row.key or "", defaults=values
+            )
+            expired = self._reservations(row.key).filter(expires_at__lte=self.db.now())
+            return row.id if is_new or expired.update(**values) else held.task_id
+
+
+class PrunesRenewedKeys(PostgresEngine):
+    """Deletes reservations that had expired when it read them, before it locked them."""
+
+    class admissions_class(PostgresAdmissions):
+        def prune(self, limit: int = 1000) -> None:
+            rows = KeyReservation.objects.filter(backend=self.db.backend)
+            expired = list(rows.filter(expires_at__lte=self.db.now()).values_list("pk", flat=True)[:limit])
+            with self.db.transaction():
+                locked = self.db.with_lock(rows.filter(pk__in=expired), no_key=False).only("pk")
+                rows.filter(pk__in=[row.pk for row in locked])._raw_delete(self.db.using)
 
 
 class ReplacesWithoutLocking(PostgresEngine):

@@ -597,6 +597,31 @@ def calling_beside_an_end(backend: LimitBackend, *, is_reserved: bool) -> Sequen
     return [call_twice, lambda: backend.end(claimed)]
 
 
+@unique_race("unique-for-x-prune", on_portable=True)
+@unique_race("unique-for-x-prune-x-unique-for", clients=3)
+@unique_race("unique-for-and-end-and-unique-for-x-prune", ends=True)
+def renewing_beside_a_prune(backend: LimitBackend, *, ends: bool = False) -> Sequence[Script]:
+    """The key was reserved for a task that has ended. Each call creates a task, or returns that of the other call."""
+    backend.call(1, unique_for_seconds=3600.0)
+    backend.end(*backend.claim(QUEUE))
+    backend.expire_reservations()
+    backend.only_one = True
+
+    def renew() -> None:
+        backend.call(2, unique_for_seconds=3600.0)
+        if ends:
+            backend.end(*backend.claim(QUEUE))
+            backend.call(3, unique_for_seconds=3600.0)
+
+    return [renew, backend.prune_reservations, lambda: backend.call(4, unique_for_seconds=3600.0)]
+
+
+@unique_race("unique-for-x-unique-for-of-an-expired-key", on_portable=True)
+def renewing_twice(backend: LimitBackend) -> Sequence[Script]:
+    renew, _, renew_too = renewing_beside_a_prune(backend)
+    return [renew, renew_too]
+
+
 @unique_race("debounce-x-debounce")
 @unique_race("debounce-x-wake-due-and-claim", is_due=True)
 def debouncing(backend: LimitBackend, *, is_due: bool = False) -> Sequence[Script]:

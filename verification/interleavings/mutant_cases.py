@@ -18,7 +18,7 @@ from verification.interleavings.invariants import (
     STALE,
     STOLEN_FROM_LIVING,
 )
-from verification.interleavings.limit_invariants import BLOCKED, CONCURRENT, RATE, WAITS
+from verification.interleavings.limit_invariants import BLOCKED, CONCURRENT, ONE_TASK, RATE, WAITS
 from verification.interleavings.limit_invariants import EARLY as FOLLOWED
 from verification.interleavings.schedule_invariants import (
     DEPLOYED,
@@ -150,6 +150,9 @@ CAUGHT_BY_RACES = [
     MutantCase("wake due", limit_mutants.WakeDueSkipsLimit, "wake-due-x-end", CONCURRENT),
     MutantCase("prune", limit_mutants.PrunesStarts, "prune-x-admit-of-a-rate", RATE),
     MutantCase("set limit", limit_mutants.RequestsNumbersOnce, "raise-all-limits-x-enqueue-and-admit", BLOCKED),
+    MutantCase("reserve", limit_mutants.TrustsAnEarlierRead, "unique-for-x-prune", ONE_TASK),
+    MutantCase("reserve", limit_mutants.TrustsAnEarlierRead, "unique-for-x-unique-for-of-an-expired-key", ONE_TASK),
+    MutantCase("prune", limit_mutants.PrunesRenewedKeys, "unique-for-and-end-and-unique-for-x-prune", ONE_TASK),
     MutantCase("replace", limit_mutants.ReplacesWithoutLocking, "replace-x-claim", ONE_COMMIT),
     MutantCase("replace", limit_mutants.ReplacesInOrderOfKeys, "replace-two-x-cancel-two", DEADLOCK),
     MutantCase("cancel", limit_mutants.CancelsSuccessorsAlone, "cancel-of-both-x-cancel-of-the-successor", DEADLOCK),

@@ -46,7 +46,7 @@ TABLES_OF_LIMITS = {
     "read": ("INSERT INTO admissionrequest", "INSERT INTO ratestart"),
     "keys of limits": ("take_admission_requests", "DELETE FROM admissionrequest"),
     "number": ("INSERT INTO limit", "UPDATE limit", "DELETE FROM limit"),
-    "reservation": ("INSERT INTO keyreservation", "UPDATE keyreservation"),
+    "reservation": ("INSERT INTO keyr", "UPDATE keyr", "DELETE FROM keyr", "reserve_key", "SELECT keyr"),  # FOR UPDATE
     "task": ("UPDATE task SET successor_id",),  # of another task than the one that is locked
 }
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from uuid import UUID
 
-from django.db import IntegrityError
+from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 from msgspec.structs import replace
 
+from jobqueue.engine.clock import from_now, now_plus
 from jobqueue.engine.portable.admissions import Admissions, ready_status
 from jobqueue.engine.portable.database import Part, json_from
 from jobqueue.engine.portable.inserts import KEY_TRIES, Inserts, key_taken, moment
@@ -98,25 +99,40 @@ class Enqueues(Part):
 
     def _reserve(self, rows: Sequence[NewTask]) -> dict[UUID, Enqueued]:
         """Reserve the keys of rows. Return the tasks for which others are reserved, by the row's id."""
-        now = self.db.now()
         taken: dict[UUID, Enqueued] = {}
         for row in sorted(rows, key=lambda row: row.key or ""):
-            until = now + timedelta(seconds=row.unique_for_seconds or 0.0)
-            held_by = self._reserve_key(row.key or "", row.id, now, until)
+            held_by = self._reserve_key(row)
             if held_by != row.id:
-                status = self.db.by_ids([held_by]).values_list("status", flat=True).first()
-                taken[row.id] = Enqueued(held_by, now, Status(status or Status.SUCCESSFUL), False)
+                found = self.db.by_ids([held_by]).values_list("enqueued_at", "status").first()
+                at, status = found or (self.db.now(), Status.SUCCESSFUL)  # the task may have been deleted
+                taken[row.id] = Enqueued(held_by, at, Status(status), False)
         return taken
 
-    def _reserve_key(self, key: str, pk: UUID, now: datetime, until: datetime) -> UUID:
-        """Reserve a key for a task until a time, unless another task has it. Return the task that has it."""
-        rows = self._reservations(key)
-        row, is_new = KeyReservation.objects.using(self.db.using).get_or_create(
-            backend=self.db.backend, key=key, defaults={"task_id": pk, "expires_at": until}
-        )
-        if is_new or rows.filter(expires_at__lte=now).update(task_id=pk, expires_at=until):
-            return pk
-        return UUID(str(row.task_id))
+    def _reserve_key(self, row: NewTask) -> UUID:
+        """
+        Reserve the key of a row, unless another task has it. Return the task that has it.
+
+        It reads first, because the statement that takes a key locks a taken one until the caller's transaction ends.
+        """
+        for _ in range(KEY_TRIES):  # once, unless other sessions take, prune or give up the key in between
+            held = self._reservations(row.key).filter(expires_at__gt=now_plus())
+            if held_by := held.values_list("task_id", flat=True).first():
+                return UUID(str(held_by))
+            if self._take_key(row):
+                return row.id
+        raise key_taken(row.key)
+
+    def _take_key(self, row: NewTask) -> bool:
+        """Reserve a key that is free or has expired. Waits for other sessions that do this."""
+        values = {"task_id": row.id, "expires_at": from_now(row.unique_for_seconds or 0.0)}
+        if self._reservations(row.key).filter(expires_at__lte=now_plus()).update(**values):
+            return True
+        try:
+            with transaction.atomic(using=self.db.using):
+                self._reservations(row.key).create(backend=self.db.backend, key=row.key or "", **values)
+        except IntegrityError:  # another session took the key
+            return False
+        return True
 
     def _reservations(self, key: str | None) -> QuerySet[KeyReservation]:
         return KeyReservation.objects.using(self.db.using).filter(backend=self.db.backend, key=key)

@@ -277,9 +277,10 @@ class Tasks(Part):
 
         Executors, fallback heartbeats and the counters of minutes are deleted after a day, those of hours after 31.
 
-        Return the number of deleted tasks. limit: per status. Does nothing while another session prunes.
+        Return the number of deleted tasks. limit: per status. Deletes no task while another session prunes.
         Locks: the rows FOR UPDATE, skipping locked ones: a task stays while a sender locks it.
         """
+        self.admissions.prune(limit)
         with self.db.transaction():
             if not self._may_prune():
                 return 0
@@ -288,7 +289,6 @@ class Tasks(Part):
             self.db.executors.filter(pk__in=[row.pk for row in silent.only("pk")]).delete()
             FallbackHeartbeat.objects.using(self.db.using).filter(at__lt=old).delete()
             self.counters.prune_periods(limit)
-            self.admissions.prune(limit)
             kept = self.db.options.retention.items()
             count = sum(self.prune_status(status, seconds, limit) for status, seconds in kept if seconds is not None)
             if count:

@@ -62,6 +62,10 @@ class PostgresEnqueues(Enqueues):
         with self.db.read_committed() if keyed else nullcontext():
             return self.inserts.insert(rows)
 
+    def _take_key(self, row: NewTask) -> bool:
+        values = {"key": row.key, "task_id": row.id, "seconds": row.unique_for_seconds}
+        return bool(self.db.query_prepared("reserve_key", **values))
+
 
 class PostgresInserts(Inserts):
     db: PostgresDatabase
