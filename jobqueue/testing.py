@@ -239,7 +239,8 @@ class _Queue:
 
     def poll(self, claimed: ClaimedTask) -> Polled:
         messages = self.engine.read_messages([claimed.id]).get(claimed.id, ())
-        completed, status = self._commit(self._run(RunningTask(claimed, self._identity, messages)))
+        running = RunningTask(claimed, self._identity, messages)
+        completed, status = self._commit(running.variables.run(self._run, running))
         self._identity.reports.write(self.engine, is_last=True)
         if isinstance(completed.error, KeyboardInterrupt):
             raise completed.error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextvars import copy_context
+from contextvars import Context
 from datetime import datetime
 from functools import partial
 from queue import SimpleQueue
@@ -72,8 +72,8 @@ class ResultCallbacks(SiteThreads):
         while (calls := self._queue.get()) is not None:
             for call in calls:
                 self._started_at = time.monotonic()
-                try:  # in a context of its own
-                    copy_context().run(call)
+                try:
+                    Context().run(call)
                 except BaseException:
                     logger.exception("thread.failed")
                 self._connections.reset()

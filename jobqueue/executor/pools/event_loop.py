@@ -104,8 +104,7 @@ class AsyncPool(Pool):
 
     def _start_tasks(self, call_soon: Callable[..., object]) -> None:
         while (task := self._take()) is not None:
-            # A new context: the caller may run in the context of another task, which has just ended.
-            call_soon(self._start, task, context=Context())
+            call_soon(self._start, task, context=task.variables)
 
     def _start(self, task: RunningTask) -> None:
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import copy_context
 from functools import partial
 
 from jobqueue.executor.database.task_connections import TaskConnections
@@ -29,8 +28,7 @@ class ThreadPool(Pool):
         connections.enter()
         self._connections.append(connections)
         while (task := self._wait_and_take()) is not None:
-            # A context for each task, so that the next one does not see the language or tenant that a body sets.
-            copy_context().run(self._run, task, connections)
+            task.variables.run(self._run, task, connections)
         connections.leave()
 
     def _wait_and_take(self) -> RunningTask | None:

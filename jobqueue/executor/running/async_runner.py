@@ -130,7 +130,8 @@ async def run_async_task(
         if not thread.is_used and not is_actor and is_plain(ending):
             return complete(attempt, finish_quickly(attempt, ending))
         # The body may have left its thread at work, say after a wait_for(). It counts as running until then.
-        end = partial(copy_context().run, lambda: end_attempt(attempt, finish_in_thread(attempt, ending)))
+        running.variables = running.variables.copy()  # tasks that the body has left may run in the original
+        end = partial(running.variables.run, lambda: end_attempt(attempt, finish_in_thread(attempt, ending)))
         return await asyncio.get_running_loop().run_in_executor(thread, end)
     finally:
         SyncToAsync.context_to_thread_executor[context] = later_threads
@@ -167,7 +168,8 @@ def is_plain(ending: Returned | Raised) -> bool:
 async def run_cancellably(attempt: Attempt) -> Returned | Raised:
     """Run the body as a task of its own, which an interruption cancels; the claim stays armed."""
     loop, running = asyncio.get_running_loop(), attempt.running
-    task = BodyTask(_guarded(attempt), loop=loop)
+    running.variables = copy_context()  # with what receivers of task_started have set
+    task = BodyTask(_guarded(attempt), loop=loop, context=running.variables)
     task.owner = running
     of_body = Context()  # cancelling the body cancels what it waits for: that may be tasks of its neighbours
     of_body.run(running_here.set, running)

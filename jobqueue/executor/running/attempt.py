@@ -6,7 +6,7 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from datetime import datetime, timedelta
@@ -61,6 +61,8 @@ class RunningTask(Struct, eq=False):
     from arriving once the body has ended and its commit begins.
 
     messages: unread when it was claimed. process: the process that has the claim; a forked copy does not have it.
+    variables: the ContextVars of its body, of receivers and log handlers that hear of it, and of nothing else. It
+    starts empty: a copy of a thread's context would share the objects in it, such as the scope of an error tracker.
     finishes_when_cancelled: a poll of an actor is short, and ends before its task does. The moments are of
     time.monotonic(): deadline_at, when its timeout ends; first_interrupted_at and interrupted_at, when its body was
     interrupted first and last.
@@ -70,6 +72,7 @@ class RunningTask(Struct, eq=False):
     identity: ExecutorIdentity
     messages: Sequence[StoredMessage] = ()
     process: object = field(default_factory=this_process)
+    variables: Context = field(default_factory=Context)
     finishes_when_cancelled: bool = False
     claimed_at: float = field(default_factory=time.monotonic)
     started_at: float | None = None

@@ -10,7 +10,7 @@ from typing import Any
 from jobqueue import registry, results
 from jobqueue.compat import is_heard, is_received, task_backends, task_enqueued, task_finished, task_started
 from jobqueue.engine.engine import Engine
-from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, RunningTask
+from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, RunningTask, running_here
 from jobqueue.executor.telemetry.errors import Mask, first_line_of
 from jobqueue.executor.telemetry.logger import get_logger, mask_for
 from jobqueue.function import changed
@@ -50,7 +50,17 @@ def is_start_received(claimed: ClaimedTask) -> bool:
 
 
 def report_end(completed: CompletedAttempt, status: Status) -> None:
-    """Report a committed outcome: one log line, task_enqueued for children, and task_finished for a final state."""
+    """
+    Report a committed outcome: one log line, task_enqueued for children, and task_finished for a final state.
+
+    Log handlers and receivers see the ContextVars of the body. So an error tracker finds what the body has told it.
+    """
+    # A copy: the body may have left code that runs in the original.
+    completed.running.variables.copy().run(_report_end, completed, status)
+
+
+def _report_end(completed: CompletedAttempt, status: Status) -> None:
+    running_here.set(None)  # what receivers log is not shown as lines of the body
     event, level = _event_of(completed, status)
     if logger.isEnabledFor(level):
         _log_end(completed, status, event, level)
