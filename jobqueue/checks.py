@@ -13,7 +13,7 @@ from django.db import connections
 
 from jobqueue import conf, declared_schedules, function, registry
 from jobqueue.actor import ActorTask, unreadable
-from jobqueue.compat import PACKAGE, task_backends
+from jobqueue.compat import PACKAGE, load_backends
 from jobqueue.connection_pool import CONNECTIONS_OF_AN_EXECUTOR, pool_size
 from jobqueue.declared_schedules import location_of
 from jobqueue.limits import Concurrency, Rate, has_fields
@@ -26,6 +26,7 @@ KEYS_OF_A_BACKEND = ("BACKEND", "QUEUES", "OPTIONS")
 def register() -> None:
     """Register the checks that are not part of a backend's check()."""
     for check in (
+        check_imports,
         check_any_backend,
         check_backends,
         check_declarations,
@@ -53,9 +54,18 @@ def check_backends(**_: Any) -> list[Any]:
     return [] if PACKAGE == "django.tasks" or apps.is_installed(PACKAGE) else messages_of_backends()
 
 
+def check_imports(**_: Any) -> list[checks.CheckMessage]:
+    """Report backends of TASKS that cannot be made. The others work."""
+    _, errors = load_backends()
+    return [
+        checks.Error(f"TASKS[{alias!r}] cannot be used: {error}", id="jobqueue.E015") for alias, error in errors.items()
+    ]
+
+
 def run_checks() -> list[checks.CheckMessage]:
     """Run all checks of the declarations and settings. They read no database."""
     return [
+        *check_imports(),
         *messages_of_backends(),
         *check_declarations(),
         *check_task_names(),
@@ -72,12 +82,14 @@ def messages_of_backends() -> list[Any]:
 
 
 def our_backends() -> list[Any]:
-    return [backend for backend in task_backends.all() if issubclass(backend.task_class, function.FunctionTask)]
+    backends, _ = load_backends()
+    return [backend for backend in backends.values() if issubclass(backend.task_class, function.FunctionTask)]
 
 
 def sound_backends() -> list[Any]:
-    """Return the jobqueue backends with valid OPTIONS."""
-    return [backend for backend in our_backends() if not list(conf.problems(backend.options))]
+    """Return the jobqueue backends with valid OPTIONS and a database."""
+    sound = [backend for backend in our_backends() if not list(conf.problems(backend.options))]
+    return [backend for backend in sound if backend.settings.database in settings.DATABASES]
 
 
 def check_limits(**_: Any) -> list[checks.CheckMessage]:

@@ -77,7 +77,7 @@ __all__ = [
     "TASK_MAX_PRIORITY", "TASK_MIN_PRIORITY",
     "BaseTaskBackend", "InvalidTask", "InvalidTaskBackend", "Task", "TaskContext",
     "TaskError", "TaskResult", "TaskResultDoesNotExist", "TaskResultMismatch", "TaskResultStatus",
-    "is_heard", "is_received", "task_backends", "task_enqueued", "task_finished", "task_started",
+    "is_heard", "is_received", "load_backends", "task_backends", "task_enqueued", "task_finished", "task_started",
 ]  # fmt: skip
 
 
@@ -85,6 +85,22 @@ _logger = logging.getLogger(PACKAGE)
 _own_receivers = {
     id(value) for name, value in vars(import_module(f"{PACKAGE}.signals")).items() if name.startswith("log_task_")
 }
+
+
+def load_backends() -> tuple[dict[str, Any], dict[str, str]]:
+    """
+    Return the backends of TASKS by alias, and why others cannot be made.
+
+    Loops over backends use this: `task_backends.all()` fails for all because of one that cannot be imported.
+    """
+    backends, errors = {}, {}
+    for alias in task_backends:
+        try:
+            backends[alias] = task_backends[alias]
+        except Exception as error:  # noqa: BLE001 - any package may have a backend, and raise what it likes
+            is_plain = isinstance(error, ImproperlyConfigured)
+            errors[alias] = f"{error}" if is_plain else f"{type(error).__name__}: {error}"
+    return backends, errors
 
 
 def is_heard(signal: Any, level: int) -> bool:

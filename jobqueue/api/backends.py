@@ -8,8 +8,10 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 
-from jobqueue.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
+from jobqueue.compat import DEFAULT_TASK_BACKEND_ALIAS, load_backends, task_backends
+from jobqueue.conf import options_for
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import TaskNotFound
@@ -20,8 +22,22 @@ BATCH = 1000  # ids per statement
 
 
 def aliases() -> list[str]:
-    """Return the aliases of the jobqueue backends in TASKS, with subclasses."""
-    return [alias for alias in task_backends if issubclass(task_backends[alias].task_class, FunctionTask)]
+    """Return the aliases of the jobqueue backends in TASKS, with subclasses, that can be used."""
+    return [alias for alias in declared_aliases() if is_usable(alias)]
+
+
+def declared_aliases() -> list[str]:
+    """Return the aliases of all jobqueue backends in TASKS, also those with invalid OPTIONS."""
+    backends, _ = load_backends()
+    return [alias for alias, backend in backends.items() if issubclass(backend.task_class, FunctionTask)]
+
+
+def is_usable(alias: str) -> bool:
+    """Whether the OPTIONS of a backend are valid. A system check reports those that are not."""
+    try:
+        return options_for(alias).database in settings.DATABASES
+    except ImproperlyConfigured:
+        return False
 
 
 def child_row(

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 
-from jobqueue.api import aliases, declared_queues
+from jobqueue.api import declared_queues
+from jobqueue.api.backends import declared_aliases
 from jobqueue.cli.console import Console
 from jobqueue.compat import DEFAULT_TASK_BACKEND_ALIAS
 from jobqueue.engine import engine_for
@@ -19,7 +20,7 @@ from jobqueue.suggestions import did_you_mean
 
 def engines(alias: str | None) -> list[Engine]:
     """Return the engine of a backend, or of every backend. Raises CommandError for an unknown alias."""
-    known = aliases()
+    known = declared_aliases()
     if not known:
         raise CommandError(
             'TASKS has no jobqueue backend. Add {"default": {"BACKEND": "jobqueue.backend.JobQueueBackend"}}.'
