@@ -16,6 +16,7 @@ from jobqueue.models import TaskQuerySet
 # Each process notifies a queue at most once in this time. A notified executor claims again after it. With 20 ms, one
 # task in twenty waited 22 ms longer, at 50 tasks a second.
 MIN_INTERVAL_SECONDS = 0.005
+MAX_QUEUES = 10_000  # whose last notifications are remembered
 CANCEL_NOTIFICATION = "!cancel"  # in place of a queue's name: a running task is to be cancelled
 ADMIT_NOTIFICATION = "!admit "  # before a queue's name, or no name for all: a limit may let a BLOCKED task run
 
@@ -36,6 +37,9 @@ class Notifier:
                 if now - self._sent_at.get((engine.alias, queue), float("-inf")) >= MIN_INTERVAL_SECONDS
             ]
             self._sent_at.update(((engine.alias, queue), now) for queue in due)
+            if len(self._sent_at) > MAX_QUEUES:  # callers may invent names of queues
+                recent = now - MIN_INTERVAL_SECONDS
+                self._sent_at = {queue: at for queue, at in self._sent_at.items() if at >= recent}
         if due:
             engine.notify(due)
 

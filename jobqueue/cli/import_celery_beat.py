@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandError
-from django.utils.timezone import localtime
 
 from jobqueue import registry
 from jobqueue.api import schedules
@@ -20,6 +19,7 @@ from jobqueue.cli.enqueue import task_named
 from jobqueue.declared_schedules import Declaration
 from jobqueue.exceptions import JobQueueError
 from jobqueue.function import FunctionTask
+from jobqueue.inspect.formatting import clock_time
 from jobqueue.inspect.queries import many
 from jobqueue.inspect.schedules import describe
 from jobqueue.models import Schedule
@@ -148,7 +148,7 @@ def _notes(entry: Entry, declaration: Declaration) -> Iterator[str]:
 def in_words(row: Schedule) -> str:
     """Return when a schedule runs: "Every 5 minutes, from 2030-01-01 00:00:00 UTC"."""
     bounds = {"from": row.starts_at, "until": row.ends_at}
-    shown = [f", {word} {localtime(aware(at)):%Y-%m-%d %H:%M:%S %Z}" for word, at in bounds.items() if at]
+    shown = [f", {word} {clock_time(aware(at))}" for word, at in bounds.items() if at]
     return describe(row) + ("" if row.starts_at and row.starts_at == row.ends_at else "".join(shown))
 
 

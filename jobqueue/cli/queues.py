@@ -13,6 +13,7 @@ from jobqueue import api
 from jobqueue.cli.backends import check_queue_names, engine_of
 from jobqueue.cli.console import Console, log, shell_user
 from jobqueue.engine.engine import Engine
+from jobqueue.inspect.formatting import clock_time
 from jobqueue.inspect.queries import many
 from jobqueue.models import Queue
 
@@ -70,7 +71,7 @@ def _report(console: Console, engine: Engine, names: Sequence[str]) -> None:
         return
     for row in rows:
         if row.is_paused_at(now):
-            until = f" until {row.resume_at:%Y-%m-%d %H:%M:%S %Z}" if row.resume_at else ""
+            until = f" until {clock_time(row.resume_at)}" if row.resume_at else ""
             console.write(f"{row.name} is paused{until}. Running tasks continue.")
         else:
             limited = "" if row.max_running is None else f" with at most {many(row.max_running, 'task')} at once"

@@ -17,7 +17,7 @@ from jobqueue.cli.backends import engine_of, engines
 from jobqueue.cli.console import Column, Console, log, shell_user
 from jobqueue.cli.show import value_lines
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.formatting import duration, local
+from jobqueue.inspect.formatting import clock_time, duration
 from jobqueue.inspect.payload_display import read, show_arguments
 from jobqueue.inspect.queries import many
 from jobqueue.inspect.schedules import (
@@ -298,7 +298,7 @@ def _lines(engine: Engine, found: Found) -> Iterator[str]:
 
 def _text(moment: datetime | None) -> str:
     """Return a time in the site's time zone."""
-    return "–" if moment is None else f"{local(moment):%Y-%m-%d %H:%M:%S %Z}".rstrip()
+    return "–" if moment is None else clock_time(moment)
 
 
 def _next_line(tick: UpcomingTick) -> tuple[object, ...]:

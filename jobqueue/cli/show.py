@@ -13,7 +13,7 @@ from django.core.management.base import CommandError
 
 from jobqueue.cli.backends import engines
 from jobqueue.cli.console import Console
-from jobqueue.inspect.formatting import attempt_number, duration, local
+from jobqueue.inspect.formatting import attempt_number, clock_time, duration
 from jobqueue.inspect.payload_display import DisplayedValue
 from jobqueue.inspect.progress import ShownProgress
 from jobqueue.inspect.task_detail import describe, find_task
@@ -70,7 +70,9 @@ def _lines(task: Task, page: Mapping[str, Any], width: int) -> Iterator[str]:
     yield from _children(page["children"])
     if page["log"]:
         yield from ("", "Manual actions")
-        yield from (f"{INDENT}{_text(one.action_time)} {one.user}: {one.get_change_message()}" for one in page["log"])
+        yield from (
+            f"{INDENT}{clock_time(one.action_time)} {one.user}: {one.get_change_message()}" for one in page["log"]
+        )
 
 
 def _details(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,13 +106,9 @@ def _progress(reported: ShownProgress | None) -> str | None:
     return ", ".join(part for part in parts if part)
 
 
-def _text(moment: datetime) -> str:
-    return f"{local(moment):%Y-%m-%d %H:%M:%S}"
-
-
 def _ago(moment: datetime, now: datetime) -> str:
     words = f"{duration(now - moment)} ago" if moment <= now else f"in {duration(moment - now)}"
-    return f"{_text(moment)} {local(moment):%Z} ({words})".replace("  ", " ")
+    return f"{clock_time(moment)} ({words})"
 
 
 def value_lines(title: str, values: Iterable[DisplayedValue]) -> Iterator[str]:
@@ -128,7 +126,7 @@ def _timeline(timeline: Timeline) -> Iterator[str]:
     if timeline.steps:
         yield from ("", "Timeline")
     for step in reversed(timeline.steps):
-        at = _text(step.at) if step.at else "?"
+        at = clock_time(step.at) if step.at else "?"
         if step.is_requeue:
             yield f"{INDENT}{at} {step.note}"
             continue
@@ -152,7 +150,7 @@ def _messages(page: Mapping[str, Any]) -> Iterator[str]:
         row = message.row
         state = "undelivered" if message.is_undelivered else "read" if row.consumed_at else "unread"
         sender = f" from {row.sender_id}" if row.sender_id else ""
-        yield f"{INDENT}{row.pk} {message.kind}{sender}, {_text(row.sent_at)}, {state}"
+        yield f"{INDENT}{row.pk} {message.kind}{sender}, {clock_time(row.sent_at)}, {state}"
         if message.body is not None:
             yield from textwrap.indent(message.body.text or f"({message.body.note})", INDENT * 2).splitlines()
     if inbox.has_more:

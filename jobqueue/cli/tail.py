@@ -12,7 +12,7 @@ from jobqueue.cli.backends import engines, report_unknown
 from jobqueue.cli.console import Console
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.backends import options_of
-from jobqueue.inspect.formatting import attempt_number, attempts_text, duration, headline, local, short_type
+from jobqueue.inspect.formatting import attempt_number, attempts_text, clock_time, duration, headline, local, short_type
 from jobqueue.inspect.payload_display import raw, read, row_annotations, secrets_of
 from jobqueue.inspect.queries import TaskFilter, newest
 from jobqueue.models import Task
@@ -87,11 +87,13 @@ def _lines(task: Any, width: int | None) -> Iterator[str]:
     error = " ".join(_error(task).split())
     attempt = attempts_text(task)
     took = duration(task.finished_at - task.last_attempted_at).replace(" ", "") if task.last_attempted_at else ""
-    parts = [f"{local(task.finished_at):%H:%M:%S}", f"{task.status:<10}", str(task.pk)]
+    names = [f"{task.status:<10}", str(task.pk)]
     if width is None:
+        parts = [clock_time(task.finished_at), *names]
         shown = (task.task_type, f"queue={task.queue_name}", attempt and f"attempt {attempt}", took, error)
         yield " ".join([*parts, *filter(None, shown)])
         return
+    parts = [f"{local(task.finished_at):%H:%M:%S}", *names]
     for line in (" ".join([*parts, f"{attempt:>6}", f"{took:>5}", short_type(task.task_type)]), f"{'':20}{error}"):
         if line.strip():
             yield line if len(line) <= width else f"{line[: width - 1]}…"

@@ -11,10 +11,11 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.db import connections
 from django.db.models import Count as CountOf
 from django.db.models import Min
@@ -248,7 +249,9 @@ def _by_hour(rows: TaskQuerySet, edge: datetime | None, now: datetime) -> list[i
     now = now.replace(minute=0, second=0, microsecond=0)
     since = now - timedelta(hours=HOURS - 1)
     recent = rows.filter(finished_at__gte=since if edge is None else max(since, edge))
-    hours = recent.annotate(hour=TruncHour("finished_at")).values("hour").order_by()
+    # In UTC, as `now` is: in zones with half an hour, local hours begin between the hours of the chart.
+    zone = UTC if settings.USE_TZ else None
+    hours = recent.annotate(hour=TruncHour("finished_at", tzinfo=zone)).values("hour").order_by()
     hours = hours.annotate(number=CountOf("finished_at"))
     by_age = {(now - hour["hour"]) // timedelta(hours=1): hour["number"] for hour in hours}
     return [by_age.get(age, 0) for age in reversed(range(HOURS))]

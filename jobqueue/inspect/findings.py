@@ -21,7 +21,7 @@ from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.formatting import duration, number_text
 from jobqueue.inspect.links import Rows
-from jobqueue.inspect.queries import many_executors, many_tasks, of_status
+from jobqueue.inspect.queries import count, many_executors, many_tasks, of_status
 from jobqueue.inspect.schedule_findings import schedule_findings
 from jobqueue.inspect.server_findings import server_findings
 from jobqueue.inspect.stats import BackendStats, ExecutorState, QueueStats
@@ -144,23 +144,30 @@ def _latency(stats: BackendStats) -> Iterator[checks.CheckMessage]:
 
 
 def _failures(engine: Engine) -> Iterator[checks.CheckMessage]:
-    """Compare the last hour with the day before. A task that was requeued may have failed several times."""
+    """
+    Compare the last hour with the day before. A task that was requeued may have failed several times.
+
+    It is no problem any more when people have requeued or discarded most of the failed tasks.
+    """
     rows = CounterPeriod.objects.using(engine.database).filter(backend=engine.alias, scope=Scope.BACKEND, name="")
     last_hour = rows.filter(length=Length.MINUTE, start__gte=now_plus(-HOUR_SECONDS))
     day_before = rows.filter(length=Length.HOUR, start__gte=now_plus(-DAY_SECONDS - HOUR_SECONDS))
     now, before = (part.aggregate(sum=Sum("dead"))["sum"] or 0 for part in (last_hour, day_before))
     usual = max(0, before - now) / 24
-    if now >= FAILED_MANY and now > FAILURES_RISE * usual:
-        text = ngettext(
-            "Backend %(backend)s: %(number)s failure in the last hour, %(usual)s an hour in the day before.",
-            "Backend %(backend)s: %(number)s failures in the last hour, %(usual)s an hour in the day before.",
-            now,
-        )
-        yield checks.Warning(
-            text % {"backend": engine.alias, "number": number_text(now), "usual": number_text(usual, ".0f")},
-            hint=_("Look at the causes. When one is gone, requeue its tasks."),
-            obj=Rows("task", page="failures"),
-        )
+    if now < FAILED_MANY or now <= FAILURES_RISE * usual:
+        return
+    text = ngettext(
+        "Backend %(backend)s: %(number)s failure in the last hour, %(usual)s an hour in the day before.",
+        "Backend %(backend)s: %(number)s failures in the last hour, %(usual)s an hour in the day before.",
+        now,
+    ) % {"backend": engine.alias, "number": number_text(now), "usual": number_text(usual, ".0f")}
+    kept = engine.options.retention.get(Status.FAILED)
+    if kept is None or kept >= HOUR_SECONDS:  # otherwise, failed tasks may have been deleted
+        left = count(of_status(engine, Status.FAILED).filter(finished_at__gte=now_plus(-HOUR_SECONDS)))
+        if left.number < FAILED_MANY:
+            return
+        text += " " + _("Still failed: %(tasks)s.") % {"tasks": many_tasks(left)}
+    yield checks.Warning(text, hint=_("Fix the cause, then requeue its tasks."), obj=Rows("task", page="failures"))
 
 
 def _executors(stats: BackendStats) -> Iterator[checks.CheckMessage]:

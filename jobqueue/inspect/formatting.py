@@ -49,8 +49,15 @@ def number_text(number: float, spec: str = "") -> str:
 
 
 def moment_in_words(moment: datetime) -> str:
-    """Return date and time in the site's format and zone."""
+    """Return date and time in the site's format and zone; on the command line, as clock_time() does."""
+    if get_language() is None:
+        return clock_time(moment)
     return date_format(local(moment), "DATETIME_FORMAT")
+
+
+def clock_time(moment: datetime) -> str:
+    """Return date, time and zone as the command line shows them: 2026-11-24 08:00:00 CET."""
+    return f"{local(moment):%Y-%m-%d %H:%M:%S %Z}".rstrip()
 
 
 def local(moment: datetime) -> datetime:

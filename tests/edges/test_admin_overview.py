@@ -12,6 +12,7 @@ from django.core import checks
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
+from jobqueue import requeue
 from jobqueue.inspect import server_findings
 from jobqueue.metrics import EDGES, bucket
 from jobqueue.models import Task
@@ -150,8 +151,9 @@ def test_causes_of_most_failures_come_first(make, show):
     assert "Only the most frequent causes of the last failures are shown." in content
 
 
-def test_failures_that_rise_are_a_problem(make_executor, show, period):
+def test_failures_that_rise_are_a_problem_until_they_are_requeued(make_executor, show, period, make, backend):
     make_executor()
+    failed = [make(failed=True, finished_at=ago(600)) for _ in range(12)]
     for hours in range(1, 25):
         start = (now() - timedelta(hours=hours)).replace(minute=0, second=0, microsecond=0)
         period(hour=True, start=start, dead=4)
@@ -161,7 +163,10 @@ def test_failures_that_rise_are_a_problem(make_executor, show, period):
 
     period(dead=30, start=(now() - timedelta(minutes=3)).replace(second=0, microsecond=0))
 
-    assert "41 failures in the last hour, 3 an hour in the day before." in show("")
+    problem = "41 failures in the last hour, 3 an hour in the day before. Still failed: 12 tasks."
+    assert problem in show("")
+    requeue([row.pk for row in failed[:3]], backend=backend)
+    assert "41 failures in the last hour" not in show("")
 
 
 @pytest.mark.parametrize(("chosen", "points"), [("hour", 60), ("day", 96), ("week", 168), ("year", 60)])

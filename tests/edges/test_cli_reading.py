@@ -216,7 +216,7 @@ class TestTail:
 
         lines = jobqueue("tail", "--backend", backend, "-n", 3).out.splitlines()
 
-        assert [line.split()[3].rpartition(".")[2] for line in lines] == ["ended_20", "send_receipt", "ended_10"]
+        assert [line.split()[5].rpartition(".")[2] for line in lines] == ["ended_20", "send_receipt", "ended_10"]
         assert "SMTPServerBusy: 451 try again later" in lines[1]
 
     def test_tail_filters_by_queue_status_and_task(self, backend, make) -> None:
@@ -254,7 +254,7 @@ class TestTail:
         monkeypatch.setattr(time, "sleep", sleep)
         result = jobqueue("tail", "-f", "--backend", backend)
         assert result.code == 0
-        assert [line.split()[3] for line in result.out.splitlines()] == [
+        assert [line.split()[5] for line in result.out.splitlines()] == [
             "shop.tasks.before",
             "shop.tasks.first",
             "shop.tasks.second",
@@ -324,3 +324,17 @@ def test_walk_skips_no_row_with_equal_moments(make) -> None:
     engine = engine_of(same[0].backend)
     pages = walk(of_status(engine, Status.FAILED), ("finished_at",), TaskFilter(), page=2)
     assert sorted(pk for _, ids in pages for pk in ids) == sorted(row.pk for row in same)
+
+
+def test_times_of_all_verbs_are_on_the_clock_of_the_site(backend, make, settings) -> None:
+    settings.TIME_ZONE = "Asia/Kolkata"
+    task = make(failed=True, queue_name="mail")
+    clock = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d IST"
+
+    paused = jobqueue("pause", "mail", "--for", "1h", "--backend", backend).out
+    (until,) = re.findall(f"until ({clock})", paused)
+    assert until in jobqueue("status", "--backend", backend).out
+    assert re.search(clock, jobqueue("show", task.pk).out)
+    assert re.search(clock, jobqueue("tail", "--backend", backend).out)
+    since = jobqueue("requeue", "--since", "2h", "--dry-run", "--backend", backend)
+    assert re.search(clock, since.out + since.err)

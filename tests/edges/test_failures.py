@@ -64,6 +64,14 @@ def test_page_shows_times_traceback_and_hours(fail, show):
     assert "1 failed in the last 24 hours." in content
 
 
+def test_chart_of_hours_has_all_failures_in_a_zone_with_half_an_hour(fail, show, settings):
+    settings.TIME_ZONE = "Asia/Kolkata"
+    for minutes in range(5, 300, 20):
+        fail("order 1", finished_at=ago(60 * minutes))
+
+    assert "15 failed in the last 24 hours." in show("task/failures/")
+
+
 def test_causes_have_pages_in_the_order_of_their_last_failures(fail, show, monkeypatch):
     monkeypatch.setattr(admin_failures, "CAUSES_SHOWN", 2)
     for age, word in enumerate(("roof", "door", "lamp", "stove", "table")):

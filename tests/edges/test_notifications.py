@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import tracemalloc
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.db import OperationalError, transaction
 
 from jobqueue import send
+from jobqueue.api import notifications
 from jobqueue.api.notifications import notifier
 from jobqueue.models import InboxMessage, Task
 from tests.actor.programs import Sleeper
@@ -43,3 +46,19 @@ def test_lost_connection_after_the_commit_is_no_error(
 
     assert (Task.objects.count(), InboxMessage.objects.count()) == (2, 1)
     assert "server closed the connection" in caplog.text
+
+
+def test_notifier_forgets_queues_that_callers_invent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notifications, "MAX_QUEUES", 10)
+    monkeypatch.setattr(notifications, "MIN_INTERVAL_SECONDS", 0.0)
+    engine: Any = SimpleNamespace(alias="default", notify=lambda queues: None)
+    own = notifications.Notifier()
+    tracemalloc.start()
+    try:
+        for number in range(5000):
+            own.send(engine, [f"invented-{number}"])
+        size, _peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert size < 100_000  # 5,000 names take a megabyte

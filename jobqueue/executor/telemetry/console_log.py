@@ -74,7 +74,7 @@ class TextFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         if (second := int(record.created)) != self._second:
-            self._second, self._time = second, time.strftime("%H:%M:%S", time.localtime(second))
+            self._second, self._time = second, time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(second))
         return f"{self._time} {record.levelname:7} {record.message}"
 
     def format(self, record: logging.LogRecord) -> str:
