@@ -12,7 +12,16 @@ from jobqueue.cli.backends import engines, report_unknown
 from jobqueue.cli.console import Console
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.backends import options_of
-from jobqueue.inspect.formatting import attempt_number, attempts_text, clock_time, duration, headline, local, short_type
+from jobqueue.inspect.formatting import (
+    attempt_number,
+    attempts_text,
+    clock_time,
+    duration,
+    headline,
+    local,
+    short_type,
+    time_run,
+)
 from jobqueue.inspect.payload_display import raw, read, row_annotations, secrets_of
 from jobqueue.inspect.queries import TaskFilter, newest
 from jobqueue.models import Task
@@ -86,7 +95,8 @@ def _lines(task: Any, width: int | None) -> Iterator[str]:
     """Yield one long line for `grep`, or lines that fit a terminal."""
     error = " ".join(_error(task).split())
     attempt = attempts_text(task)
-    took = duration(task.finished_at - task.last_attempted_at).replace(" ", "") if task.last_attempted_at else ""
+    length = time_run(task)
+    took = "" if length is None else duration(length).replace(" ", "")
     names = [f"{task.status:<10}", str(task.pk)]
     if width is None:
         parts = [clock_time(task.finished_at), *names]

@@ -89,7 +89,9 @@ def explain(task: Task, around: Surroundings) -> str:
         "duration": _between(task.last_attempted_at, task.finished_at),
         **{name: _between(moment, around.now) for name, moment in moments.items()},
     }
-    return " ".join(sentence % values for sentence in (*_state(task, around), *_relatives(task, around)))
+    *first, last = [sentence % values for sentence in (*_state(task, around), *_relatives(task, around))]
+    # A sentence may end with the message of an error, which needs a period before the next one.
+    return " ".join([*(text if text[-1:] in ".:!?…" else f"{text}." for text in first), last])
 
 
 def _limit_values(limit: KeyState | None) -> dict[str, object]:

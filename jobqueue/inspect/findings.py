@@ -191,7 +191,11 @@ def _executors(stats: BackendStats) -> Iterator[checks.CheckMessage]:
         text = _("Backend %(backend)s: %(executors)s died without shutting down in the last 24 h: %(names)s.")
         yield checks.Warning(
             text % {**here, "executors": many_executors(len(idle)), "names": names},
-            hint=_("Their tasks were rescued. Look for kills: out of memory, or too short a grace period."),
+            hint=ngettext(
+                "Its tasks were rescued. Look for a kill: out of memory, or too short a grace period.",
+                "Their tasks were rescued. Look for kills: out of memory, or too short a grace period.",
+                len(idle),
+            ),
             obj=rows,
         )
     if stats.alive:

@@ -108,11 +108,18 @@ def when(task: Task, now: datetime, aging_seconds: float, executor_name: str | N
     return text % {"time": duration(abs(now - moment)), "executor": executor_name}, moment
 
 
-def time_run(task: Task) -> timedelta | None:
-    """Return how long the last attempt of an ended task took; None if none was started."""
+def time_run(task: Any) -> timedelta | None:
+    """
+    Return how long the last attempt of an ended task took; None if none was started.
+
+    A failed attempt has stored the time of its body. That of a successful one ends with its commit.
+    """
+    if task.status == Task.Status.FAILED and task.error_run_seconds is not None:
+        return timedelta(seconds=float(task.error_run_seconds))
     if task.finished_at is None or task.last_attempted_at is None:
         return None
-    return task.finished_at - task.last_attempted_at
+    length: timedelta = task.finished_at - task.last_attempted_at
+    return length
 
 
 def clock_text(at: datetime, now: datetime) -> str:

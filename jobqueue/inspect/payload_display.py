@@ -79,6 +79,7 @@ def row_annotations() -> dict[str, Any]:
     return {
         "error_class": LastError("errors", member="exception_class_path"),
         "error_message": LastError("errors", member="message"),
+        "error_run_seconds": LastError("errors", member="run_seconds"),
         "args_text": Small("args"),
         "kwargs_text": Small("kwargs"),
     }

@@ -73,7 +73,7 @@ def read_progress(
         done=row.done,
         total=row.total,
         note=redact_text(row.note, patterns, secrets) if with_payload else None,
-        reported_at=row.reported_at,
+        reported_at=min(row.reported_at, task.now),  # a report may be newer than the page
         is_current=row.claim_number == task.claim_number,
         left_seconds=left,
     )

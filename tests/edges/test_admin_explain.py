@@ -266,3 +266,10 @@ def test_running_task_names_the_task_that_starts_after_it():
 )
 def test_rate_is_read_as_people_say_it(number, seconds, words):
     assert rate_words(number, seconds) == words
+
+
+def test_message_of_an_error_is_a_sentence_of_its_own():
+    row = ended("FAILED", attempts=2)
+    text = explain(row, Surroundings(now=NOW, errors=[failure("GiveUp", "hidden")], unread=1))
+
+    assert text == "Failed 5 min ago: the task gave up: hidden. 1 message was not delivered."

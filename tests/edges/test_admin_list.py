@@ -114,6 +114,12 @@ def test_attempts_column_counts_running_and_last_attempts(make, show):
     ]
 
 
+def test_failed_attempt_took_the_time_of_its_body(make, show):
+    make(failed=True, errors=[error("first", run_seconds=60), error("second", run_seconds=0.004)])
+
+    assert cells(show(), "attempt") == ["attempt 4 of 44 ms"]
+
+
 def test_error_column_shows_the_last_error_of_unsuccessful_tasks(make, show):
     make(successful=True, errors=[error("first")])
     make(failed=True, errors=["text", 7])

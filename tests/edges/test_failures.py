@@ -149,7 +149,7 @@ def test_button_asks_and_then_changes_exactly_these_tasks(
 def test_button_needs_the_permission_of_its_action(fail, client, backend, codename, shown):
     fail()
     client.force_login(make_user("view_task", "view_payload", codename))
-    assert re.findall(r"(\w+) these 1…", client.get(PAGE, {"backend": backend}).content.decode()) == shown
+    assert re.findall(r"(\w+) this task…", client.get(PAGE, {"backend": backend}).content.decode()) == shown
 
 
 def test_page_needs_the_permission_to_view_tasks(client):
