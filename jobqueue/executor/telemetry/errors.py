@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
+from jobqueue.exceptions import GiveUp, Retry, Stale
 from jobqueue.printable import printable
 from jobqueue.serialization.text import clean_text, escape
 
@@ -14,6 +15,9 @@ TRACEBACK_CHARACTERS = 16_000
 MESSAGE_CHARACTERS = 2_000
 PATH_CHARACTERS = 500
 EXECUTOR_FOLDER = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+ANSWERS = (Retry, GiveUp, Stale)  # what a body raises about another error
+DEFAULT_TEXTS = {str(answer()) for answer in ANSWERS}
 
 Error = TypeVar("Error", bound=BaseException)
 Mask: TypeAlias = Callable[[str], str]  # applied before a text is cut, since half a secret would not be found
@@ -31,14 +35,32 @@ def from_the_body(error: Error) -> Error:
     return error.with_traceback(frames)
 
 
+def reason_of(error: BaseException) -> BaseException:
+    """Return the error that a body answered with Retry: `raise Retry(after=60) from error`. Else the error itself."""
+    chain = answers(error)
+    return next((found for found in chain if not issubclass(type(found), Retry)), chain[-1])
+
+
+def answers(error: BaseException) -> list[BaseException]:
+    """Return the error; if it is a Retry, a GiveUp or a Stale that answers another one, that one, and so on."""
+    chain = [error]
+    while issubclass(type(chain[-1]), ANSWERS):  # isinstance() would ask the object, whose class may lie
+        last = chain[-1]
+        below = last.__cause__ or (None if last.__suppress_context__ else last.__context__)
+        if below is None or any(below is other for other in chain):
+            break
+        chain.append(below)
+    return chain
+
+
 def is_starved(error: BaseException) -> bool:
     """Whether this process is out of memory or cannot start another thread."""
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "start new thread" in str(error))
 
 
 def path_of(error: BaseException) -> str:
-    """Return the dotted path of the exception's class."""
-    kind = type(error)
+    """Return the dotted path of the exception's class; of the reason for a Retry."""
+    kind = type(reason_of(error))
     try:
         return clean_text(f"{kind.__module__}.{kind.__qualname__}", PATH_CHARACTERS)
     except BaseException:  # noqa: BLE001 - a metaclass may raise anything
@@ -52,16 +74,24 @@ def name_of(error: BaseException) -> str:
 
 
 def message_of(error: BaseException, mask: Mask = str) -> str:
+    """Return the message. That of an answer to another error has its own text, if it has one, and the error's."""
+    *above, last = answers(error)
     try:
-        return clean_text(mask(str(error)), MESSAGE_CHARACTERS)
+        texts = [text for answer in above if (text := str(answer)) not in DEFAULT_TEXTS]
+        message = str(last)
+        if message not in (own := ": ".join(texts)) or not own:
+            is_named = last is reason_of(error)  # by the class that stands before the message
+            texts.append(message if is_named else f"{name_of(last)}: {message}" if message else name_of(last))
+        return clean_text(mask(": ".join(filter(None, texts))), MESSAGE_CHARACTERS)
     except BaseException as failure:  # noqa: BLE001 - __str__ may raise anything
-        return f"<the message of this {name_of(error)} cannot be read: {name_of(failure)}>"
+        return f"<the message of this {name_of(last)} cannot be read: {name_of(failure)}>"
 
 
 def first_line_of(error: BaseException, mask: Mask = str) -> str:
     """Return the class and the first line of the message, as one line of a log."""
     message = message_of(error, mask).strip().partition("\n")[0]
-    return printable(mask(f"{name_of(error)}: {message}") if message else name_of(error))
+    name = name_of(reason_of(error))
+    return printable(mask(f"{name}: {message}") if message else name)
 
 
 def full_traceback(error: BaseException) -> str:

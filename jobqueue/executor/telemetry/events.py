@@ -11,7 +11,7 @@ from jobqueue import registry, results
 from jobqueue.compat import is_heard, is_received, task_backends, task_enqueued, task_finished, task_started
 from jobqueue.engine.engine import Engine
 from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, RunningTask, running_here
-from jobqueue.executor.telemetry.errors import Mask, first_line_of
+from jobqueue.executor.telemetry.errors import Mask, first_line_of, reason_of
 from jobqueue.executor.telemetry.logger import get_logger, mask_for
 from jobqueue.function import changed
 from jobqueue.printable import printable
@@ -115,7 +115,7 @@ def _log_end(completed: CompletedAttempt, status: Status, event: str, level: int
     values = {**fields, "max_attempts": max_attempts, "details": details}
     template = f"{event} {ATTEMPT} duration_ms=%(duration_ms).0f%(details)s"
     if status is Status.FAILED:
-        logger.log(level, template, values, extra={**fields, "mask": mask}, exc_info=error)
+        logger.log(level, template, values, extra={**fields, "mask": mask}, exc_info=error and reason_of(error))
     else:
         logger.log_quickly(level, template, (values,), fields)
 
@@ -176,6 +176,7 @@ def _send_end(completed: CompletedAttempt, started: Result, status: Status) -> N
     if error is None:
         _send(task_finished, result, mask)
         return
+    error = reason_of(error)  # as in the log: a tool that gets both drops the second
     frames = error.__traceback__
     try:
         raise error
