@@ -77,7 +77,11 @@ class Context(TaskContext):  # type: ignore[misc,type-arg]
 
     @property
     def cancelled(self) -> bool:
-        """Whether the body should stop: cancelled, timed out, shutting down, or its claim is lost."""
+        """
+        Whether the body should stop: cancelled, timed out, its claim is lost, or its executor stops.
+
+        A function that has learned here of a stop is released when it ends. It starts again.
+        """
         return self.should_stop()
 
 

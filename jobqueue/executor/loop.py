@@ -249,6 +249,7 @@ class ExecutorLoop(threading.Thread):
     def drain(self) -> None:
         """Claim nothing more, finish what runs, release the rest, end."""
         self.is_draining = True
+        self._identity.stop.set()
         self._stop_requested.set()
         self._wakeup.set()
 

@@ -63,7 +63,7 @@ def context_of(attempt: Attempt) -> PollContext[Any]:
         attempt=claimed.attempts + 1,
         polls=claimed.polls,
         timed_out=claimed.timed_out and (not messages or claimed.timeout_at is not None),
-        should_stop=attempt.running.should_stop,
+        should_stop=attempt.running.is_cancelled,
         schedule=tick.schedule,
         scheduled_at=tick.scheduled_at,
         make_result=lambda: attempt.result,

@@ -19,7 +19,7 @@ from msgspec import Struct, field
 from jobqueue.actor import PollContext
 from jobqueue.conf import Options
 from jobqueue.engine.engine import Engine
-from jobqueue.exceptions import Interrupted, TaskCancelled
+from jobqueue.exceptions import Interrupted, ShuttingDown, TaskCancelled
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.process_guard import leave_if_forked, this_process
 from jobqueue.executor.reports import LogOfBody, Reports
@@ -36,12 +36,17 @@ INTERRUPT_GAP_SECONDS = 1.0  # a body is interrupted at most once in this time
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorIdentity:
-    """The executor that runs tasks, and the engine of their backend."""
+    """
+    The executor that runs tasks, and the engine of their backend.
+
+    stop: set as soon as the executor is to end.
+    """
 
     engine: Engine
     executor_id: UUID
     name: str
     reports: Reports = dataclass_field(default_factory=Reports, compare=False)
+    stop: threading.Event = dataclass_field(default_factory=threading.Event, compare=False)
 
     @cached_property
     def worker_id(self) -> str:
@@ -63,7 +68,8 @@ class RunningTask(Struct, eq=False):
     messages: unread when it was claimed. process: the process that has the claim; a forked copy does not have it.
     variables: the ContextVars of its body, of receivers and log handlers that hear of it, and of nothing else. It
     starts empty: a copy of a thread's context would share the objects in it, such as the scope of an error tracker.
-    finishes_when_cancelled: a poll of an actor is short, and ends before its task does. The moments are of
+    finishes_when_cancelled: a poll of an actor is short, and ends before its task does. has_seen_stop: its body has
+    learned from `context.cancelled` that the executor stops. The moments are of
     time.monotonic(): deadline_at, when its timeout ends; first_interrupted_at and interrupted_at, when its body was
     interrupted first and last.
     """
@@ -74,6 +80,7 @@ class RunningTask(Struct, eq=False):
     process: object = field(default_factory=this_process)
     variables: Context = field(default_factory=Context)
     finishes_when_cancelled: bool = False
+    has_seen_stop: bool = False
     claimed_at: float = field(default_factory=time.monotonic)
     started_at: float | None = None
     deadline_at: float | None = None
@@ -145,7 +152,14 @@ class RunningTask(Struct, eq=False):
         return reason is TaskCancelled and self.finishes_when_cancelled
 
     def should_stop(self) -> bool:
-        return self.reason is not None
+        """Return whether it must not start any more."""
+        return self.reason is not None or self.identity.stop.is_set()
+
+    def is_cancelled(self) -> bool:
+        """Answer `context.cancelled`."""
+        if self.reason in (None, ShuttingDown) and self.identity.stop.is_set():
+            self.has_seen_stop = True
+        return self.reason is not None or self.has_seen_stop
 
     def report(self, done: float, total: float | None, note: str) -> None:
         """Keep the progress that the body reports, until the loop writes it."""

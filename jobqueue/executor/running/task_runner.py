@@ -148,7 +148,7 @@ def call(attempt: Attempt) -> Any:
     context = Context(
         task_result=attempt.result,
         idempotency_key=key,
-        should_stop=running.should_stop,
+        should_stop=running.is_cancelled,
         schedule=tick.schedule,
         scheduled_at=tick.scheduled_at,
         report=running.report,
@@ -204,8 +204,10 @@ def complete(attempt: Attempt, ending: Returned | Raised) -> CompletedAttempt:
     running, error = attempt.running, None
     seconds = 0.0 if running.started_at is None else time.monotonic() - running.started_at
     match ending:
+        case Returned(_) if running.has_seen_stop and attempt.context is None:
+            outcome: Outcome = release_started(running)  # it has done a part; an actor's poll has returned what is next
         case Returned(value):
-            outcome: Outcome = value
+            outcome = value
         case Raised(raised):
             error = original_error(running, raised)
             try:
@@ -266,9 +268,8 @@ def outcome_of_error(attempt: Attempt, error: BaseException) -> Outcome:
     A body that was interrupted may raise any exception while it ends.
     """
     running, claimed, task = attempt.running, attempt.claimed, attempt.task
-    if running.reason in (ShuttingDown, ClaimLost):
-        # Released without a used attempt. If the claim is lost, the commit drops this outcome.
-        return replace(release_outcome(claimed), worker_id=attempt.identity.worker_id)
+    if running.has_seen_stop or running.reason in (ShuttingDown, ClaimLost):
+        return release_started(running)
     if isinstance(error, (GiveUp, InvalidResult)):
         return failure_outcome(running, error)
     if running.reason is TaskCancelled:
@@ -319,6 +320,11 @@ def failure_outcome(running: RunningTask, error: BaseException, status: Status =
         cause=cause_of(claimed.task_type, entry["exception_class_path"], message_of(error, mask)),
         may_unblock=claimed.may_unblock,
     )
+
+
+def release_started(running: RunningTask) -> Outcome:
+    """Release a task without a used attempt. If its claim is lost, the commit drops this outcome."""
+    return replace(release_outcome(running.claimed), worker_id=running.identity.worker_id)
 
 
 def release_unstarted(running: RunningTask) -> CompletedAttempt:
