@@ -28,7 +28,7 @@ def answer(how: str, reply: BaseException, reason: BaseException = REFUSED) -> N
             case "from None":
                 raise reply from None
             case _:
-                raise reply
+                raise reply  # noqa: B904 - as a body may
 
 
 @task(**OPTIONS)
