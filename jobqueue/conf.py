@@ -37,6 +37,10 @@ Timeout = Annotated[
 ]
 RetryBackoff = Annotated[Backoff, described("a jobqueue.Backoff")]
 Flag = Annotated[bool, described("True or False")]
+CodeWait = Annotated[
+    Annotated[float, Meta(ge=0, le=YEAR_SECONDS)] | None,
+    described("seconds or a timedelta, a year at most, or None"),
+]
 KeepFor = Annotated[float, Meta(ge=0, le=100 * YEAR_SECONDS)]  # databases can store a moment so long ago
 Final = Annotated[str, Meta(pattern="^(SUCCESSFUL|CANCELLED|FAILED)$")]
 Retention = Annotated[
@@ -68,6 +72,8 @@ class Options:
     backoff: RetryBackoff = field(default_factory=Backoff)  # wait between attempts
     timeout: Timeout = None  # of one attempt
     max_executor_losses: MaxAttempts = 3  # lost executors after which a task is FAILED
+    # How long a call waits for code that takes its arguments, before it is FAILED. None: until there is such code.
+    unbound_call_timeout: CodeWait = DAY_SECONDS
     max_payload_bytes: Annotated[int, between(64, 256 * 1_048_576, "a whole number")] = 1_048_576
     retention: Retention = field(default_factory=default_retention)  # None keeps, 0 deletes at once
     keep_messages: Flag = False  # consumed ones, as long as their task

@@ -86,7 +86,11 @@ class UndecodableMessage(JobQueueError, ValueError):
 
 
 class UnknownTask(JobQueueError):
-    """The executor knows no task of this name and has released it for later."""
+    """The executor knows no task of this name. The task waits for code."""
+
+
+class UnboundCall(JobQueueError):
+    """The function does not take the stored arguments. The task waits for code that does."""
 
 
 class Expired(JobQueueError):

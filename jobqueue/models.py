@@ -47,6 +47,9 @@ class TaskQuerySet(models.QuerySet["Task"]):
     def scheduled(self) -> TaskQuerySet:
         return self.filter(status=Task.Status.SCHEDULED)
 
+    def awaiting_code(self) -> TaskQuerySet:
+        return self.filter(status=Task.Status.AWAITING_CODE)
+
     def running(self) -> TaskQuerySet:
         return self.filter(status=Task.Status.RUNNING)
 
@@ -79,6 +82,7 @@ class Task(models.Model):
         READY = records.Status.READY.value, _("Ready")
         BLOCKED = records.Status.BLOCKED.value, _("Blocked")
         SCHEDULED = records.Status.SCHEDULED.value, _("Scheduled")
+        AWAITING_CODE = records.Status.AWAITING_CODE.value, _("Awaiting code")
         RUNNING = records.Status.RUNNING.value, _("Running")
         SUSPENDED = records.Status.SUSPENDED.value, _("Suspended")
         SUCCESSFUL = records.Status.SUCCESSFUL.value, _("Successful")
@@ -132,6 +136,8 @@ class Task(models.Model):
     )
     status = models.CharField(_("status"), max_length=16, choices=Status.choices, default=Status.READY)
     wake_at = models.DateTimeField(_("next run"), null=True)
+    # Of an AWAITING_CODE task: since when no executor that has claimed it could call it.
+    awaits_code_since = models.DateTimeField(_("awaits code since"), null=True)
     expires_at = models.DateTimeField(_("expires at"), null=True)
     claimed_at = models.DateTimeField(_("claimed at"), null=True)
     claim_number = models.BigIntegerField(_("claim number"), default=0)
@@ -200,6 +206,17 @@ class Task(models.Model):
             index("task_schedule", "schedule", schedule__isnull=False, finished_at__isnull=True),
             # Counts waiting tasks. READY and RUNNING ones are counted by the indexes above.
             index("task_waiting", "backend", "queue_name", "status", status__in=["BLOCKED", "SCHEDULED", "SUSPENDED"]),
+            # The tasks for which no executor has code, and the ends of their waits.
+            index(
+                "task_awaiting_code",
+                "backend",
+                "queue_name",
+                "task_type",
+                "awaits_code_since",
+                "id",
+                status="AWAITING_CODE",
+            ),
+            index("task_end_of_code_wait", "backend", "wake_at", status="AWAITING_CODE", wake_at__isnull=False),
             # The tasks of a concurrency key that count, and the BLOCKED ones, best rank first.
             index(
                 "task_concurrency",

@@ -31,6 +31,7 @@ class Status(StrEnum):
     READY = "READY"
     BLOCKED = "BLOCKED"
     SCHEDULED = "SCHEDULED"
+    AWAITING_CODE = "AWAITING_CODE"
     RUNNING = "RUNNING"
     SUSPENDED = "SUSPENDED"
     SUCCESSFUL = "SUCCESSFUL"
@@ -38,7 +39,14 @@ class Status(StrEnum):
     CANCELLED = "CANCELLED"
 
 
-LIVE = (Status.READY, Status.BLOCKED, Status.SCHEDULED, Status.RUNNING, Status.SUSPENDED)
+LIVE = (
+    Status.READY,
+    Status.BLOCKED,
+    Status.SCHEDULED,
+    Status.AWAITING_CODE,
+    Status.RUNNING,
+    Status.SUSPENDED,
+)
 WAITING = (Status.SCHEDULED, Status.SUSPENDED)  # for a time, or for a message
 FINAL = (Status.SUCCESSFUL, Status.FAILED, Status.CANCELLED)
 
@@ -215,9 +223,10 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
     The result of one attempt of a claimed task. The engine performs it.
 
-    status: the state to enter. READY polls again now. SUSPENDED becomes READY if there are unread messages. READY,
-    SCHEDULED and SUSPENDED become CANCELLED if a cancel was requested.
-    wake_after_seconds, wake_at: for SCHEDULED and SUSPENDED, seconds from the commit, or a time.
+    status: the state to enter. READY polls again now. SUSPENDED becomes READY if there are unread messages. A state
+    that is not final becomes CANCELLED if a cancel was requested.
+    wake_after_seconds, wake_at: for SCHEDULED and SUSPENDED, seconds from the commit, or a time. For AWAITING_CODE,
+    the first one is the longest wait.
     recheck_seconds: wake earlier, to read the messages again that were left. It does not change timeout_at.
     unread_polls: polls in a row that left messages unread. stale_polls: polls in a row that ended with Stale.
     attempts: the new value of the column. has_succeeded: add 1 to `polls`.
@@ -256,7 +265,12 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def is_plain(self) -> bool:
         """Whether it changes only its own row, so that one statement can commit it."""
-        return self.parent_id is None and self.effects is NO_EFFECTS and self.status is not Status.SUSPENDED
+        return (
+            self.parent_id is None
+            and self.effects is NO_EFFECTS
+            and self.status is not Status.SUSPENDED
+            and self.status is not Status.AWAITING_CODE
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,12 +357,13 @@ class ClaimedBatch(list[ClaimedTask]):
 
     locked_queues: limited queues that it skipped, because another claim has locked them. is_truncated: it stopped its
     search in many queues before it reached the limit; there may be more tasks. admitted: what was admitted just
-    before the claim.
+    before the claim. returned: how many AWAITING_CODE tasks became READY just before it.
     """
 
     locked_queues: frozenset[str] = frozenset()
     is_truncated: bool = False
     admitted: Admitted | None = None
+    returned: int = 0
 
 
 class PendingWork(Struct, frozen=True):
@@ -359,6 +374,7 @@ class PendingWork(Struct, frozen=True):
     None. next_admission_seconds: until the next admission request is due, or None. has_waiting_tick: a tick waits for a
     task of its schedule. has_running: RUNNING tasks, perhaps of a lost executor. has_messages: unread messages, perhaps
     of SUSPENDED tasks. has_command: for this executor. has_isolated: READY tasks that must run alone.
+    has_awaiting_code: AWAITING_CODE tasks, perhaps for the code of this executor.
     """
 
     next_wake_seconds: float | None
@@ -369,6 +385,7 @@ class PendingWork(Struct, frozen=True):
     has_messages: bool = True
     has_command: bool = True
     has_isolated: bool = True
+    has_awaiting_code: bool = True
 
 
 class QueueLatency(Struct, frozen=True):

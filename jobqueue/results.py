@@ -25,6 +25,7 @@ Result: TypeAlias = "TaskResult[..., Any]"
 OTHER_STATUS = {
     Status.BLOCKED: "READY",
     Status.SCHEDULED: "READY",
+    Status.AWAITING_CODE: "READY",
     Status.SUSPENDED: "READY",
     Status.CANCELLED: "FAILED",
 }

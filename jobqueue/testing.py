@@ -29,6 +29,7 @@ from jobqueue.actor import Actor, Inbox, PollContext
 from jobqueue.compat import TaskResult
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
+from jobqueue.executor.awaiting_code import is_bound
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.maintenance import AGAIN_SECONDS
 from jobqueue.executor.running.async_runner import finish_in_thread, run_cancellably
@@ -42,7 +43,7 @@ from jobqueue.executor.running.attempt import (
     RunningTask,
     run_interruptibly,
 )
-from jobqueue.executor.running.task_runner import missing_limits, poll, prepare, reject_by_database
+from jobqueue.executor.running.task_runner import end_code_wait, missing_limits, poll, prepare, reject_by_database
 from jobqueue.executor.telemetry import events
 from jobqueue.models import (
     AdmissionRequest,
@@ -60,6 +61,8 @@ from jobqueue.serialization.json import plain
 from jobqueue.virtual_time import ScheduleTime, move_back
 
 __all__ = ["Polled", "advance", "context", "message", "poll_once", "run_until_idle", "set_time"]
+
+CALLS_READ = 1000  # of a task that waits for code
 
 _numbers = count(1)  # of messages made by hand
 
@@ -83,10 +86,12 @@ def run_until_idle(*, limit: int = 1000, backend: str = "default") -> list[Polle
     Run tasks one after the other, best rank first, until none is READY or due. Return the polls in order.
 
     Tasks that sleep or wait for a retry need advance(). A failed poll raises nothing: see its `error`.
+    Raises AssertionError at the end if this process has no code for a task, or its code does not take the arguments:
+    in a test, no other executor has such code.
     limit: raises AssertionError if tasks can still run after this number of polls, because they may never end.
     """
     queue = _Queue(engine_for(backend))
-    polls: list[Polled] = []
+    polls: list[Polled] = queue.end_code_waits()
     while (claimed := queue.claim()) is not None:
         if len(polls) >= limit:
             queue.engine.release([claimed])
@@ -96,6 +101,7 @@ def run_until_idle(*, limit: int = 1000, backend: str = "default") -> list[Polle
                 "Does an actor never suspend or end, or do two actors wake each other without end?"
             )
         polls.append(queue.poll(claimed))
+    _raise_without_code(polls)
     return polls
 
 
@@ -104,7 +110,7 @@ def poll_once(task: TaskResult[..., Any] | Task | UUID | str, *, backend: str | 
     Run one task once: a function to its end, an actor for one poll. Other tasks stay in the queue.
 
     backend: needed for an id of another backend than the default one. Raises AssertionError if the task has ended,
-    waits for a message, or is not due.
+    waits for a message, or is not due, or if this process has no code that takes its arguments.
     """
     named = getattr(task, "backend", "default") if backend is None else backend
     pk = task if isinstance(task, UUID | str) else getattr(task, "id", None)
@@ -112,7 +118,18 @@ def poll_once(task: TaskResult[..., Any] | Task | UUID | str, *, backend: str | 
         raise TypeError(f"poll_once() takes a TaskResult, a row or an id, not {task!r:.200}.")
     queue = _Queue(engine_for(named))
     queue.wake()
-    return queue.poll(queue.claim_one(UUID(str(pk))))
+    polled = queue.poll(queue.claim_one(UUID(str(pk))))
+    _raise_without_code([polled])
+    return polled
+
+
+def _raise_without_code(polls: Iterable[Polled]) -> None:
+    """Raise AssertionError if tasks wait for code."""
+    if waiting := [poll for poll in polls if poll.status is Status.AWAITING_CODE]:
+        tasks = "\n".join(f"{poll.task_type} {poll.id}: {poll.error}" for poll in waiting[:3])
+        raise AssertionError(f"This process has no code for {len(waiting)} of the tasks:\n{tasks}") from waiting[
+            0
+        ].error
 
 
 def advance(time: timedelta, *, schedules: bool = True, downtime: bool = False, backend: str = "default") -> None:
@@ -235,12 +252,29 @@ class _Queue:
         # Messages that a poll has left unread wake an actor at its wake_at only.
         sleepers = self.engine.tasks.suspended().filter(Q(Exists(unread), unread_polls=0) | Exists(newer))
         count += self.engine.wake(list(sleepers.values_list("pk", flat=True)))
+        count += self._return_with_code()
         return count + ScheduleTime(self.engine).fire_waiting()
+
+    def _return_with_code(self) -> int:
+        """Make tasks READY that waited for code which this process has now."""
+        waits = self.engine.code_waits
+        calls = [(group.task_type, call) for group in waits.groups() for call in waits.calls(group, CALLS_READ)]
+        found = [call.id for task_type, call in calls if is_bound(task_type, call)]
+        with self.engine.transaction():
+            return waits.end(found, len(found)) if found else 0
+
+    def end_code_waits(self) -> list[Polled]:
+        """Fail tasks that have waited for code for as long as they may."""
+        ended = self.engine.code_waits.claim_ended(self._executor_id)
+        return [self._end(claimed, end_code_wait(RunningTask(claimed, self._identity))) for claimed in ended]
 
     def poll(self, claimed: ClaimedTask) -> Polled:
         messages = self.engine.read_messages([claimed.id]).get(claimed.id, ())
         running = RunningTask(claimed, self._identity, messages)
-        completed, status = self._commit(running.variables.run(self._run, running))
+        return self._end(claimed, running.variables.run(self._run, running))
+
+    def _end(self, claimed: ClaimedTask, completed: CompletedAttempt) -> Polled:
+        completed, status = self._commit(completed)
         self._identity.reports.write(self.engine, is_last=True)
         if isinstance(completed.error, KeyboardInterrupt):
             raise completed.error

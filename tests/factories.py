@@ -61,6 +61,9 @@ class TaskFactory(UsingFactory[Task]):
     class Params:
         scheduled = factory.Trait(status="SCHEDULED", wake_at=factory.LazyFunction(lambda: now() + timedelta(hours=2)))
         blocked = factory.Trait(status="BLOCKED", concurrency_key="imports:anna", concurrency_limit=1)
+        awaiting_code = factory.Trait(
+            status="AWAITING_CODE", claim_number=1, awaits_code_since=factory.LazyFunction(lambda: ago(40))
+        )
         running = factory.Trait(
             status="RUNNING",
             claim_number=1,

@@ -28,7 +28,14 @@ CAUSES_NAMED = 5  # if none matches
 DEFAULT_STATUSES = {
     "requeue": (Status.FAILED,),
     # The order in which tasks move on: a task that changes its status during the command is still found.
-    "cancel": (Status.BLOCKED, Status.SCHEDULED, Status.SUSPENDED, Status.READY, Status.RUNNING),
+    "cancel": (
+        Status.BLOCKED,
+        Status.SCHEDULED,
+        Status.SUSPENDED,
+        Status.READY,
+        Status.AWAITING_CODE,
+        Status.RUNNING,
+    ),
 }
 
 

@@ -79,8 +79,9 @@ def _problems(
 
 def _show(console: Console, report: Report) -> None:
     stats = report.stats
-    is_limited = any(queue.counts[Status.BLOCKED] for queue in stats.queues)  # otherwise the table fits 80 columns
-    shown = [status for status in (*LIVE, Status.FAILED) if is_limited or status is not Status.BLOCKED]
+    # Rare ones are left out, so that the table fits 80 columns.
+    rare = {status for status in (Status.BLOCKED, Status.AWAITING_CODE) if not stats.totals[status]}
+    shown = [status for status in (*LIVE, Status.FAILED) if status not in rare]
     titles = [Column(title, is_right=True) for title in (*shown, "LATENCY", "EXECUTORS")]
     console.table([Column("QUEUE", is_flexible=True), *titles], [_queue_line(queue, shown) for queue in stats.queues])
     for queue in stats.queues:

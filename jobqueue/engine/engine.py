@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from uuid import UUID
 
 from django.db import DatabaseError
 from django.db.models import QuerySet
@@ -11,6 +12,7 @@ from jobqueue.conf import Options
 from jobqueue.engine.portable.admissions import Admissions
 from jobqueue.engine.portable.body_log import LogTable
 from jobqueue.engine.portable.claim import Claims
+from jobqueue.engine.portable.code_waits import CodeWaits
 from jobqueue.engine.portable.commit import REFUSALS, Commits, is_refusal
 from jobqueue.engine.portable.counters import Counters
 from jobqueue.engine.portable.database import Database
@@ -47,6 +49,7 @@ class Engine:
     enqueues_class: type[Enqueues] = Enqueues
     tasks_class: type[Tasks] = Tasks
     claims_class: type[Claims] = Claims
+    code_waits_class: type[CodeWaits] = CodeWaits
     commits_class: type[Commits] = Commits
     executors_class: type[Executors] = Executors
     schedules_class: type[Schedules] = Schedules
@@ -65,7 +68,7 @@ class Engine:
         self.gauges, self.depths, self.queue_latency = queues.gauges, queues.depths, queues.queue_latency
         self.queues_in_use = queues.queues_in_use
         self.limited_queues, self.is_drained, self.notify = queues.limited_queues, queues.is_drained, queues.notify
-        self.paused_executors = queues.paused_executors
+        self.paused_executors, self.paused_queues = queues.paused_executors, queues.paused
 
         self.admissions = admissions = self.admissions_class(db)
         self.admit = admissions.admit
@@ -97,7 +100,9 @@ class Engine:
         self.claim_isolated, self.has_isolated = claims.claim_isolated, claims.has_isolated
         self.move_to_pool = claims.move_to_pool
 
-        self.commits = commits = self.commits_class(db, inserts, tasks, messages, counters, admissions)
+        self.code_waits = code_waits = self.code_waits_class(db, admissions, claims)
+
+        self.commits = commits = self.commits_class(db, inserts, tasks, messages, counters, admissions, code_waits)
         self.commit = commits.commit
         self.release, self.release_unknown_claims = commits.release, commits.release_unknown_claims
 
@@ -122,21 +127,29 @@ class Engine:
         return self.db.queues
 
     def commit_and_claim(
-        self, outcomes: Sequence[Outcome], request: ClaimRequest, *, admits: bool = False
+        self,
+        outcomes: Sequence[Outcome],
+        request: ClaimRequest,
+        *,
+        admits: bool = False,
+        returning: Collection[UUID] = (),
     ) -> tuple[CommitResult, ClaimedBatch]:
         """
         Commit outcomes and claim tasks in one transaction: the database writes its log to disk once for both.
 
         admits: between the two, admit tasks whose limits allow it now. If it is to claim nothing, it does not admit.
+        returning: AWAITING_CODE tasks for which the caller has code. As many as it may claim become READY before the
+        claim, in its transaction, so that no executor without the code takes them first.
         """
-        if (outcomes or admits) and not request.is_empty:
+        if (outcomes or admits or returning) and not request.is_empty:
             try:
                 with self.transaction():
                     committed = self.commits.apply(outcomes, holder=request.executor_id) if outcomes else CommitResult()
-                    admitted = self.admissions.admit_here() if admits else None
+                    returned = self.code_waits.end(returning, request.limit) if returning else 0
+                    admitted = self.admissions.admit_here() if admits or returned else None
                     claimed = self.claims.take(request)
                     failpoint("commit.before")
-                    claimed.admitted = admitted
+                    claimed.admitted, claimed.returned = admitted, returned
                     if claimed:
                         failpoint("claim.before")
                     return committed, claimed

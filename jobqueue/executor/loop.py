@@ -14,6 +14,7 @@ import django.db
 from jobqueue import registry
 from jobqueue.actor import ActorTask
 from jobqueue.api.notifications import notifier
+from jobqueue.executor.awaiting_code import AwaitingCode
 from jobqueue.executor.callbacks import ResultCallbacks
 from jobqueue.executor.claim_policy import ClaimPolicy
 from jobqueue.executor.database.connection import DatabaseState, GuardedConnection, ReconnectBackoff
@@ -24,7 +25,7 @@ from jobqueue.executor.pools.base import Pool, PoolContext
 from jobqueue.executor.pools.event_loop import AsyncPool
 from jobqueue.executor.pools.threads import ThreadPool
 from jobqueue.executor.running.attempt import CompletedAttempt, ExecutorIdentity, RunningTask
-from jobqueue.executor.running.task_runner import missing_limits, release_unstarted
+from jobqueue.executor.running.task_runner import await_known, end_code_wait, missing_limits, release_unstarted
 from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.telemetry.events import task_fields
@@ -113,6 +114,7 @@ class ExecutorLoop(threading.Thread):
         self._threads = (*self.pools.values(), self.callbacks)
         self._policy = ClaimPolicy(engine, settings, executor_id, self.pools, running_tasks.uncompleted)
         self._isolation = Isolation(engine.options.heartbeat_timeout)
+        self._awaiting_code = AwaitingCode(engine, identity, self._policy.serves)
         self._maintenance = Maintenance(
             engine,
             executor_id,
@@ -121,6 +123,7 @@ class ExecutorLoop(threading.Thread):
             self._on_admitted,
             on_command,
             self.callbacks.submit_enqueued,
+            self._look_for_code,
         )
         self._backoff = ReconnectBackoff()
         self._completed: deque[CompletedAttempt] = deque()  # from the pools
@@ -163,6 +166,8 @@ class ExecutorLoop(threading.Thread):
         self._update_pause()
         self._collect_completed()
         self._evict_waiting()
+        for queue in {*self._awaiting_code.found.values()}:
+            self._policy.expect(queue)
         outcomes = self.running_tasks.pending()
         request = self._policy.request(self._claim_budget(), with_commit=bool(outcomes))
         result, claims = self._commit_and_claim(outcomes, request)
@@ -172,6 +177,9 @@ class ExecutorLoop(threading.Thread):
         self._identity.reports.write(self.engine, ended=result.done, is_last=is_last)
         self.callbacks.submit()
         self._notify_others(request, claims)
+        if self._awaiting_code.is_parking:
+            self._awaiting_code.park()
+        self._awaiting_code.log()
         if self.is_abandoned:
             self._release_all()
         else:
@@ -184,9 +192,13 @@ class ExecutorLoop(threading.Thread):
             return CommitResult(), self._claim_isolated()
         began_at = time.monotonic()
         admits = self._maintenance.take_admission() or self.running_tasks.may_unblock
-        result, claims = self.engine.commit_and_claim(outcomes, request, admits=admits)
+        returning = self._awaiting_code.found
+        result, claims = self.engine.commit_and_claim(outcomes, request, admits=admits, returning=[*returning])
         if admits:
             self._maintenance.admitted(claims.admitted)
+        if returning and request.limit:
+            self._awaiting_code.returned(claims.returned, request.limit)
+            self._maintenance.look_for_code_soon()
         if result.done:
             failpoint("commit.after")
         self._policy.claimed(request, claims, began_at)
@@ -203,7 +215,7 @@ class ExecutorLoop(threading.Thread):
 
     def _idle_seconds(self) -> float:
         """Return how long to wait for an event."""
-        if self._completed or self.is_abandoned or self._is_turn_of_isolated():
+        if self._completed or self.is_abandoned or self._awaiting_code.is_parking or self._is_turn_of_isolated():
             return 0.0
         waits = [self._maintenance.due_in_seconds, self._policy.wait_seconds(self._claim_budget())]
         if self.running_tasks.has_completed:
@@ -327,7 +339,11 @@ class ExecutorLoop(threading.Thread):
             return
         failpoint("claim.after")
         claims = self._block_missing_limits(claims)
-        actors = [claimed.id for claimed in claims if isinstance(registry.get(claimed.task_type), ActorTask)]
+        declared = [registry.get(claimed.task_type) for claimed in claims]
+        if None in declared:
+            claims = self._await_code(claims)
+            declared = [registry.get(claimed.task_type) for claimed in claims]
+        actors = [claimed.id for claimed, task in zip(claims, declared, strict=True) if isinstance(task, ActorTask)]
         # After the claim: a message that comes later makes the actor run again.
         messages = self.engine.read_messages(actors) if actors else {}
         self.counts.claimed += len(claims)
@@ -343,6 +359,34 @@ class ExecutorLoop(threading.Thread):
         for name, of_pool in by_pool.items():
             if misplaced := [task.id for task in of_pool if task.claimed.pool != name]:
                 self.engine.move_to_pool(misplaced, name)
+
+    def _await_code(self, claims: ClaimedBatch) -> ClaimedBatch:
+        """Let claimed tasks wait that this process has no code for, without waiting for a slot. Return the others."""
+        unknown = [claimed for claimed in claims if registry.get(claimed.task_type) is None]
+        self.counts.claimed += len(unknown)
+        tasks = [RunningTask(claimed, self._identity) for claimed in unknown]
+        self.running_tasks.add(tasks)
+        for task in tasks:
+            self._complete(await_known(task))
+        self._awaiting_code.claimed_unknown(unknown)
+        return ClaimedBatch(claimed for claimed in claims if registry.get(claimed.task_type) is not None)
+
+    def _look_for_code(self, has_waiting: bool) -> int:
+        """
+        Find tasks that wait for code that this process has. Fail those that have waited for as long as they may.
+
+        Return how many. Maintenance calls it.
+        """
+        if not has_waiting or not self._remaining_tasks():
+            self._awaiting_code.has_looked = True
+            return 0
+        claims = self.engine.code_waits.claim_ended(self.executor_id)
+        self.counts.claimed += len(claims)
+        tasks = [RunningTask(claimed, self._identity) for claimed in claims]
+        self.running_tasks.add(tasks)
+        for task in tasks:
+            self._complete(end_code_wait(task))
+        return len(tasks) + self._awaiting_code.look()
 
     def _block_missing_limits(self, claims: ClaimedBatch) -> ClaimedBatch:
         """Give tasks of SQL, and of code without limits, the limits that their code declares now. Return the others."""
@@ -417,6 +461,8 @@ class ExecutorLoop(threading.Thread):
             self.counts.claimed -= 1
         if status in WAITING:
             self._maintenance.expect_wake(completed.outcome)
+        elif status is Status.AWAITING_CODE:
+            self._awaiting_code.parked(task.claimed, completed.error)
         if has_made_ready(completed.outcome, status):
             self._queues_with_work |= {child.queue_name for child in completed.outcome.effects.spawn}
             self._policy.claim_soon()
@@ -451,7 +497,9 @@ class ExecutorLoop(threading.Thread):
             return False
         if self.is_draining or self.counts.claimed == self.settings.max_tasks:
             return True
-        return self.settings.burst and self._policy.is_satisfied and self._has_no_work_left()
+        if not (self.settings.burst and self._policy.is_satisfied and self._awaiting_code.has_looked):
+            return False
+        return not self._awaiting_code.found and self._has_no_work_left()
 
     def _has_no_work_left(self) -> bool:
         try:

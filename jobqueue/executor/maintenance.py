@@ -41,7 +41,8 @@ class Maintenance:
 
     on_ready: called when tasks may have become READY. on_admitted: called with the number of admitted tasks by queue,
     after on_ready. on_command: called with a command for this executor. on_fired:
-    called with the tasks of schedules that were enqueued.
+    called with the tasks of schedules that were enqueued. look_for_code: called with
+    whether AWAITING_CODE tasks exist; returns how many of them have ended their wait, or can.
     """
 
     def __init__(
@@ -53,7 +54,9 @@ class Maintenance:
         on_admitted: Callable[[Mapping[str, int]], None],
         on_command: Callable[[Command], None],
         on_fired: Callable[[Sequence[tuple[NewTask, datetime]]], None],
+        look_for_code: Callable[[bool], int],
     ) -> None:
+        self._look_for_code = look_for_code
         self._engine, self._executor_id, self._heartbeat = engine, executor_id, heartbeat
         self._on_ready, self._on_admitted = on_ready, on_admitted
         self._on_command, self._on_fired = on_command, on_fired
@@ -87,6 +90,10 @@ class Maintenance:
             self.admit_soon()
         elif admitted.looks_again:
             self._check_at = time.monotonic()
+
+    def look_for_code_soon(self) -> None:
+        """Look at once for more tasks that wait for code and that this executor has code for."""
+        self._check_at = time.monotonic()
 
     def sweep_soon(self) -> None:
         """Sweep soon, for a message that has come. Any thread may call this."""
@@ -149,6 +156,7 @@ class Maintenance:
             self._admit_at = min(self._admit_at, self._admit_again_at if is_due else now + due.next_admission_seconds)
         changed = self._fire(now, due.next_tick_seconds, has_waiting=due.has_waiting_tick)
         changed += self._wake(now, due.next_wake_seconds)
+        changed += self._look_for_code(due.has_awaiting_code)
         return changed + (self._rescue(now) if due.has_running else 0)
 
     def _admit(self, now: float) -> None:

@@ -128,6 +128,7 @@ class QueueMetrics(Struct):
     ready: Count
     blocked: Count
     scheduled: Count
+    awaiting_code: Count
     running: Count
     suspended: Count
     estimated: list[str]

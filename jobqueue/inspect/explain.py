@@ -22,9 +22,10 @@ class Surroundings:
     """
     What the explanation needs beside the task's row.
 
-    serving: executors that claim tasks of its queue; slots, busy: their threads and running tasks together. paused:
-    executors of its queue that were asked to claim nothing. running: tasks of its queue, counted up to the limit.
-    alive: living executors of its backend. executor: the one that runs it. silent_seconds: since its last heartbeat.
+    serving: executors that claim tasks of its queue; knowing: those of them that have code for its name; slots, busy:
+    their threads and running tasks together. paused: executors of its queue that were asked to claim nothing. running:
+    tasks of its queue, counted up to the limit. alive: living executors of its backend. executor: the one that runs it.
+    silent_seconds: since its last heartbeat.
     limit: the limit by key for which a BLOCKED task waits, or for which a SCHEDULED task still counts. unread: messages
     in its inbox. live_children: children that have not ended. is_orphan: its parent has ended.
     """
@@ -35,6 +36,7 @@ class Surroundings:
     queue: Queue | None = None
     alive: int = 0
     serving: int = 0
+    knowing: int = 0
     paused: int = 0
     slots: int = 0
     busy: int = 0
@@ -63,6 +65,7 @@ def explain(task: Task, around: Surroundings) -> str:
         "expired": task.expires_at,
         "cancel": task.cancel_requested_at,
         "ended": task.finished_at,
+        "code": task.awaits_code_since,
         "look": around.limit.next_look_at if around.limit is not None else None,
     }
     values = {
@@ -83,6 +86,7 @@ def explain(task: Task, around: Surroundings) -> str:
         "class": class_name(error),
         "error": headline(error.get("exception_class_path"), error.get("message")),
         "message": headline(None, error.get("message")),
+        "awaited": error.get("awaited", ""),
         "moment": moment_in_words(wake_at) if wake_at is not None else "",
         "timeout": duration(around.timeout_seconds),
         "silent": duration(around.silent_seconds),
@@ -113,6 +117,8 @@ def _state(task: Task, around: Surroundings) -> Iterator[str]:
             yield from _blocked(task, around)
         case Task.Status.SCHEDULED:
             yield from _scheduled(task, around)
+        case Task.Status.AWAITING_CODE:
+            yield from _awaiting_code(task, around)
         case Task.Status.RUNNING:
             yield from _running(task, around)
         case Task.Status.SUSPENDED:
@@ -211,9 +217,7 @@ def _scheduled(task: Task, around: Surroundings) -> Iterator[str]:
         return
     is_due = task.wake_at <= around.now
     error = class_name(around.last_error)
-    if error == "UnknownTask":
-        yield _("No executor has code for the task %(task)s.")
-    elif task.attempts and error:
+    if task.attempts and error:
         yield _("Attempt %(attempt)d of %(max)d failed with %(class)s.")
     elif task.attempts:
         yield _("Attempt %(attempt)d of %(max)d failed.")
@@ -229,6 +233,23 @@ def _scheduled(task: Task, around: Surroundings) -> Iterator[str]:
         yield _("No executor is running.")
     if task.counts_while_waiting and around.limit is not None:
         yield _("It still counts for the concurrency limit of %(key)s.")
+
+
+def _awaiting_code(task: Task, around: Surroundings) -> Iterator[str]:
+    is_unbound = "awaited" in around.last_error and class_name(around.last_error) == "UnboundCall"
+    if not around.alive:
+        yield _("Waiting for code for %(code)s. No executor is running.")
+    elif not around.knowing:
+        yield _("No running executor has code for the task %(task)s. It has waited for %(code)s.")
+    elif is_unbound:
+        yield _("Its arguments do not fit the code of the running executors: %(awaited)s. It has waited for %(code)s.")
+    else:
+        yield _("An executor has code for the task %(task)s now. It becomes ready when the executor has a free slot.")
+    if task.wake_at is not None:
+        text = _("It fails in %(wake)s unless an executor has code that takes them.")
+        yield text if is_unbound else _("It expires in %(wake)s.")
+    if task.counts_while_waiting:
+        yield _("It still counts for its concurrency limit.")
 
 
 def _running(task: Task, around: Surroundings) -> Iterator[str]:
@@ -277,6 +298,8 @@ def _failed(task: Task, around: Surroundings) -> str:
             return _("Failed %(ended)s ago: it expired before it started.")
         case "UndecodableTask":
             return _("Failed %(ended)s ago before it started, because its stored row is unreadable: %(message)s")
+        case "UnboundCall":
+            return _("Failed %(ended)s ago, because no executor had code that takes its arguments: %(message)s")
         case "GiveUp":
             return _("Failed %(ended)s ago: the task gave up: %(message)s")
         case _ if task.attempts >= task.max_attempts:

@@ -7,7 +7,7 @@ Each finding is a message of Django's check framework. Its `obj` is where the ad
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from shlex import quote
 from typing import TYPE_CHECKING, cast
 
@@ -26,7 +26,7 @@ from jobqueue.inspect.schedule_findings import schedule_findings
 from jobqueue.inspect.server_findings import server_findings
 from jobqueue.inspect.stats import BackendStats, ExecutorState, QueueStats
 from jobqueue.metrics import Length, Scope
-from jobqueue.models import AdmissionRequest, CounterPeriod
+from jobqueue.models import AdmissionRequest, CounterPeriod, TaskQuerySet
 from jobqueue.records import FINAL, WAITING, LimitKind, Status
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ PAUSED_LONG = timedelta(days=1)
 LATENCY_LONG_SECONDS = 300.0
 UNANSWERED_SECONDS = 10.0  # executors look at the key of a limit within a second
 BLOCKED_MANY = 1000  # tasks of a queue
+CODE_AWAITED_LONG = timedelta(minutes=5)  # a rolling deploy may take as long
+MAX_NAMES = 10  # of tasks that wait for code
 FAILED_MANY = 10  # failures in an hour
 FAILURES_RISE = 3  # times as many as in an hour of the day before
 SNAPSHOT_LONG_SECONDS = 900.0
@@ -47,6 +49,7 @@ def findings(engine: Engine, stats: BackendStats) -> Iterator[checks.CheckMessag
     """Yield what is wrong with a backend, and what is all right."""
     yield from _queues(stats)
     yield from _latency(stats)
+    yield from _awaiting_code(engine, stats)
     yield from _failures(engine)
     yield from _executors(stats)
     yield from schedule_findings(engine, stats)
@@ -121,6 +124,62 @@ def _queues(stats: BackendStats) -> Iterator[checks.CheckMessage]:
     if not is_starving:
         text = _("Backend %(backend)s: every queue with READY tasks has executors or is paused.")
         yield checks.Info(text % {"backend": stats.backend})
+
+
+def _awaiting_code(engine: Engine, stats: BackendStats) -> Iterator[checks.CheckMessage]:
+    """Find tasks whose name no running executor knows, or whose arguments do not fit the code of these."""
+    if not stats.totals[Status.AWAITING_CODE]:
+        return
+    first: dict[str, datetime] = {}
+    queues: dict[str, list[str]] = {}
+    for group in engine.code_waits.groups():
+        first[group.task_type] = min(first.get(group.task_type, group.since), group.since)
+        queues.setdefault(group.task_type, []).append(group.queue_name)
+    alive = engine.executors.filter(pk__in=[executor.row.pk for executor in stats.alive])
+    known = set().union(*alive.values_list("task_types", flat=True))
+    oldest = sorted(first, key=lambda name: first[name])
+    for name in oldest[:MAX_NAMES]:
+        rows = engine.tasks.awaiting_code().filter(queue_name__in=queues[name], task_type=name)
+        is_known = name in known
+        if is_known and (stats.now - first[name] < CODE_AWAITED_LONG or not _is_unbound(rows)):
+            continue  # a deploy is under way, or the executors with the code are busy
+        values = {
+            "backend": engine.alias,
+            "task": name,
+            "tasks": many_tasks(count(rows.order_by())),
+            "time": duration(stats.now - first[name]),
+        }
+        if is_known:
+            text = _(
+                "Backend %(backend)s: no running executor has code that takes the arguments of %(tasks)s of %(task)s. "
+                "The first has waited for %(time)s."
+            )
+        else:
+            text = _(
+                "Backend %(backend)s: no running executor has code for %(tasks)s of %(task)s. "
+                "The first has waited for %(time)s."
+            )
+        cancel = f"manage.py jobqueue cancel --backend {quote(engine.alias)} --status AWAITING_CODE"
+        command = f"{cancel} --task {quote(name)}"
+        advice = _("Deploy code for them, or cancel them here or with: %(command)s")
+        yield checks.Warning(
+            text % values, hint=advice % {"command": command}, obj=_tasks(Status.AWAITING_CODE, task=name)
+        )
+    if others := oldest[MAX_NAMES:]:
+        text = ngettext(
+            "Backend %(backend)s: tasks of %(number)s more name wait for code.",
+            "Backend %(backend)s: tasks of %(number)s more names wait for code.",
+            len(others),
+        ) % {"backend": engine.alias, "number": number_text(len(others))}
+        advice = _("List them: %(command)s") % {"command": "manage.py jobqueue list --status AWAITING_CODE"}
+        yield checks.Warning(text, hint=advice, obj=_tasks(Status.AWAITING_CODE))
+
+
+def _is_unbound(rows: TaskQuerySet) -> bool:
+    """Whether an executor has said of the first of these tasks that its code does not take the arguments."""
+    errors = rows.order_by("queue_name", "task_type", "awaits_code_since").values_list("errors", flat=True).first()
+    last = errors[-1] if isinstance(errors, list) and errors else None
+    return isinstance(last, dict) and last.get("awaited", "name") != "name"
 
 
 def is_slow(queue: QueueStats) -> bool:

@@ -94,6 +94,8 @@ def when(task: Task, now: datetime, aging_seconds: float, executor_name: str | N
             text, moment = _("due %(time)s ago"), task.wake_at
         case Task.Status.SCHEDULED:
             text, moment = _("retries in %(time)s") if task.attempts else _("runs in %(time)s"), task.wake_at
+        case Task.Status.AWAITING_CODE:
+            text, moment = _("awaits code %(time)s"), task.awaits_code_since
         case Task.Status.SUSPENDED if task.wake_at is not None:
             text, moment = _("wakes in %(time)s"), task.wake_at
         case Task.Status.SUSPENDED:

@@ -200,10 +200,14 @@ def shown_errors(
     def traceback(text: Any) -> str:
         return redact_text(str(text or ""), patterns, secrets) if with_payload else ""
 
+    def message(text: Any) -> str:
+        return shown_message(text, patterns, secrets, with_payload=with_payload)
+
     return [
         {
             **entry,
-            "message": shown_message(entry.get("message"), patterns, secrets, with_payload=with_payload),
+            **({"awaited": message(entry["awaited"])} if "awaited" in entry else {}),
+            "message": message(entry.get("message")),
             "traceback": traceback(entry.get("traceback")),
         }
         for entry in listed(redact(errors, ()))  # limits their nesting

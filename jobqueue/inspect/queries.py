@@ -31,6 +31,7 @@ ORDER: dict[Status, tuple[str, ...]] = {
     Status.READY: ("queue_name", "pool", "rank", "pk"),
     Status.BLOCKED: ("pk",),
     Status.SCHEDULED: ("wake_at",),
+    Status.AWAITING_CODE: ("queue_name", "task_type", "awaits_code_since", "pk"),
     Status.SUSPENDED: ("pk",),
     Status.RUNNING: ("executor_id", "queue_name", "pk"),
     **dict.fromkeys(FINAL, ("finished_at",)),

@@ -6,7 +6,7 @@ A list first finds the keys of a page, then reads their rows.
 | strategy | used if | what is read |
 |---|---|---|
 | index order | one index has all filters and the order of the list | the keys up to the page |
-| all keys | another order: READY, BLOCKED, RUNNING, parent, schedule, limit, tag, key | CAP keys, sorted here |
+| all keys | another order: most live statuses, parent, schedule, limit, tag, key | CAP keys, sorted here |
 | window | a filter has no index | the newest WINDOW tasks, or WINDOW_OF_STATUS of the status; the page says so |
 
 A list with more than CAP keys falls back from the second strategy to the others. At 3 million rows, walking the primary
@@ -292,7 +292,17 @@ class Selection:
     def needs_all_keys(self) -> bool:
         """Whether no index has the filter in the order of the list."""
         has_causes = "," in self.filters.get("cause", "")
-        if self.is_group or has_causes or self.status in (Status.READY, Status.BLOCKED, Status.RUNNING):
+        if (
+            self.is_group
+            or has_causes
+            or self.status
+            in (
+                Status.READY,
+                Status.BLOCKED,
+                Status.AWAITING_CODE,
+                Status.RUNNING,
+            )
+        ):
             return True
         return self.status == Status.SUSPENDED and not self.has_one_backend
 

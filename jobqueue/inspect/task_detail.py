@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from inspect import iscoroutinefunction
@@ -146,6 +146,7 @@ def surroundings(task: Task, database: str, **known: Any) -> Surroundings:
         running=of_queue_running[: queue.max_running].count() if queue is not None and queue.max_running else 0,
         alive=len(living),
         serving=len(serving),
+        knowing=_count_knowing(task, serving, database),
         paused=sum(row.state == Executor.State.PAUSED for row in of_queue),
         slots=slots,
         busy=in_threads[:slots].count() if slots else 0,
@@ -153,6 +154,14 @@ def surroundings(task: Task, database: str, **known: Any) -> Surroundings:
         silent_seconds=max(0.0, (now - executor.last_heartbeat).total_seconds()) if executor is not None else 0.0,
         **known,
     )
+
+
+def _count_knowing(task: Task, serving: Sequence[Executor], database: str) -> int:
+    """Count the executors with code for a task that waits for it. Their lists of names may be long."""
+    if task.status != Task.Status.AWAITING_CODE:
+        return 0
+    rows = Executor.objects.using(database).filter(pk__in=[row.pk for row in serving])
+    return sum(task.task_type in names for names in rows.values_list("task_types", flat=True))
 
 
 def schedule_of(task: Task, database: str) -> Schedule | None:

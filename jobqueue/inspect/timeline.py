@@ -123,7 +123,7 @@ def _of_error(error: Mapping[str, Any]) -> Step:
     has_started = "run_seconds" not in error or run is not None
     return Step(
         at=read_moment(error.get("at")),
-        status=Task.Status.CANCELLED if path == "jobqueue.exceptions.TaskCancelled" else Task.Status.FAILED,
+        status=_status_of(error, path),
         attempt=number if has_started and isinstance(number, int) else None,
         wait_seconds=wait if isinstance(wait, float | int) else None,
         run_seconds=run if isinstance(run, float | int) else None,
@@ -132,6 +132,13 @@ def _of_error(error: Mapping[str, Any]) -> Step:
         traceback=error["traceback"],
         claim_number=error.get("claim_number"),
     )
+
+
+def _status_of(error: Mapping[str, Any], path: str) -> str:
+    """Return the status to which an error has led, as far as it tells."""
+    if "awaited" in error:
+        return Task.Status.AWAITING_CODE
+    return Task.Status.CANCELLED if path == "jobqueue.exceptions.TaskCancelled" else Task.Status.FAILED
 
 
 def _of_entry(entry: Entry, log: Iterable[Any]) -> Step:

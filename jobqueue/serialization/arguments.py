@@ -59,6 +59,8 @@ class Parameters:
         try:
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
+            if str(error) == "too many positional arguments":
+                return f"{error}: {len(args)}, and it takes {len(self.positional)}"
             return str(error)
         return None
 

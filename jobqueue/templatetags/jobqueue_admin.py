@@ -41,6 +41,7 @@ SHAPES = {
     "READY": "○",
     "BLOCKED": "◇",
     "SCHEDULED": "◷",
+    "AWAITING_CODE": "◎",
     "RUNNING": "▶",
     "SUSPENDED": "❚❚",
     "SUCCESSFUL": "✓",

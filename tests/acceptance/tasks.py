@@ -241,10 +241,17 @@ def break_thread(name: str, how: str) -> None:
 if "TESTS_IMPORT" in os.environ:
     importlib.import_module(os.environ["TESTS_IMPORT"])  # a module that a test edits
 
-if "TESTS_WITHOUT_NEWS" not in os.environ:
+if "TESTS_NEWS_WITHOUT_TITLE" in os.environ:
 
     @task(name="tests.news")
     def news() -> str:
+        """Stand for code of an older deployment."""
+        return "known"
+
+elif "TESTS_WITHOUT_NEWS" not in os.environ:
+
+    @task(name="tests.news")
+    def news(title: str = "") -> str:
         """Stand for code of a newer deployment."""
         return "known"
 

@@ -25,13 +25,23 @@ def test_backlog_is_processed_without_polling_delays(fleet: Fleet, body: Any) ->
 def test_unknown_task_is_left_for_newer_executor(fleet: Fleet) -> None:
     result = news.enqueue()
     older = fleet.start(environment={"TESTS_WITHOUT_NEWS": "1"})
-    older.output.wait_for("WARNING .*tests.news.*knows no task")
+    older.output.wait_for("WARNING .*task.deferred .*tests.news.* count=1 reason=UnknownTask")
     row = Task.objects.get(pk=result.id)
-    assert (row.status, row.attempts, row.executor_losses) == ("SCHEDULED", 0, 0)
+    assert (row.status, row.attempts, row.executor_losses, row.wake_at) == ("AWAITING_CODE", 0, 0, None)
     assert [error["exception_class_path"] for error in row.errors] == ["jobqueue.exceptions.UnknownTask"]
-    assert row.wake_at is not None
-    assert older.stop() == 0
     newer = fleet.start()
-    assert Task.objects.update(wake_at=row.enqueued_at) == 1  # as if it were due
     assert wait_for_end() == {"SUCCESSFUL": 1}
-    assert newer.stop() == 0
+    assert (newer.stop(), older.stop()) == (0, 0)
+
+
+@pytest.mark.parametrize("variable", ["TESTS_WITHOUT_NEWS", "TESTS_NEWS_WITHOUT_TITLE"])
+def test_old_executors_do_not_starve_calls_of_new_code(fleet: Fleet, variable: str) -> None:
+    old = [fleet.start(environment={variable: "1"}) for _ in range(2)]
+    new = fleet.start()
+    news.enqueue_many([((), {"title": str(number)}) for number in range(50)])
+
+    assert wait_for_end() == {"SUCCESSFUL": 50}
+
+    assert not Task.objects.exclude(attempts=0)
+    assert not Task.objects.exclude(worker_ids=[str(new.row.pk)])
+    assert [process.stop() for process in [*old, new]] == [0, 0, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -16,7 +17,7 @@ from django.utils import timezone
 import jobqueue
 from jobqueue import Backoff, Done, Kind, PollContext, Sleep, testing
 from jobqueue.compat import task_finished, task_started
-from jobqueue.exceptions import Expired, UnknownTask
+from jobqueue.exceptions import Expired, UnboundCall
 from jobqueue.models import Executor, InboxMessage, Task
 from jobqueue.records import Status
 from jobqueue.serialization.ids import new_id
@@ -98,8 +99,6 @@ class TestRunUntilIdle:
     def test_failed_poll_is_returned_and_not_raised(self, stage: Stage) -> None:
         failing = tasks.fail.using(backoff=Backoff(base=60)).enqueue("a reason")
         expired = tasks.add.using(expires=timedelta(minutes=1)).enqueue(1)
-        unknown = tasks.add.enqueue(1)
-        stage.change(UUID(unknown.id), task_type="unknown.task")
         isolated = tasks.add.enqueue(1)
         stage.change(UUID(isolated.id), executor_losses=2)
         stage.advance(61)
@@ -108,10 +107,46 @@ class TestRunUntilIdle:
         assert polls == {
             failing.id: (Status.SCHEDULED, ValueError),
             expired.id: (Status.FAILED, Expired),
-            unknown.id: (Status.SCHEDULED, UnknownTask),
             isolated.id: (Status.SUCCESSFUL, type(None)),
         }
         assert stage.error(UUID(failing.id)) == "ValueError: a reason"
+
+    @pytest.mark.parametrize(
+        ("changes", "reason"),
+        [
+            ({"task_type": "unknown.task"}, "Executor testing knows no task 'unknown.task'."),
+            ({"args": [1, 2, 3]}, "too many positional arguments: 3, and it takes 2."),
+        ],
+    )
+    def test_task_without_code_raises_after_all_others(
+        self, stage: Stage, changes: dict[str, Any], reason: str
+    ) -> None:
+        waiting, other = tasks.add.enqueue(1), tasks.add.enqueue(1)
+        stage.change(UUID(waiting.id), **changes)
+
+        with pytest.raises(AssertionError, match=re.escape(reason)):
+            stage.run()
+
+        assert stage.row(UUID(waiting.id)).status == Status.AWAITING_CODE
+        assert stage.row(UUID(other.id)).status == Status.SUCCESSFUL
+
+    def test_task_that_awaits_code_runs_when_its_code_has_come(self, stage: Stage) -> None:
+        waiting = tasks.add.enqueue(1)
+        stage.change(UUID(waiting.id), task_type="unknown.task")
+        with pytest.raises(AssertionError):
+            stage.run()
+        stage.change(UUID(waiting.id), task_type=tasks.add.task_type)
+
+        assert [poll.status for poll in stage.run()] == [Status.SUCCESSFUL]
+
+    def test_unbound_call_fails_when_its_wait_has_passed(self, stage: Stage) -> None:
+        waiting = tasks.add.enqueue(1)
+        stage.change(UUID(waiting.id), args=[1, 2, 3])
+        with pytest.raises(AssertionError):
+            stage.run()
+        stage.advance(86_401)
+
+        assert [(poll.status, type(poll.error)) for poll in stage.run()] == [(Status.FAILED, UnboundCall)]
 
     def test_run_until_idle_sends_signals(self, stage: Stage) -> None:
         received: list[Any] = []

@@ -37,8 +37,8 @@ def ended(status, **columns):
     return task(status, last_attempted_at=before(302), finished_at=before(300), **columns)
 
 
-def failure(name, message=""):
-    return error(message, exception_class_path=f"jobqueue.exceptions.{name}")
+def failure(name, message="", **changes):
+    return error(message, exception_class_path=f"jobqueue.exceptions.{name}", **changes)
 
 
 def on_executor(silent=3.0, **around):
@@ -131,17 +131,34 @@ SCHEDULED = [
         {"errors": [error()], "alive": 0},
         "Attempt 2 of 5 failed with SMTPServerBusy. Its next attempt was due 40 s ago. No executor is running.",
     ),
-    (
-        {"wake_at": after(10)},
-        {"errors": [failure("UnknownTask")]},
-        "No executor has code for the task shop.tasks.send_receipt. Next attempt in 10 s.",
-    ),
     ({"wake_at": after(7200)}, {}, "It becomes ready in 2 h (Nov. 20, 2026, 2 p.m.)."),
     ({"wake_at": before(5)}, {}, "It was due 5 s ago (Nov. 20, 2026, 11:59 a.m.)."),
     (
         {"wake_at": after(5)},
         {"errors": [failure("Stale")]},
         "Returned to the queue because of Stale. Next attempt in 5 s.",
+    ),
+]
+NO_CODE = "No running executor has code for the task shop.tasks.send_receipt. It has waited for 40 s."
+UNBOUND = {"errors": [failure("UnboundCall", awaited="missing a required argument: 'b'")]}
+MISSING = "Its arguments do not fit the code of the running executors: missing a required argument: 'b'."
+CODE = (
+    "An executor has code for the task shop.tasks.send_receipt now. It becomes ready when the executor has a free slot."
+)
+AWAITING_CODE = [
+    ({}, {"errors": [failure("UnknownTask", awaited="name")]}, NO_CODE),
+    ({}, {}, NO_CODE),
+    ({"wake_at": after(60)}, {}, f"{NO_CODE} It expires in 60 s."),
+    ({}, {"alive": 0}, "Waiting for code for 40 s. No executor is running."),
+    (
+        {"wake_at": after(3600)},
+        {"knowing": 1, **UNBOUND},
+        f"{MISSING} It has waited for 40 s. It fails in 60 min unless an executor has code that takes them.",
+    ),
+    (
+        {"counts_while_waiting": True},
+        {"knowing": 1},
+        f"{CODE} It still counts for its concurrency limit.",
     ),
 ]
 SILENT = "Executor web-1 sent its last heartbeat 45 s ago."
@@ -207,6 +224,10 @@ FAILED = [
         *((task("READY", **columns), around, f"Ready for 14 min. {rest}") for columns, around, rest in READY),
         *((task("BLOCKED", **columns), around, sentence) for columns, around, sentence in BLOCKED),
         *((task("SCHEDULED", **columns), around, sentence) for columns, around, sentence in SCHEDULED),
+        *(
+            (task("AWAITING_CODE", awaits_code_since=before(40), **columns), around, sentence)
+            for columns, around, sentence in AWAITING_CODE
+        ),
         *((task("RUNNING", claimed_at=before(12), **columns), around, text) for columns, around, text in RUNNING),
         *((task("SUSPENDED", last_attempted_at=before(12), **columns), *rest) for columns, *rest in SUSPENDED),
         *(

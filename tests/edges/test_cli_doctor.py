@@ -27,7 +27,7 @@ from jobqueue.inspect.stats import read_stats
 from jobqueue.schedule_models import STOPPED_BY
 from tests import tasks
 from tests.edges.cli import BOTH, jobqueue
-from tests.factories import ExecutorFactory, QueueFactory, ScheduleFactory, TaskFactory, TickFactory, ago
+from tests.factories import ExecutorFactory, QueueFactory, ScheduleFactory, TaskFactory, TickFactory, ago, error
 
 pytestmark = BOTH
 
@@ -43,6 +43,48 @@ def test_healthy_site_has_only_ok_findings() -> None:
     result = jobqueue("doctor", "--backend", "sqlite")
     assert result.code == 0
     assert {line.split()[0] for line in result.out.splitlines() if not line.startswith(" ")} == {"ok"}
+
+
+UNKNOWN = {"task_type": "shop.tasks.removed", "awaiting_code": True, "using": "sqlite", "backend": "sqlite"}
+UNBOUND = [error(awaited="missing a required argument: 'b'")]
+
+
+def test_tasks_without_code_are_a_warning_with_a_remedy() -> None:
+    ExecutorFactory.create(backend="sqlite", using="sqlite", task_types=["shop.tasks.known"])
+    TaskFactory.create_batch(3, **UNKNOWN)
+    TaskFactory.create(**UNKNOWN, awaits_code_since=ago(7200))
+
+    (found,) = [text for text in findings_of("sqlite", "warning") if "removed" in text]
+
+    assert found == (
+        "Backend sqlite: no running executor has code for 4 tasks of shop.tasks.removed. The first has waited for 2 h. "
+        "Deploy code for them, or cancel them here or with: manage.py jobqueue cancel --backend sqlite "
+        "--status AWAITING_CODE --task shop.tasks.removed"
+    )
+    command = found.partition("manage.py jobqueue ")[2]
+    jobqueue(*shlex.split(command), "--yes")
+    assert not [text for text in findings_of("sqlite", "warning") if "removed" in text]
+
+
+@pytest.mark.parametrize(
+    ("since", "errors", "is_found"), [(600, UNBOUND, True), (60, UNBOUND, False), (600, [error()], False)]
+)
+def test_unbound_calls_are_a_warning_after_a_deploy(since: int, errors: list[Any], is_found: bool) -> None:
+    ExecutorFactory.create(backend="sqlite", using="sqlite", task_types=["shop.tasks.removed"])
+    TaskFactory.create(**UNKNOWN, awaits_code_since=ago(since), errors=errors)
+
+    text = "no running executor has code that takes the arguments of 1 task of shop.tasks.removed. The first has waited"
+    assert any(text in found for found in findings_of("sqlite", "warning")) is is_found
+
+
+def test_many_names_without_code_are_counted() -> None:
+    for number in range(findings.MAX_NAMES + 2):
+        TaskFactory.create(**UNKNOWN | {"task_type": f"gone.{number}"})
+
+    found = [text for text in findings_of("sqlite", "warning") if "code" in text]
+
+    assert len(found) == findings.MAX_NAMES + 1
+    assert "Backend sqlite: tasks of 2 more names wait for code." in found[-1]
 
 
 SERVED, FORGOTTEN = {"queue_name": "served"}, {"queue_name": "forgotten"}

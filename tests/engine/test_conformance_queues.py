@@ -17,7 +17,7 @@ from tests.factories import ExecutorFactory, TaskFactory, ago
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 
-STATES = ("scheduled", "running", "suspended", "successful", "failed", "cancelled")
+STATES = ("scheduled", "awaiting_code", "running", "suspended", "successful", "failed", "cancelled")
 
 
 def task(bench: Bench, queue_name: str, state: str = "", **changes: object) -> None:
@@ -52,7 +52,7 @@ def test_depths_by_queue_and_live_state(bench: Bench) -> None:
     assert depths(bench) == {
         (queue_name, status): (number, False)
         for queue_name, number in (("a", 1), ("b", 2))
-        for status in ("READY", "SCHEDULED", "RUNNING", "SUSPENDED")
+        for status in ("READY", "SCHEDULED", "AWAITING_CODE", "RUNNING", "SUSPENDED")
     }
     assert bench.engine.gauges().in_flight == 3
 

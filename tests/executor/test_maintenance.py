@@ -74,7 +74,14 @@ def test_prune_continues_soon_after_a_full_batch(
     monkeypatch.setattr(limits, "remove_fixed", lambda engine: 0)
     heart: Any = SimpleNamespace(has_unknown_claims=False)
     maintenance = Maintenance(
-        engine, new_id(), heart, lambda: None, lambda queues: None, lambda command: None, lambda tasks: None
+        engine,
+        new_id(),
+        heart,
+        lambda: None,
+        lambda queues: None,
+        lambda command: None,
+        lambda tasks: None,
+        lambda has_waiting: 0,
     )
     deadline = clock.now + 3 * PRUNE_SECONDS
     while len(pruned_at) < 2 and clock.now < deadline:
@@ -100,7 +107,14 @@ def test_schedule_that_stays_locked_is_tried_twice_a_second(clock: Clock, monkey
     monkeypatch.setattr(limits, "remove_fixed", lambda engine: 0)
     heart: Any = SimpleNamespace(has_unknown_claims=False)
     maintenance = Maintenance(
-        engine, new_id(), heart, lambda: None, lambda queues: None, lambda command: None, lambda tasks: None
+        engine,
+        new_id(),
+        heart,
+        lambda: None,
+        lambda queues: None,
+        lambda command: None,
+        lambda tasks: None,
+        lambda has_waiting: 0,
     )
     while len(fired_at) < 10:
         clock.now += maintenance.due_in_seconds + 0.001

@@ -164,7 +164,7 @@ def test_rejection_shows_path_without_value() -> None:
     ("args", "kwargs", "reason"),
     [
         ((), {}, "missing a required argument: 'order_id'"),
-        ((1, 2), {}, "too many positional arguments"),
+        ((1, 2), {}, "too many positional arguments: 2, and it takes 1"),
         ((1,), {"order_id": 2}, "multiple values for argument 'order_id'"),
         ((1,), {"orderid": 2}, "got an unexpected keyword argument 'orderid'"),
     ],

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from jobqueue.engine.clock import Clock, from_now, rank_from
 from jobqueue.engine.portable.admissions import Admissions
 from jobqueue.engine.portable.claim import is_held
+from jobqueue.engine.portable.code_waits import CodeWaits
 from jobqueue.engine.portable.counters import Counters
 from jobqueue.engine.portable.database import (
     ERRORS_KEPT,
@@ -73,6 +74,7 @@ class Commits(Part):
     messages: Messages
     counters: Counters
     admissions: Admissions
+    code_waits: CodeWaits
 
     def commit(self, outcomes: Sequence[Outcome], *, holder: UUID | None = None, wait: bool = False) -> CommitResult:
         """
@@ -141,6 +143,7 @@ class Commits(Part):
         left = {o.task_id: len(o.effects.unread) for o in ready if entering[o.task_id] is Status.SUSPENDED}
         entering |= dict.fromkeys(self.messages.with_more_unread(left), Status.READY)
         self._write([(outcome, entering[outcome.task_id]) for outcome in ready])
+        self.code_waits.begin([o for o in ready if entering[o.task_id] is Status.AWAITING_CODE])
         self.admissions.settle([outcome.task_id for outcome in ready if outcome.may_unblock])
         if to_cancel:
             notified |= self.tasks.cancel_locked(locked[pk] for pk in to_cancel - entering.keys())[2]

@@ -25,7 +25,7 @@ REPLACED_COLUMNS = (
     "queue_name", "pool", "task_type", "priority", "max_attempts", "concurrency_key", "concurrency_limit",
     "hold_while_retrying", "rate_key", "rate_limit", "rate_seconds",
 )  # fmt: skip
-REPLACEABLE = (Status.READY, Status.BLOCKED, Status.SCHEDULED)
+REPLACEABLE = (Status.READY, Status.BLOCKED, Status.SCHEDULED, Status.AWAITING_CODE)
 
 
 def acts_on_taken_key(row: NewTask) -> bool:

@@ -68,7 +68,7 @@ class Queues(Part):
 
     def _waiting(self) -> Iterable[Depth]:
         """Count the waiting tasks of each queue and status, up to MAX_COUNTED + 1."""
-        for status in (Status.READY, Status.BLOCKED, *WAITING):
+        for status in (Status.READY, Status.BLOCKED, Status.AWAITING_CODE, *WAITING):
             rows = self.db.tasks.filter(status=status)
             for name in rows.order_by("queue_name").values_list("queue_name", flat=True).distinct()[:QUEUES_READ]:
                 yield Depth(name, status, rows.filter(queue_name=name)[: MAX_COUNTED + 1].count())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.postgres.admissions import PostgresAdmissions
 from jobqueue.engine.postgres.body_log import PostgresLogTable
+from jobqueue.engine.postgres.code_waits import PostgresCodeWaits
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.engine.postgres.executors import PostgresExecutors
 from jobqueue.engine.postgres.messages import PostgresMessages
@@ -34,6 +35,7 @@ class PostgresEngine(Engine):
     enqueues_class = PostgresEnqueues
     tasks_class = PostgresTasks
     claims_class = PostgresClaims
+    code_waits_class = PostgresCodeWaits
     commits_class = PostgresCommits
     executors_class = PostgresExecutors
     schedules_class = PostgresSchedules

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
-import random
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -39,6 +39,7 @@ from jobqueue.exceptions import (
     TaskCancelled,
     TaskFinished,
     TaskNotFound,
+    UnboundCall,
     UndecodableMessage,
     UndecodableTask,
     UnknownTask,
@@ -60,7 +61,6 @@ from jobqueue.task_options import run_options, tick_of
 
 logger = get_logger(__name__)
 
-UNKNOWN_TASK_SECONDS = 15.0  # after which a task without code here is READY again, for an executor that has it
 MAX_STALE_POLLS = 10  # attempts in a row that read stale rows. The tenth counts as failed.
 DUPLICATE_SPAWN = (
     "poll() returned a Spawn that was spawned before. Each Spawn is one child: "
@@ -90,13 +90,23 @@ def missing_limits(claims: Iterable[ClaimedTask]) -> list[tuple[ClaimedTask, dic
 
 
 def prepare(running: RunningTask, connections: TaskConnections) -> Attempt | CompletedAttempt:
-    """Find the code of a claimed task and decode its row. A row that cannot be decoded fails this task only."""
-    claimed, identity = running.claimed, running.identity
+    """Get a claimed task ready to run, or complete it: its row may be invalid, or its code may be missing here."""
     if running.should_stop():  # while it waited for a slot. The commit sees whether it was cancelled.
         return release_unstarted(running)
+    attempt = read_attempt(running, connections)
+    if isinstance(attempt, CompletedAttempt):
+        return attempt
+    if (problem := problem_of_call(attempt)) is not None:
+        return await_bound(attempt, problem)
+    return prepare_actor(attempt) if isinstance(attempt.task, ActorTask) else attempt
+
+
+def read_attempt(running: RunningTask, connections: TaskConnections) -> Attempt | CompletedAttempt:
+    """Find the code of a claimed task and decode its row. A row that cannot be decoded fails this task only."""
+    claimed, identity = running.claimed, running.identity
     task = registry.get(claimed.task_type)
     if task is None:
-        return release_unknown(running)
+        return await_known(running)
     if task.backend != identity.engine.alias:  # enqueued by using(backend=...)
         task = changed(task, backend=identity.engine.alias)
     try:
@@ -116,9 +126,7 @@ def prepare(running: RunningTask, connections: TaskConnections) -> Attempt | Com
         raise
     except Exception as error:  # noqa: BLE001 - the row may hold anything
         return reject_unstarted(running, UndecodableTask(f"The stored task cannot be read: {error}"))
-    if claimed.is_expired:
-        return reject_unstarted(running, Expired(), attempt)
-    return prepare_actor(attempt) if isinstance(task, ActorTask) else attempt
+    return reject_unstarted(running, Expired(), attempt) if claimed.is_expired else attempt
 
 
 def prepare_actor(attempt: Attempt) -> Attempt | CompletedAttempt:
@@ -294,8 +302,8 @@ def retry_stale(running: RunningTask) -> Outcome | None:
     return poll_again(running) if running.claimed.stale_polls + 1 < MAX_STALE_POLLS else None
 
 
-def failure_outcome(running: RunningTask, error: BaseException, status: Status = Status.FAILED) -> Outcome:
-    """Return the outcome of an attempt that did not succeed, with its entry of the `errors` column."""
+def failure_outcome(running: RunningTask, error: BaseException, status: Status = Status.FAILED, **more: str) -> Outcome:
+    """Return the outcome of an attempt that did not succeed, with its entry of the `errors` column. more: for this."""
     claimed = running.claimed
     mask = mask_for(claimed, running.identity.options)  # a fingerprint of a secret could be compared with guesses
     entry: dict[str, Any] = {
@@ -308,6 +316,7 @@ def failure_outcome(running: RunningTask, error: BaseException, status: Status =
         "traceback": clean_text(full_traceback(error), TRACEBACK_CHARACTERS),
         "wait_seconds": round(claimed.wait_seconds, 3),
         "run_seconds": None if running.started_at is None else round(time.monotonic() - running.started_at, 3),
+        **more,
     }
     return Outcome(
         task_id=claimed.id,
@@ -361,22 +370,88 @@ def is_duplicate_spawn(error: Exception) -> bool:
     )
 
 
-def release_unknown(running: RunningTask) -> CompletedAttempt:
-    """Release a task that this process has no code for. Its row shows an error, and no attempt is counted."""
-    claimed = running.claimed
-    error = UnknownTask(
-        f"Executor {running.identity.name} knows no task {claimed.task_type!r}. Deploy the code that declares it in "
-        "an installed app's tasks.py; until then the task is released every few seconds."
+def problem_of_call(attempt: Attempt) -> str | None:
+    """Return why the function that this process has does not take the stored arguments; None if it does."""
+    task, args, kwargs = attempt.task, attempt.args, attempt.kwargs
+    return parameters_of(task.func, task.takes_context).problem(args, kwargs)
+
+
+def await_known(running: RunningTask) -> CompletedAttempt:
+    """Let a task wait for an executor that knows its name, or fail it if it has expired."""
+    if running.claimed.is_expired:
+        return reject_unstarted(running, Expired())
+    return await_code(running, unknown_task(running.claimed.task_type, running.identity.name), "name", None)
+
+
+def unknown_task(task_type: str, executor: str) -> UnknownTask:
+    return UnknownTask(
+        f"Executor {executor} knows no task {task_type!r}. Deploy the code that declares it, in a module that "
+        "executors import, such as an installed app's tasks.py. The task waits for an executor with such code."
     )
-    released = reject_unstarted(running, error)
+
+
+def await_bound(attempt: Attempt, problem: str) -> CompletedAttempt:
+    """Let a task wait for an executor whose code takes its arguments, or fail it if none may be waited for."""
+    running, longest = attempt.running, attempt.identity.options.unbound_call_timeout
+    if longest == 0.0:
+        return fail_unbound(running, problem, attempt)
+    limit = "" if longest is None else f" It fails after {timedelta(seconds=longest)} (UNBOUND_CALL_TIMEOUT)."
+    error = UnboundCall(
+        f"The code of executor {running.identity.name} for {running.claimed.task_type} does not take the stored "
+        f"arguments: {problem}. The task waits for an executor whose code does.{limit}"
+    )
+    return await_code(running, error, problem, longest)
+
+
+def await_code(running: RunningTask, error: Exception, awaited: str, longest: float | None) -> CompletedAttempt:
+    """
+    Let a task wait for code, longest seconds at most. No attempt is counted.
+
+    awaited: what the code must have; the entry of `errors` stores it. The same entry is not repeated.
+    """
+    outcome = failure_outcome(running, error, Status.AWAITING_CODE, awaited=awaited, traceback="")
+    last = last_wait(running.claimed.errors)
+    is_known = last is not None and last.get("awaited") == awaited
     outcome = replace(
-        released.outcome,
-        status=Status.SCHEDULED,
-        wake_after_seconds=UNKNOWN_TASK_SECONDS * random.uniform(1.0, 1.3),
-        # One error is enough: more would push the errors of real attempts out of the list.
-        error=None if '"jobqueue.exceptions.UnknownTask"' in claimed.errors else released.outcome.error,
+        outcome,
+        attempts=running.claimed.attempts,
+        worker_id=None,
+        wake_after_seconds=longest,
+        error=None if is_known else outcome.error,
     )
-    return replace(released, outcome=outcome)
+    return CompletedAttempt(running=running, outcome=outcome, error=error)
+
+
+def last_wait(errors: str) -> dict[str, Any] | None:
+    """Return the last entry of `errors` if it says which code the task awaits. errors: JSON text."""
+    if '"awaited"' not in errors:
+        return None
+    entries = decode(errors)
+    last = entries[-1] if isinstance(entries, list) and entries else None
+    return last if isinstance(last, dict) and "awaited" in last else None
+
+
+def end_code_wait(running: RunningTask) -> CompletedAttempt:
+    """End the wait of a task for code: it fails, unless this executor has the code after all."""
+    attempt = read_attempt(running, TaskConnections())
+    if isinstance(attempt, Attempt):
+        problem = problem_of_call(attempt)
+        return release_unstarted(running) if problem is None else fail_unbound(running, problem, attempt)
+    last = last_wait(running.claimed.errors)
+    if attempt.outcome.status is not Status.AWAITING_CODE or last is None or last["awaited"] == "name":
+        return attempt
+    return fail_unbound(running, str(last["awaited"]))
+
+
+def fail_unbound(running: RunningTask, problem: str, attempt: Attempt | None = None) -> CompletedAttempt:
+    """Fail a task because no executor had code that takes its arguments."""
+    longest = running.identity.options.unbound_call_timeout
+    waited = "" if not longest else f" The task waited {timedelta(seconds=longest)} for code that does."
+    error = UnboundCall(
+        f"{running.claimed.task_type} does not take the stored arguments: {problem}.{waited} Deploy code that takes "
+        "them and requeue the task, or call it again with other arguments."
+    )
+    return reject_unstarted(running, error, attempt)
 
 
 def count_undelivered(

@@ -28,6 +28,7 @@ EVENTS = {
     Status.CANCELLED: ("task.cancelled", logging.WARNING),
     Status.READY: ("task.released", logging.WARNING),
     Status.SUSPENDED: ("task.polled", logging.DEBUG),
+    Status.AWAITING_CODE: ("task.deferred", logging.WARNING),
 }
 ATTEMPT = "task=%(task)s id=%(task_id)s queue=%(queue)s attempt=%(attempt)d/%(max_attempts)d wait_ms=%(wait_ms).0f"
 
@@ -74,6 +75,8 @@ def has_observers(completed: CompletedAttempt, status: Status) -> bool:
     """Whether report_end() would log or send anything. Most polls of actors that continue are not observed."""
     if completed.attempt is None and completed.error is None and status is Status.READY:
         return False  # released unchanged
+    if status is Status.AWAITING_CODE:
+        return False  # executor/awaiting_code.py logs a line for many of them
     if logger.isEnabledFor(_event_of(completed, status)[1]) or _is_end_received(completed, status):
         return True
     return bool(completed.outcome.effects.spawn) and is_enqueued_heard()

@@ -12,6 +12,7 @@ is the truth. Notifications (LISTEN jobqueue) only save time: polling finds work
    |                            |- error, attempts left --> SCHEDULED --due--> READY
    `- run later --> SCHEDULED   |- actor waits --> SUSPENDED --message, or wake_at--> READY
                                 |- executor lost, or task released --> READY
+                                |- no code for it, or none that takes its arguments --> AWAITING_CODE --code--> READY
                                 |- error, no attempts left --> FAILED   (requeue: FAILED, CANCELLED --> READY)
                                 `- cancelled --> CANCELLED
 
@@ -51,7 +52,8 @@ COMMENT ON COLUMN jobqueue_task.rate_limit IS 'How many starts are allowed in an
 COMMENT ON COLUMN jobqueue_task.predecessor_id IS 'Running task with the same key. This one is BLOCKED until it ends.';
 COMMENT ON COLUMN jobqueue_task.successor_id IS 'BLOCKED task that has taken over the key, and starts after this one.';
 COMMENT ON COLUMN jobqueue_task.parent_id IS 'Task that spawned this one. Not a foreign key: it may be pruned first.';
-COMMENT ON COLUMN jobqueue_task.wake_at IS 'When a SCHEDULED or SUSPENDED task becomes READY. NULL in other states.';
+COMMENT ON COLUMN jobqueue_task.wake_at IS
+'When a SCHEDULED or SUSPENDED task becomes READY, or an AWAITING_CODE task fails. NULL in other states.';
 COMMENT ON COLUMN jobqueue_task.expires_at IS 'A task that has not started by then ends FAILED with Expired.';
 COMMENT ON COLUMN jobqueue_task.claimed_at IS 'When the task was claimed, while RUNNING.';
 COMMENT ON COLUMN jobqueue_task.claim_number IS 'Fencing token: number of claims. A commit with another number fails.';

@@ -2,9 +2,9 @@
 -- Parameters: backend, executor_id.
 -- Answer: seconds until the next wake_at, or NULL; the same of the next tick of a schedule, and of the next look at a
 --   limit; whether there are waiting ticks, RUNNING tasks, SUSPENDED tasks and unread messages,
---   a command for this executor, READY tasks in isolation.
+--   a command for this executor, READY tasks in isolation, tasks that wait for code.
 -- Index: jobqueue_task_wake_at, jobqueue_task_running, jobqueue_inbox_unread, jobqueue_task_suspended,
---   jobqueue_task_isolated, jobqueue_schedule_due, jobqueue_schedule_waiting, jobqueue_admission_due, the executors' primary key; one entry of each. Locks: none.
+--   jobqueue_task_isolated, jobqueue_task_awaiting_code, jobqueue_schedule_due, jobqueue_schedule_waiting, jobqueue_admission_due, the executors' primary key; one entry of each. Locks: none.
 -- Trap: EXISTS drops the ORDER BY that leads the planner to the index. It then reads the whole table.
 SELECT
     (
@@ -34,4 +34,9 @@ SELECT
         SELECT TRUE FROM jobqueue_task
         WHERE backend = %(backend)s AND status = 'READY' AND executor_losses >= {isolation_losses}
         ORDER BY backend, queue_name, rank, id LIMIT 1
+    ) IS NOT NULL,
+    (
+        SELECT TRUE FROM jobqueue_task
+        WHERE backend = %(backend)s AND status = 'AWAITING_CODE'
+        ORDER BY backend, queue_name, task_type LIMIT 1
     ) IS NOT NULL

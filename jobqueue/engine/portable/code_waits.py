@@ -1,0 +1,187 @@
+"""AWAITING_CODE: tasks that wait for an executor with code that takes their arguments. No claim reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.db.models import Case, F, Min, Q, TextField, When
+from django.db.models.functions import Cast
+
+from jobqueue.engine.clock import Clock, from_now, now_plus
+from jobqueue.engine.portable.admissions import Admissions, ready_status
+from jobqueue.engine.portable.claim import Claims
+from jobqueue.engine.portable.database import Part
+from jobqueue.models import TaskQuerySet
+from jobqueue.records import ClaimedBatch, Outcome, PoolName, Status
+
+HEAD = 2000  # READY tasks of a queue and pool that park() reads, in the order of claims
+MAX_GROUPS = 1000
+ENDED_BATCH = 100
+
+# It counts for its concurrency limit no more, unless it keeps its place between two attempts.
+KEEPS_PLACE = Case(When(hold_while_retrying=True, attempts__gt=0, then=True), default=False)
+EXPIRES = Case(When(polls=0, then=F("expires_at")), default=None)
+Place = tuple[datetime, UUID]  # of a task in its group, in the order in which they began to wait
+
+
+class Group(NamedTuple):
+    """The tasks of one queue and name that wait for code. since: of the first one."""
+
+    queue_name: str
+    task_type: str
+    since: datetime
+
+
+class WaitingCall(NamedTuple):
+    """A call that waits for code. args, kwargs: JSON text. has_limit: whether its wait ends, for whatever reason."""
+
+    since: datetime
+    id: UUID
+    args: str
+    kwargs: str
+    has_limit: bool
+
+    @property
+    def place(self) -> Place:
+        return self.since, self.id
+
+
+@dataclass(eq=False)
+class CodeWaits(Part):
+    admissions: Admissions
+    claims: Claims
+
+    def begin(self, outcomes: Sequence[Outcome]) -> None:
+        """
+        Complete the rows of tasks that have become AWAITING_CODE in this transaction.
+
+        The claim was no start: a rate does not count it. wake_at is the end of the longest wait, or of the time in
+        which the task may start.
+        """
+        for outcome in outcomes:
+            rows = self.db.tasks.filter(pk=outcome.task_id)
+            rows.update(**_columns(outcome.wake_after_seconds))
+            rows.filter(Q(worker_ids=[]) | Q(rate_key__isnull=False)).update(last_attempted_at=None)
+            rows.filter(worker_ids=[]).update(started_at=None)
+
+    def park(self, places: Collection[tuple[str, PoolName]], errors: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+        """
+        Make READY tasks AWAITING_CODE whose code this executor does not have. Return their numbers by name.
+
+        They are searched among the next HEAD tasks of some queues and pools. errors: by name, the entry for the rows of
+        the tasks without earlier errors. Locks: the rows, skipping locked ones.
+        """
+        counts: dict[str, int] = {}
+        for queue_name, pool in places:
+            order = ("backend", "queue_name", "pool", "rank", "pk")
+            ready = self.db.tasks.ready().filter(queue_name=queue_name, pool=pool)
+            head = ready.order_by(*order).values_list("pk", "task_type")[:HEAD]
+            found = [pk for pk, task_type in head if task_type in errors]
+            if not found:
+                continue
+            with self.db.transaction():
+                locked = [row.pk for row in self.db.lock(found).filter(status=Status.READY).only("pk")]
+                rows = self.db.by_ids(locked)
+                for task_type, entry in errors.items():
+                    rows.filter(task_type=task_type, errors=[]).update(errors=[entry])
+                rows.update(status=Status.AWAITING_CODE, **_columns(None))
+                self.admissions.request(locked)
+                for task_type in rows.values_list("task_type", flat=True):
+                    counts[task_type] = counts.get(task_type, 0) + 1
+        return counts
+
+    def groups(self) -> list[Group]:
+        """Return the queues and names of tasks that wait for code, up to MAX_GROUPS. Locks: none."""
+        rows = (
+            self.db.tasks.awaiting_code()
+            .values_list("queue_name", "task_type")
+            .annotate(since=Min("awaits_code_since"))
+        )
+        return [Group(*row) for row in rows.order_by("queue_name", "task_type")[:MAX_GROUPS]]
+
+    def calls(
+        self, group: Group, limit: int, *, after: Place | None = None, before: Place | None = None
+    ) -> list[WaitingCall]:
+        """
+        Read calls of a group. Locks: none.
+
+        after: those that began to wait later, the first of them first. Otherwise the last ones first; before: those
+        that began to wait earlier.
+        """
+        rows = self._of_group(group)
+        order = ["backend", "queue_name", "task_type", "awaits_code_since", "pk"]
+        if after is not None:
+            rows = rows.filter(awaits_code_since__gte=after[0])
+            rows = rows.exclude(awaits_code_since=after[0], pk__lte=after[1]).order_by(*order)
+        else:
+            rows = rows.order_by(*(f"-{name}" for name in order))
+            if before is not None:
+                rows = rows.filter(awaits_code_since__lte=before[0])
+                rows = rows.exclude(awaits_code_since=before[0], pk__gte=before[1])
+        texts = Cast("args", TextField()), Cast("kwargs", TextField())
+        found = rows.values_list("awaits_code_since", "pk", *texts, "wake_at", "expires_at")[:limit]
+        return [
+            WaitingCall(since, pk, args, kwargs, wake_at is not None and wake_at != expires_at)
+            for since, pk, args, kwargs, wake_at, expires_at in found
+        ]
+
+    def errors_of(self, ids: Collection[UUID]) -> dict[UUID, Any]:
+        """Return the errors of tasks. Locks: none."""
+        return dict(self.db.by_ids(ids).values_list("pk", "errors"))
+
+    def _of_group(self, group: Group) -> TaskQuerySet:
+        rows = self.db.tasks.awaiting_code()
+        return rows.filter(queue_name=group.queue_name, task_type=group.task_type, awaits_code_since__isnull=False)
+
+    def end(self, ids: Collection[UUID], limit: int) -> int:
+        """
+        Make up to `limit` of these tasks READY, or BLOCKED if they have a limit, in the caller's transaction.
+
+        They keep their rank. Return how many. Locks: the rows, skipping locked ones.
+        """
+        rows = self.db.by_ids(ids).filter(status=Status.AWAITING_CODE).order_by("pk")
+        locked = [row.pk for row in self.db.with_lock(rows).only("pk")[:limit]]
+        if locked:
+            self.db.by_ids(locked).update(
+                status=ready_status(),
+                wake_at=None,
+                awaits_code_since=None,
+                counts_while_waiting=Case(When(rate_key__isnull=True, then=False), default=F("counts_while_waiting")),
+            )
+            self.admissions.request(locked)
+        return len(locked)
+
+    def claim_ended(self, executor_id: UUID) -> ClaimedBatch:
+        """
+        Claim tasks whose wait has ended without code for them. No limit counts this claim.
+
+        Locks: the rows, skipping locked ones.
+        """
+        ended = self.db.tasks.awaiting_code().filter(wake_at__isnull=False, wake_at__lte=now_plus())
+        with self.db.transaction():
+            rows = self.db.with_lock(ended.order_by("backend", "wake_at"))
+            locked = [row.pk for row in rows.only("pk")[:ENDED_BATCH]]
+            if not locked:
+                return ClaimedBatch()
+            self.db.by_ids(locked).update(
+                status=Status.RUNNING,
+                claim_number=F("claim_number") + 1,
+                executor_id=executor_id,
+                wake_at=None,
+                awaits_code_since=None,
+                claimed_at=Clock(),
+            )
+            return ClaimedBatch(self.claims.read_claimed(locked))
+
+
+def _columns(longest_seconds: float | None) -> dict[str, Any]:
+    """Return the columns of a task that begins to wait for code."""
+    ends_at: Any = EXPIRES
+    if longest_seconds is not None:
+        expires_first = Q(polls=0, expires_at__lt=now_plus(longest_seconds))
+        ends_at = Case(When(expires_first, then=F("expires_at")), default=from_now(longest_seconds))
+    return {"awaits_code_since": Clock(), "wake_at": ends_at, "counts_while_waiting": KEEPS_PLACE}

@@ -1,0 +1,247 @@
+"""AWAITING_CODE on every engine."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from jobqueue.engine.portable import code_waits
+from jobqueue.models import AdmissionRequest
+from jobqueue.records import PoolName, Status
+from tests.engine.bench import ERROR, Bench, new, outcome
+
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
+
+PLACES = [("default", PoolName.THREADS), ("default", PoolName.ASYNC)]
+ENTRY = {"attempt": 1, "exception_class_path": "jobqueue.exceptions.UnknownTask", "awaited": "name"}
+
+
+def awaiting(bench: Bench, longest: float | None = None, **changes: Any) -> UUID:
+    """Return a task that waits for code."""
+    bench.add(**changes)
+    (claimed,) = bench.claim()
+    assert bench.commit(outcome(claimed, Status.AWAITING_CODE, wake_after_seconds=longest)).done
+    return claimed.id
+
+
+def calls(bench: Bench, **places: Any) -> list[UUID]:
+    waits = bench.engine.code_waits
+    return [call.id for group in waits.groups() for call in waits.calls(group, 10, **places)]
+
+
+def test_task_that_awaits_code_is_neither_claimed_nor_counted_as_ready(bench: Bench) -> None:
+    pk = awaiting(bench)
+
+    assert bench.claim_ids() == []
+    assert bench.engine.queue_latency() == []
+    assert bench.engine.is_drained(None, 0.0)
+    row = bench.row(pk)
+    assert (row.status, row.attempts, row.executor_id, row.claimed_at) == (Status.AWAITING_CODE, 0, None, None)
+    assert (row.started_at, row.last_attempted_at, row.wake_at) == (None, None, None)
+
+
+def test_task_that_has_run_keeps_its_last_start_while_it_awaits_code(bench: Bench) -> None:
+    claimed = bench.running()
+    bench.commit(outcome(claimed, Status.READY, attempts=1, worker_id=str(bench.executor_id), error=ERROR))
+    (claimed,) = bench.claim(queues=[claimed.queue_name])
+    bench.commit(outcome(claimed, Status.AWAITING_CODE, attempts=1))
+
+    row = bench.row(claimed.id)
+    assert row.started_at is not None
+    assert row.last_attempted_at is not None
+
+
+@pytest.mark.parametrize(
+    ("longest", "expires", "ends"),
+    [(None, None, None), (100.0, None, 100.0), (None, 50.0, 50.0), (100.0, 50.0, 50.0), (100.0, 500.0, 100.0)],
+)
+def test_wait_for_code_ends_at_the_earlier_of_its_ends(
+    bench: Bench, longest: float | None, expires: float | None, ends: float | None
+) -> None:
+    pk = awaiting(bench, longest, expires_after_seconds=expires)
+
+    wake_at = bench.row(pk).wake_at
+    if ends is None:
+        assert wake_at is None
+    else:
+        assert wake_at is not None
+        assert ends - 20 < (wake_at - bench.engine.now()).total_seconds() <= ends
+
+
+def test_cancelled_task_does_not_wait_for_code(bench: Bench) -> None:
+    claimed = bench.running()
+    bench.engine.cancel([claimed.id])
+
+    bench.commit(outcome(claimed, Status.AWAITING_CODE))
+
+    assert bench.status(claimed.id) == Status.CANCELLED
+
+
+def test_child_that_awaits_code_does_not_notify_its_parent(bench: Bench) -> None:
+    parent = bench.suspended()
+    child = awaiting(bench, parent_id=parent)
+
+    assert (bench.status(child), bench.status(parent)) == (Status.AWAITING_CODE, Status.SUSPENDED)
+    bench.engine.cancel([child])
+    assert len(bench.inbox(parent)) == 1
+
+
+def test_park_takes_the_ready_tasks_of_names_out_of_the_queue(bench: Bench) -> None:
+    gone = [bench.add(task_type="gone") for _ in range(3)]
+    known = bench.add()
+    later = bench.add(task_type="gone", pool=PoolName.ASYNC)
+    elsewhere = bench.add(task_type="gone", queue_name="other")
+    failed = bench.running(task_type="gone")
+    bench.commit(outcome(failed, Status.READY, attempts=1, error=ERROR))
+    bench.set(failed.id, queue_name="default")
+
+    counts = bench.engine.code_waits.park(PLACES, {"gone": ENTRY})
+
+    assert counts == {"gone": 5}
+    assert bench.claim_ids() == [known]
+    assert bench.status(elsewhere) == Status.READY
+    assert {bench.status(pk) for pk in [*gone, later]} == {Status.AWAITING_CODE}
+    assert [bench.row(pk).errors for pk in (gone[0], failed.id)] == [
+        [ENTRY],
+        [{"attempt": 1, "exception_class_path": "builtins.ValueError", "traceback": "..."}],
+    ]
+    assert bench.engine.code_waits.park(PLACES, {"gone": ENTRY}) == {}
+
+
+def test_park_reads_a_bounded_number_of_tasks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code_waits, "HEAD", 10)
+    bench.engine.enqueue([new(task_type="gone") for _ in range(25)])
+
+    counts = [bench.engine.code_waits.park(PLACES[:1], {"gone": ENTRY}).get("gone") for _ in range(4)]
+
+    assert counts == [10, 10, 5, None]
+
+
+def test_park_gives_the_places_of_limits_back(bench: Bench) -> None:
+    limit = {"concurrency_key": "k:", "concurrency_limit": 1}
+    first, second = bench.add(task_type="gone", **limit), bench.add(**limit)
+    bench.engine.admit()
+    assert (bench.status(first), bench.status(second)) == (Status.READY, Status.BLOCKED)
+
+    bench.engine.code_waits.park(PLACES, {"gone": ENTRY})
+    bench.engine.admit()
+
+    assert (bench.status(first), bench.status(second)) == (Status.AWAITING_CODE, Status.READY)
+
+
+def test_groups_name_the_queues_and_tasks_that_await_code(bench: Bench) -> None:
+    first = awaiting(bench, task_type="b")
+    awaiting(bench, task_type="b")
+    bench.set(awaiting(bench, task_type="a"), queue_name="other")
+    Bench(type(bench.engine)("elsewhere", bench.engine.options))
+
+    groups = bench.engine.code_waits.groups()
+
+    assert [group[:2] for group in groups] == [("default", "b"), ("other", "a")]
+    assert groups[0].since == bench.row(first).awaits_code_since
+
+
+def test_calls_are_read_in_pages_from_both_ends(bench: Bench) -> None:
+    ids = [awaiting(bench, args=f"[{number}]") for number in range(5)]
+    (group,) = bench.engine.code_waits.groups()
+    waits = bench.engine.code_waits
+    last = waits.calls(group, 2)
+
+    assert [call.id for call in last] == [ids[4], ids[3]]
+    assert [call.args for call in last] == ["[4]", "[3]"]
+    assert calls(bench, before=last[-1].place) == [ids[2], ids[1], ids[0]]
+    assert calls(bench, after=last[-1].place) == [ids[4]]
+    assert calls(bench, after=last[0].place) == []
+
+
+def test_task_whose_code_has_come_is_claimed_with_its_old_rank(bench: Bench) -> None:
+    first = awaiting(bench, 100.0)
+    rank = bench.row(first).rank
+    second = bench.add()
+
+    _, claims = bench.engine.commit_and_claim([], bench.claim_request(), returning=[first])
+
+    assert [claimed.id for claimed in claims] == [first, second]
+    assert claims.returned == 1
+    row = bench.row(first)
+    assert (row.rank, row.wake_at, row.awaits_code_since) == (rank, None, None)
+
+
+def test_no_more_tasks_return_than_a_claim_may_take(bench: Bench) -> None:
+    ids = [awaiting(bench) for _ in range(5)]
+
+    _, claims = bench.engine.commit_and_claim([], bench.claim_request(2), returning=ids)
+
+    assert (len(claims), claims.returned) == (2, 2)
+    assert bench.engine.tasks.awaiting_code().count() == 3
+
+
+def test_task_with_a_limit_returns_and_is_admitted_by_the_same_claim(bench: Bench) -> None:
+    bench.add(concurrency_key="k:", concurrency_limit=1)
+    bench.engine.admit()
+    (claimed,) = bench.claim()
+    bench.commit(outcome(claimed, Status.AWAITING_CODE))
+    AdmissionRequest.objects.using(bench.engine.database).all().delete()
+
+    _, claims = bench.engine.commit_and_claim([], bench.claim_request(), returning=[claimed.id])
+
+    assert [one.id for one in claims] == [claimed.id]
+
+
+def test_task_that_holds_its_place_between_attempts_keeps_it(bench: Bench) -> None:
+    limit = {"concurrency_key": "k:", "concurrency_limit": 1}
+    bench.add(hold_while_retrying=True, **limit)
+    bench.engine.admit()
+    (claimed,) = bench.claim()
+    bench.commit(outcome(claimed, Status.AWAITING_CODE, attempts=1))
+    other = bench.add(**limit)
+    bench.engine.admit()
+    assert (bench.row(claimed.id).counts_while_waiting, bench.status(other)) == (True, Status.BLOCKED)
+
+    _, claims = bench.engine.commit_and_claim([], bench.claim_request(), returning=[claimed.id])
+
+    assert [one.id for one in claims] == [claimed.id]
+    assert not bench.row(claimed.id).counts_while_waiting
+
+
+def test_ended_waits_are_claimed_to_end_the_tasks(bench: Bench) -> None:
+    ended, going_on, without = awaiting(bench, 100.0), awaiting(bench, 1000.0), awaiting(bench)
+    bench.time_passes(200)
+
+    claims = bench.engine.code_waits.claim_ended(bench.executor_id)
+
+    assert [claimed.id for claimed in claims] == [ended]
+    assert bench.status(ended) == Status.RUNNING
+    assert {bench.status(pk) for pk in (going_on, without)} == {Status.AWAITING_CODE}
+    assert bench.commit(outcome(claims[0], Status.FAILED, error=ERROR)).done == {ended: Status.FAILED}
+
+
+def test_expired_task_that_awaits_code_is_claimed_as_expired(bench: Bench) -> None:
+    awaiting(bench, expires_after_seconds=100.0)
+    bench.time_passes(200)
+
+    (claimed,) = bench.engine.code_waits.claim_ended(bench.executor_id)
+
+    assert claimed.is_expired
+
+
+def test_requeued_task_awaits_code_no_more(bench: Bench) -> None:
+    pk = awaiting(bench, key="k")
+    assert bench.add(key="k") == pk
+    bench.engine.cancel([pk])
+
+    bench.engine.requeue([pk])
+
+    assert bench.claim_ids() == [pk]
+    assert bench.row(pk).enqueued_at - bench.engine.now() < timedelta(0)
+
+
+def test_task_that_awaits_code_is_replaced_by_a_new_call(bench: Bench) -> None:
+    pk = awaiting(bench, key="k")
+
+    bench.add(key="k", on_conflict="replace", args="[7]")
+
+    assert [(claimed.id, claimed.args) for claimed in bench.claim()] == [(pk, "[7]")]
