@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -249,15 +248,24 @@ def test_counters_outlive_pruned_tasks(scraper: Shop, bench: Bench) -> None:
 
 def test_counters_are_current_without_executors(scraper: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also more than one batch."""
-    monkeypatch.setattr(metrics, "AGGREGATE_BATCH", 2)
+    monkeypatch.setattr(metrics, "AGGREGATE_STEP", 2)
     monkeypatch.setattr(metrics, "AGGREGATE_SECONDS", 60.0)
-    engine = engine_for("default")
-    monkeypatch.setattr(engine, "aggregate_counters", partial(engine.aggregate_counters, 2))
     for _ in range(5):
-        engine.enqueue([new()])
+        engine_for("default").enqueue([new()])
 
     assert scraped(scraper)[("jobqueue_submitted_total", "default", "default", "tests.noop")] == 5
     assert not CounterDelta.objects.exists()
+
+
+def test_request_aggregates_one_small_step_beside_many_names(scraper: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "AGGREGATE_STEP", 2)
+    monkeypatch.setattr(metrics, "AGGREGATE_SECONDS", 0.0)
+    for number in range(5):
+        engine_for("default").enqueue([new(queue_name=f"queue-{number}")])
+
+    scraped(scraper)
+
+    assert CounterDelta.objects.count() == 3
 
 
 def test_label_values_are_escaped(scraper: Shop) -> None:
