@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from jobqueue.engine.portable import admissions
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.models import AdmissionRequest, Queue, RateStart
 from jobqueue.records import ClaimedTask, LimitKind, Status
@@ -304,6 +305,55 @@ class TestConcurrency:
 
         assert changed == {first, second}
         assert statuses(bench, first, second) == ["READY", "BLOCKED"]
+
+
+class TestManyAtOnce:
+    """A look admits a part of what a large limit allows, and the next one goes on at once."""
+
+    @pytest.fixture(autouse=True)
+    def few_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(admissions, "ADMITTED_AT_ONCE", 2)
+
+    @pytest.mark.parametrize("make", [limited, rated])
+    def test_large_limit_is_admitted_in_parts(self, bench: Bench, make: Callable[..., UUID]) -> None:
+        ids = [make(bench, 5) for _ in range(7)]
+
+        with bench.engine.transaction():
+            found = bench.engine.admissions.admit_here()
+        assert (found.queues, found.looks_again) == ({"default": 2}, True)
+        assert statuses(bench, *ids) == ["READY"] * 2 + ["BLOCKED"] * 5
+
+        assert admitted(bench) == 3
+        assert statuses(bench, *ids) == ["READY"] * 5 + ["BLOCKED"] * 2
+
+    @pytest.mark.parametrize("make", [limited, rated])
+    def test_large_limit_takes_no_turn_from_another_key(self, bench: Bench, make: Callable[..., UUID]) -> None:
+        large = [make(bench, 5, key="imports:a") for _ in range(5)]
+        small = make(bench, 5, key="imports:b")
+
+        with bench.engine.transaction():
+            found = bench.engine.admissions.admit_here()
+
+        assert found.queues == {"default": 2}
+        assert statuses(bench, small, *large) == ["READY", "READY"] + ["BLOCKED"] * 4
+
+    def test_tasks_with_both_limits_are_admitted_in_parts(self, bench: Bench) -> None:
+        rate: dict[str, Any] = {"rate_key": "api:", "rate_limit": 3, "rate_seconds": 60.0}
+        ids = [limited(bench, 4, **rate) for _ in range(5)]
+        for _ in range(3):
+            bench.engine.admit()
+
+        assert statuses(bench, *ids) == ["READY"] * 3 + ["BLOCKED"] * 2
+
+    @pytest.mark.parametrize("kind", [LimitKind.CONCURRENCY, LimitKind.RATE])
+    def test_number_that_people_raise_far_is_used_in_parts(self, bench: Bench, kind: LimitKind) -> None:
+        make = limited if kind is LimitKind.CONCURRENCY else rated
+        ids = [make(bench, 1, key="imports:a") for _ in range(7)]
+        bench.engine.admit()
+
+        bench.engine.admissions.set_number(kind, "imports:a", 100)
+        assert admitted(bench) == 6
+        assert statuses(bench, *ids) == ["READY"] * 7
 
 
 class TestRate:

@@ -20,6 +20,7 @@ from jobqueue.models import AdmissionRequest, KeyReservation, Limit, RateStart, 
 from jobqueue.records import Admitted, ClaimedTask, LimitKind, Status
 
 REQUESTS_READ = 500
+ADMITTED_AT_ONCE = 1000  # tasks of all keys of a look. A large limit must not hold up the executor
 ROUNDS = 3  # a task may wait for its predecessor, then for its concurrency limit, then for its rate
 AGAIN_SECONDS = 0.05  # until it looks again at a key, if another session has locked a task that may run
 KEYS_PER_SECOND = 5000  # of a limit with a new number for all keys, so that the keys of other limits do not wait
@@ -61,6 +62,11 @@ def of_limit(kind: LimitKind, key: str) -> Q:
     if own_key:
         return Q(**{column: key})
     return Q(**{f"{column}__gte": f"{name}{SEPARATOR}", f"{column}__lt": f"{name}{AFTER_SEPARATOR}"})
+
+
+def at_once(keys: Sequence[str]) -> int:
+    """Return how many tasks of each key a look admits at most."""
+    return max(1, ADMITTED_AT_ONCE // len(keys))
 
 
 def ready_status() -> Case:
@@ -197,7 +203,7 @@ class Admissions(Part):
         Those without a rate become READY. The others stay BLOCKED and wait for their rate.
         """
         queues: Counter[str] = Counter()
-        looks_again = False
+        looks_again, share = False, at_once(keys)
         for key in keys:
             of_key = self.db.tasks.filter(concurrency_key=key)
             waiting = of_key.filter(WAITS_FOR_CONCURRENCY).order_by("rank", "pk")
@@ -206,7 +212,7 @@ class Admissions(Part):
                 continue
             counts = of_key.live().filter(Q(status__in=[Status.READY, Status.RUNNING]) | Q(counts_while_waiting=True))
             allowed = self._number(LimitKind.CONCURRENCY, key, declared) - counts.count()
-            admitted = self._lock_best(waiting, allowed)
+            admitted = self._lock_best(waiting, min(allowed, share))
             chosen = of_key.filter(pk__in=admitted)
             chosen.filter(rate_key__isnull=True).update(**self._ready())
             chosen.filter(rate_key__isnull=False).update(counts_while_waiting=True)
@@ -215,7 +221,7 @@ class Admissions(Part):
             again = {(LimitKind.RATE, key) for key in _values(rows.blocked(), "rate_key")}
             self.insert_requests(again)
             if len(admitted) < allowed and waiting.exists():
-                self._ask_again({(LimitKind.CONCURRENCY, key)})
+                self._ask_again({(LimitKind.CONCURRENCY, key)}, is_locked=len(admitted) < share)
                 looks_again = True
             looks_again = looks_again or bool(again)
         return Admitted(queues=queues, looks_again=looks_again)
@@ -223,7 +229,7 @@ class Admissions(Part):
     def _admit_by_rate(self, keys: Sequence[str]) -> Admitted:
         """Make the tasks of rate keys READY, lowest rank first, as many as their rate allows now."""
         queues: Counter[str] = Counter()
-        looks_again = False
+        looks_again, share = False, at_once(keys)
         for key in keys:
             of_key = self.db.tasks.filter(rate_key=key)
             waiting = of_key.filter(WAITS_FOR_RATE).order_by("rank", "pk")
@@ -243,13 +249,16 @@ class Admissions(Part):
             )
             starts = sorted(at for at in times if at is not None)
             allowed = number - len(starts) - ready
-            admitted = self._lock_best(waiting, allowed)
+            admitted = self._lock_best(waiting, min(allowed, share))
             self._record_starts(key, self.db.tasks.filter(pk__in=admitted, last_attempted_at__gt=since), seconds)
             queues.update(self.db.tasks.filter(pk__in=admitted).values_list("queue_name", flat=True))
             of_key.filter(pk__in=admitted).update(**self._ready())
             if waiting.exists():
-                self._look_again_at(key, number, seconds, starts, now, was_locked=len(admitted) < allowed)
                 looks_again = True
+                if len(admitted) < allowed:
+                    self._ask_again({(LimitKind.RATE, key)}, is_locked=len(admitted) < share)
+                else:
+                    self._look_again_at(key, number, seconds, starts, now)
         return Admitted(queues=queues, looks_again=looks_again)
 
     def _ready(self) -> dict[str, Any]:
@@ -264,13 +273,8 @@ class Admissions(Part):
             "rank": rank_from(Clock(), self.db.options.aging),
         }
 
-    def _look_again_at(
-        self, key: str, number: int, seconds: float, starts: Sequence[datetime], now: datetime, *, was_locked: bool
-    ) -> None:
+    def _look_again_at(self, key: str, number: int, seconds: float, starts: Sequence[datetime], now: datetime) -> None:
         """Request to look again when a start is older than the period, unless a request is due before that."""
-        if was_locked:
-            self._ask_again({(LimitKind.RATE, key)})
-            return
         group = max(1, -(-number // GROUPS_PER_PERIOD))
         wait = timedelta(seconds=min(seconds, UNSTARTED_SECONDS))
         due_at = starts[group - 1] + timedelta(seconds=seconds) if len(starts) >= group else now + wait
@@ -289,9 +293,9 @@ class Admissions(Part):
     def _lock_best(self, waiting: TaskQuerySet, allowed: int) -> list[UUID]:
         return [row.pk for row in self.db.with_lock(waiting).only("pk")[:allowed]] if allowed > 0 else []
 
-    def _ask_again(self, keys: Collection[Key]) -> None:
-        """Request to look again after AGAIN_SECONDS, because another session has locked a task."""
-        self.insert_requests(keys, self.db.now() + timedelta(seconds=AGAIN_SECONDS))
+    def _ask_again(self, keys: Collection[Key], *, is_locked: bool = True) -> None:
+        """Request to look again, after AGAIN_SECONDS if another session has locked a task."""
+        self.insert_requests(keys, self.db.now() + timedelta(seconds=AGAIN_SECONDS if is_locked else 0.0))
 
     def _number(self, kind: LimitKind, key: str, declared: int) -> int:
         """Return the number that people have set for a key, else for all keys of its limit, else the declared one."""

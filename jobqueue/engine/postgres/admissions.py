@@ -12,6 +12,7 @@ from jobqueue.engine.portable.admissions import (
     UNSTARTED_SECONDS,
     Admissions,
     Key,
+    at_once,
 )
 from jobqueue.engine.postgres.connection import PostgresDatabase, as_array, as_text_array
 from jobqueue.limits import AFTER_SEPARATOR, split_key
@@ -35,7 +36,10 @@ class PostgresAdmissions(Admissions):
 
     def _admit_by_concurrency(self, keys: Sequence[str]) -> Admitted:
         rows = self.db.query_prepared(
-            "admit_by_concurrency", keys=as_text_array(tuple(keys)), again_seconds=AGAIN_SECONDS
+            "admit_by_concurrency",
+            keys=as_text_array(tuple(keys)),
+            at_once=at_once(keys),
+            again_seconds=AGAIN_SECONDS,
         )
         return _admitted(rows)
 
@@ -44,8 +48,9 @@ class PostgresAdmissions(Admissions):
             "admit_by_rate",
             keys=as_text_array(tuple(keys)),
             groups=GROUPS_PER_PERIOD,
-            unstarted_seconds=UNSTARTED_SECONDS,
-            again_seconds=AGAIN_SECONDS,
+            unstarted=UNSTARTED_SECONDS,
+            at_once=at_once(keys),
+            again=AGAIN_SECONDS,
         )
         return _admitted(rows)
 

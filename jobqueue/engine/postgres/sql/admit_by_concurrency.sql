@@ -1,10 +1,14 @@
 -- Let the BLOCKED tasks of concurrency keys count, lowest rank first, as many as the limit allows. Those without a rate
 -- become READY. Those with a rate stay BLOCKED, and the statement requests to look at their rate.
 -- Return the queues of the READY tasks with their numbers. If it has inserted requests, return a row without a queue.
--- Parameters: backend; keys, which this transaction has locked; aging: seconds per point of priority; again_seconds: when
---   to look again at a key if another session has locked one of its tasks.
--- Index: jobqueue_task_concurrency: one entry for each task that counts, one for each that is admitted.
--- Locks: the admitted tasks FOR NO KEY UPDATE, skipping locked ones. If it skips one, it requests to look again.
+-- Parameters: backend; keys, which this transaction has locked; aging: seconds per point of priority; at_once: how many
+--   tasks of each key it admits at most, because a large limit must not hold up the executor; again_seconds: when to look
+--   again at a key if another session has locked one of its tasks.
+-- Index: jobqueue_task_concurrency: one entry for each task that counts, two for each that is admitted.
+-- Locks: the admitted tasks FOR NO KEY UPDATE, skipping locked ones. If it skips one, or stops at at_once, it requests to
+--   look again.
+-- Why (SELECT 'BLOCKED'): with a constant, the planner may prefer jobqueue_task_waiting, and then reads and sorts all BLOCKED
+--   tasks: it happened where the statistics were older than these tasks.
 -- Why a new rank: with its old one, each admitted task would overtake tasks of other keys that became READY before it.
 -- Which number: that of the key, if people have set one; else that of all keys of the limit; else that of the next task.
 WITH limited AS MATERIALIZED (
@@ -29,7 +33,7 @@ WITH limited AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT task.concurrency_limit FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.concurrency_key = asked.key AND NOT task.counts_while_waiting
-            AND task.status = 'BLOCKED' AND task.predecessor_id IS NULL AND task.finished_at IS NULL
+            AND task.status = (SELECT 'BLOCKED') AND task.predecessor_id IS NULL AND task.finished_at IS NULL
         ORDER BY task.backend, task.concurrency_key, task.counts_while_waiting, task.status, task.rank, task.id LIMIT 1
     ) AS following
 ),
@@ -38,9 +42,9 @@ best AS MATERIALIZED (
     FROM limited CROSS JOIN LATERAL (
         SELECT task.id FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.concurrency_key = limited.key AND NOT task.counts_while_waiting
-            AND task.status = 'BLOCKED' AND task.predecessor_id IS NULL AND task.finished_at IS NULL
+            AND task.status = (SELECT 'BLOCKED') AND task.predecessor_id IS NULL AND task.finished_at IS NULL
         ORDER BY task.backend, task.concurrency_key, task.counts_while_waiting, task.status, task.rank, task.id
-        LIMIT GREATEST(0, limited.allowed)
+        LIMIT LEAST(GREATEST(0, limited.allowed), %(at_once)s)
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS head
 ),
@@ -62,14 +66,17 @@ asked_of_rate AS (
 ),
 asked_again AS (
     INSERT INTO jobqueue_admissionrequest (backend, kind, key, due_at)
-    SELECT %(backend)s, 'concurrency', limited.key, clock_timestamp() + make_interval(secs => %(again_seconds)s)
+    SELECT %(backend)s, 'concurrency', limited.key,
+        clock_timestamp() + make_interval(secs => CASE WHEN taken.number < %(at_once)s THEN %(again_seconds)s ELSE 0 END)
     FROM limited
-    WHERE limited.allowed > (SELECT count(*) FROM best WHERE best.key = limited.key) AND (
+    LEFT JOIN (SELECT key, count(*) AS found FROM best GROUP BY key) AS counted USING (key)
+    CROSS JOIN LATERAL (SELECT COALESCE(counted.found, 0) AS number) AS taken
+    WHERE limited.allowed > taken.number AND (
         SELECT TRUE FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.concurrency_key = limited.key AND NOT task.counts_while_waiting
-            AND task.status = 'BLOCKED' AND task.predecessor_id IS NULL AND task.finished_at IS NULL
-            AND task.id <> ALL(ARRAY(SELECT id FROM best))
-        ORDER BY task.backend, task.concurrency_key, task.counts_while_waiting, task.status, task.rank LIMIT 1
+            AND task.status = (SELECT 'BLOCKED') AND task.predecessor_id IS NULL AND task.finished_at IS NULL
+        ORDER BY task.backend, task.concurrency_key, task.counts_while_waiting, task.status, task.rank, task.id
+        OFFSET taken.number LIMIT 1  -- more than those that it has locked
     ) IS NOT NULL
     RETURNING id
 )

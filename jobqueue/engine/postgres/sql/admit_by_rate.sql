@@ -1,8 +1,9 @@
 -- Make the BLOCKED tasks of rate keys READY, lowest rank first, as many as their rate allows now.
 -- Return their queues with their numbers. If it has inserted requests, return a row without a queue.
 -- Parameters: backend; keys, which this transaction has locked; aging: seconds per point of priority; groups: with a high
---   limit, tasks are admitted in that many groups in each period; unstarted_seconds: when to look again if all tasks that
---   count are READY; again_seconds: when to look again if another session has locked a task.
+--   limit, tasks are admitted in that many groups in each period; unstarted: when to look again if all tasks that
+--   count are READY; at_once: how many tasks of each key it admits at most; again: when to look again if another
+--   session has locked a task.
 -- Index: jobqueue_task_rate, jobqueue_task_rate_start, jobqueue_ratestart_key: the starts of one period for each key.
 -- Locks: the admitted tasks FOR NO KEY UPDATE, skipping locked ones.
 -- What counts: the last start of each task, if it is within the period; READY tasks, which will start; and the rows of
@@ -54,7 +55,7 @@ best AS MATERIALIZED (
         WHERE task.backend = %(backend)s AND task.rate_key = open.key AND task.status = 'BLOCKED'
             AND task.predecessor_id IS NULL AND (task.concurrency_key IS NULL OR task.counts_while_waiting)
         ORDER BY task.backend, task.rate_key, task.status, task.rank, task.id
-        LIMIT GREATEST(0, open.allowed)
+        LIMIT LEAST(GREATEST(0, open.allowed), %(at_once)s)
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS head
 ),
@@ -74,16 +75,18 @@ admitted AS (
 asked_again AS (
     INSERT INTO jobqueue_admissionrequest (backend, kind, key, due_at)
     SELECT %(backend)s, 'rate', open.key, next.due_at
-    FROM open CROSS JOIN LATERAL (
+    FROM open LEFT JOIN (SELECT key, count(*) AS number FROM best GROUP BY key) AS taken USING (key)
+    CROSS JOIN LATERAL (
         SELECT CASE
-            WHEN open.allowed > (SELECT count(*) FROM best WHERE best.key = open.key)  -- another session has locked one
-            THEN open.now + make_interval(secs => %(again_seconds)s)
+            WHEN taken.number = %(at_once)s AND open.allowed > taken.number THEN open.now
+            -- Another session has locked one.
+            WHEN open.allowed > COALESCE(taken.number, 0) THEN open.now + make_interval(secs => %(again)s)
             ELSE COALESCE(
                 (
                     SELECT started.at FROM started WHERE started.key = open.key
                     ORDER BY started.at LIMIT 1 OFFSET (open.number - 1) / %(groups)s
                 ) + make_interval(secs => open.seconds),
-                open.now + make_interval(secs => LEAST(open.seconds, %(unstarted_seconds)s))
+                open.now + make_interval(secs => LEAST(open.seconds, %(unstarted)s))
             )
         END AS due_at
     ) AS next
@@ -91,8 +94,7 @@ asked_again AS (
         SELECT TRUE FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.rate_key = open.key AND task.status = 'BLOCKED'
             AND task.predecessor_id IS NULL AND (task.concurrency_key IS NULL OR task.counts_while_waiting)
-            AND task.id <> ALL(ARRAY(SELECT id FROM best))
-        ORDER BY task.backend, task.rate_key, task.status, task.rank LIMIT 1
+        ORDER BY task.backend, task.rate_key, task.status, task.rank, task.id OFFSET taken.number LIMIT 1
     ) IS NOT NULL AND NOT EXISTS (
         SELECT FROM jobqueue_admissionrequest AS asked
         WHERE asked.backend = %(backend)s AND asked.kind = 'rate' AND asked.key = open.key
