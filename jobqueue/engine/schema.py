@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 import re
+from collections.abc import Collection
 from importlib import import_module
 from shlex import quote
 
@@ -63,12 +64,69 @@ def missing_objects(database: str) -> list[str]:
 
 
 def schema_problem(database: str) -> str:
-    """Return what the database lacks and what to do, "" if nothing."""
-    kinds = {"tables": missing_tables, "migrations": missing_migrations, "functions": missing_functions}
-    for kind, missing in kinds.items():
-        if names := missing(database):
-            return f"The database {database!r} lacks {kind} ({', '.join(names)}). Run: {migrate_command(database)}"
+    """
+    Return what the database lacks and what to do, "" if nothing.
+
+    Columns of newer code are no problem: they have defaults. Others can only come from a version before the first
+    release, whose migrations had the same names, or from people.
+    """
+    known, applied = known_migrations(), applied_migrations(database)
+    tables, outdated = missing_tables(database), sorted(known - applied) if applied is not None else []
+    is_newer = bool(applied and applied - known)
+    lacking, foreign = changed_columns(database)
+    here, command = f"The database {database!r}", migrate_command(database)
+    if foreign and not is_newer:
+        return f"{here} has columns that are not ours ({', '.join(foreign)}). {_repair(command)}"
+    if tables and (outdated or not known):
+        return f"{here} lacks tables ({', '.join(tables)}). Run: {command}"
+    if outdated:
+        return f"{here} lacks migrations ({', '.join(outdated)}). Run: {command}"
+    if is_newer and (tables or lacking):
+        return f"{here} is newer than this code: it lacks {', '.join(tables or lacking)}. Deploy newer code."
+    if tables or lacking:
+        kind = "tables" if tables else "columns"
+        return f"{here} lacks {kind} ({', '.join(tables or lacking)}). {_repair(command)}"
+    if functions := missing_functions(database):
+        return f"{here} lacks functions ({', '.join(functions)}). Run: {command}"
     return ""
+
+
+def _repair(command: str) -> str:
+    return (
+        "All migrations are applied, so people have changed the tables, or a version before the first release made "
+        f"them. Drop all tables and functions of {APP}, delete its rows in django_migrations, and run: {command} "
+        "(docs/deploy.md, Tables that migrate cannot repair)"
+    )
+
+
+def changed_columns(database: str) -> tuple[list[str], list[str]]:
+    """Return the columns that our tables lack, and those of others that an INSERT would have to name."""
+    lacking, foreign = [], []
+    models = {model._meta.db_table: model for model in apps.get_app_config(APP).get_models()}
+    for table, found in columns_of(database, sorted(models)).items():
+        ours = {str(field.column) for field in models[table]._meta.local_concrete_fields}
+        lacking += [f"{table}.{name}" for name in sorted(ours - {*found})]
+        foreign += [f"{table}.{name}" for name in sorted({*found} - ours) if not found[name]]
+    return lacking, foreign
+
+
+def columns_of(database: str, tables: Collection[str]) -> dict[str, dict[str, bool]]:
+    """Return the columns of each table that exists, and whether an INSERT may leave each out."""
+    connection = connections[database]
+    if connection.vendor == "postgresql":
+        rows = sql.columns(connection, tables)
+    else:
+        with connection.cursor() as cursor:
+            existing = {*connection.introspection.table_names(cursor)} & {*tables}
+            rows = [
+                (table, column.name, bool(column.null_ok or column.default is not None))
+                for table in existing
+                for column in connection.introspection.get_table_description(cursor, table)
+            ]
+    columns: dict[str, dict[str, bool]] = {}
+    for table, name, is_optional in rows:
+        columns.setdefault(table, {})[name] = is_optional
+    return columns
 
 
 def missing_functions(database: str) -> list[str]:

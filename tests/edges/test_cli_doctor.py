@@ -20,6 +20,7 @@ from jobqueue.cli import notification_checks
 from jobqueue.engine import engine_for
 from jobqueue.engine.postgres import connection
 from jobqueue.engine.postgres.connection import PostgresDatabase
+from jobqueue.engine.schema import schema_problem
 from jobqueue.executor.pools.event_loop import MAX_BODY_THREADS
 from jobqueue.inspect import findings, server_findings
 from jobqueue.inspect.schedule_findings import schedule_findings
@@ -477,3 +478,53 @@ class TestServer:
         monkeypatch.setattr(connection, "statement", pooled)
         monkeypatch.setattr(notification_checks, "PROBE_SECONDS", 0.2)
         assert any("notifications do not arrive" in text for text in findings_of("default", "warning"))
+
+
+def change_tables(backend: str, *statements: str) -> None:
+    with connections[backend].cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+@pytest.mark.parametrize(
+    ("statement", "text"),
+    [
+        ("ALTER TABLE jobqueue_tasklog DROP COLUMN dropped", "lacks columns (jobqueue_tasklog.dropped)"),
+        ("DROP TABLE jobqueue_tasklog", "lacks tables (jobqueue_tasklog)"),
+    ],
+)
+def test_tables_that_lack_something_are_an_error(backend: str, statement: str, text: str) -> None:
+    change_tables(backend, statement)
+
+    (error,) = findings_of(backend, "error")
+
+    assert text in error
+    assert "All migrations are applied" in error
+    assert f"manage.py migrate jobqueue --database {backend}" in error
+
+
+def test_foreign_column_that_an_insert_must_name_is_an_error() -> None:
+    change_tables("default", "ALTER TABLE jobqueue_counter ADD COLUMN minute timestamptz NOT NULL")
+
+    (error,) = findings_of("default", "error")
+
+    assert "has columns that are not ours (jobqueue_counter.minute)" in error
+
+
+def test_foreign_columns_that_an_insert_may_leave_out_are_no_finding(backend: str) -> None:
+    change_tables(
+        backend,
+        "ALTER TABLE jobqueue_task ADD COLUMN shop_note text",
+        "ALTER TABLE jobqueue_task ADD COLUMN shop_number int NOT NULL DEFAULT 7",
+    )
+
+    assert schema_problem(backend) == ""
+
+
+def test_tables_of_newer_code_that_lack_a_column_ask_for_newer_code() -> None:
+    change_tables("default", "ALTER TABLE jobqueue_tasklog DROP COLUMN dropped")
+    MigrationRecorder(connections["default"]).record_applied("jobqueue", "9999_newer")
+
+    assert schema_problem("default") == (
+        "The database 'default' is newer than this code: it lacks jobqueue_tasklog.dropped. Deploy newer code."
+    )

@@ -9,7 +9,7 @@ FILES and to missing.sql.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,14 @@ def missing(connection: Any) -> list[str]:
     with connection.cursor() as cursor:
         cursor.execute(read_file("missing"), {"functions": [f"jobqueue_{name}" for name in FUNCTIONS]})
         return [name for (name,) in cursor.fetchall()]
+
+
+def columns(connection: Any, tables: Collection[str]) -> list[tuple[str, str, bool]]:
+    """Return table and name of each column, and whether an INSERT may leave it out."""
+    with connection.cursor() as cursor:
+        cursor.execute(read_file("columns"), {"tables": list(tables)})
+        rows: list[tuple[str, str, bool]] = cursor.fetchall()
+        return rows
 
 
 def install(connection: Any) -> None:
