@@ -29,7 +29,6 @@ from jobqueue import __version__, posix, registry
 from jobqueue.api import declared_queues
 from jobqueue.cli.arguments import duration, report_usage_in_one_line
 from jobqueue.cli.backends import engine_of
-from jobqueue.compat import PACKAGE
 from jobqueue.engine import engine_for
 from jobqueue.executor.exit_status import EXIT_REPLACE, exit_despite_threads, exit_now, flush
 from jobqueue.executor.health.probes import Address, listen, parse_address, serving, systemd_report, url_of
@@ -39,6 +38,7 @@ from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.signals import SignalPipe
 from jobqueue.executor.supervisor import CHILD_VARIABLE, Supervisor, SupervisorLink, start_child, watch_code
 from jobqueue.executor.telemetry.console_log import ConsoleHandler, JsonFormatter, TextFormatter, copy_of_stderr
+from jobqueue.executor.telemetry.emails import limit_emails
 
 PREFIX = "JOBQUEUE_"  # of the environment's variables
 LONGEST_WAIT_SECONDS = 30.0  # before a child is replaced that failed again and again
@@ -287,6 +287,7 @@ class Command(BaseCommand):
 
     def _set_up_logging(self, options: dict[str, Any]) -> None:
         """Log to stderr unless the site's LOGGING has a handler: Django's default hides INFO of other packages."""
+        limit_emails()
         logger = logging.getLogger("jobqueue")
         if logger.handlers or logging.getLogger().handlers:
             return
@@ -298,10 +299,6 @@ class Command(BaseCommand):
         logger.addHandler(handler)
         logger.setLevel(LEVELS[verbosity])
         logger.propagate = False
-        # Django logs failures, too. Without DEBUG it mails them to ADMINS, otherwise it would print them again.
-        framework = logging.getLogger(PACKAGE)
-        is_mailed = framework.hasHandlers() and not django_settings.DEBUG
-        framework.setLevel(logging.ERROR if is_mailed else logging.CRITICAL)
         if verbosity >= 3:
             sql = logging.getLogger("django.db.backends")
             sql.addHandler(handler)
