@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 from django.core.exceptions import ImproperlyConfigured
 
-from jobqueue import conf, registry, results
+from jobqueue import conf, function, registry, results
 from jobqueue.checks import backend_problems
 from jobqueue.compat import (
     BaseTaskBackend,
@@ -26,9 +26,11 @@ from jobqueue.compat import (
     is_heard,
     task_enqueued,
 )
+from jobqueue.declared_schedules import location_of
 from jobqueue.exceptions import DuplicateKey, InvalidArguments
 from jobqueue.function import Call, FunctionTask, changed
 from jobqueue.limits import limit_columns, replaces_or_reserves
+from jobqueue.printable import printable
 from jobqueue.records import Enqueued, NewTask, Status
 from jobqueue.serialization.arguments import encode_arguments, parameters_of
 from jobqueue.serialization.ids import new_id
@@ -38,6 +40,8 @@ from jobqueue.task_options import stored_options
 if TYPE_CHECKING:
     from jobqueue import models
     from jobqueue.engine.engine import Engine
+
+logger = logging.getLogger(__name__)
 
 AnyTask: TypeAlias = FunctionTask[..., Any]
 AnyResult: TypeAlias = "TaskResult[..., Any]"
@@ -214,7 +218,10 @@ class JobQueueBackend(BaseTaskBackend):
         if not isinstance(task, FunctionTask):
             # The alias had another backend when the task was declared.
             task = self.task_class(**{f.name: getattr(task, f.name) for f in fields(task)})
+            function.late.discard(task.task_type)  # it was declared earlier, as a task of that backend
         self.validate_task(task)
+        if function.late and task.task_type in function.late:
+            _warn_of_late(task)
         return task
 
     def _row(
@@ -317,6 +324,28 @@ class JobQueueBackend(BaseTaskBackend):
         from jobqueue.models import Task as Row
 
         return Row.objects.using(self.settings.database).filter(backend=self.alias).in_bulk(ids)
+
+
+def _warn_of_late(task: AnyTask) -> None:
+    """
+    Warn once of a task in a module that executors may not import.
+
+    Raises InvalidTask for a task of __main__ without a name: for an executor, that is another module.
+    """
+    location = location_of(task)
+    if task.task_type.startswith(f"{function.MAIN}."):
+        raise InvalidTask(
+            f"{task.name}: it is declared in {location}, which this process runs as {function.MAIN}. An executor runs "
+            "manage.py under that name, and never finds the task. Move it to a module that executors import, such as "
+            "an installed app's tasks.py."
+        )
+    function.late.discard(task.task_type)
+    logger.warning(
+        "task.misplaced task=%s location=%s hint=Executors may not import this module, because Django did not "
+        "import it in its setup. Move the task to an installed app's tasks.py, or import its module there.",
+        printable(task.task_type),
+        printable(location),
+    )
 
 
 def _uniqueness(task: AnyTask) -> dict[str, Any]:

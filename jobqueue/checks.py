@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 from django.apps import apps
@@ -33,6 +35,7 @@ def register() -> None:
         check_task_names,
         check_actors,
         check_limits,
+        check_late_tasks,
         check_schedules,
         check_time_zones,
     ):
@@ -71,6 +74,7 @@ def run_checks() -> list[checks.CheckMessage]:
         *check_task_names(),
         *check_actors(),
         *check_limits(),
+        *check_late_tasks(),
         *check_schedules(),
         *check_time_zones(),
     ]
@@ -90,6 +94,22 @@ def sound_backends() -> list[Any]:
     """Return the jobqueue backends with valid OPTIONS and a database."""
     sound = [backend for backend in our_backends() if not list(conf.problems(backend.options))]
     return [backend for backend in sound if backend.settings.database in settings.DATABASES]
+
+
+def check_late_tasks(**_: Any) -> list[checks.CheckMessage]:
+    """Warn of tasks in modules that Django imports only with the URLs, or that are not imported at all by its setup."""
+    with suppress(Exception):  # Django's own check of the URLs reports it
+        import_module(settings.ROOT_URLCONF)
+    return [
+        checks.Warning(
+            f"The task {task.task_type!r:.300} is declared in {location_of(task)}, which Django does not import in its "
+            "setup, so executors may not know it.",
+            hint="Move it to an installed app's tasks.py, or import its module there.",
+            id="jobqueue.W008",
+        )
+        for name, task in registry.all().items()
+        if name in function.late
+    ]
 
 
 def check_limits(**_: Any) -> list[checks.CheckMessage]:

@@ -25,6 +25,7 @@ from typing import (
 
 from asgiref.sync import sync_to_async
 from django.apps import apps
+from django.core import mail
 from django.utils import timezone
 
 from jobqueue.backoff import Backoff
@@ -44,6 +45,8 @@ from jobqueue.limits import Concurrency, Debounce, OnConflict, Rate
 from jobqueue.schedules.expressions import Cron, Every
 from jobqueue.suggestions import did_you_mean
 from jobqueue.task_options import as_classes, as_tags, problems
+
+MAIN = "__main__"
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -243,8 +246,15 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
 
 
 declared: dict[str, FunctionTask[..., Any]] = {}
+# Names of tasks in modules that Django imports only later than its setup, or never. Executors may not know them.
+late: set[str] = set()
 # Tasks of two functions with one task_type. The first one keeps it.
 duplicates: list[tuple[FunctionTask[..., Any], FunctionTask[..., Any]]] = []
+
+
+def is_test() -> bool:
+    """Whether this process runs tests. Their modules may declare tasks that no executor runs."""
+    return hasattr(mail, "outbox")  # made by django.test.utils.setup_test_environment()
 
 
 def declare(task: FunctionTask[..., Any]) -> None:
@@ -254,6 +264,8 @@ def declare(task: FunctionTask[..., Any]) -> None:
     A function of the same module and name replaces the earlier one, because its module was reloaded.
     """
     known = declared.setdefault(task.task_type, task)
+    if known is task and (apps.ready or task.func.__module__ == MAIN) and not is_test():
+        late.add(task.task_type)
     if known.func is task.func:
         return
     if known.module_path == task.module_path:
