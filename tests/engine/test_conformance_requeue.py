@@ -1,8 +1,12 @@
 """cancel, requeue and prune, on every engine."""
 
-import pytest
+from collections.abc import Callable
+from datetime import timedelta
 
-from jobqueue.models import Executor, InboxMessage
+import pytest
+from django.db.models import Model
+
+from jobqueue.models import CounterPeriod, Executor, FallbackHeartbeat, InboxMessage, KeyReservation, RateStart
 from jobqueue.records import CancelReport, RequeueReport, Status
 from jobqueue.serialization.ids import new_id
 from tests.engine.bench import ERROR, Bench, outcome
@@ -106,6 +110,37 @@ class TestRequeue:
         assert bench.engine.requeue(ids) == RequeueReport(requeued=1, key_taken=1)
 
 
+def old_starts(bench: Bench, number: int) -> type[Model]:
+    at = bench.engine.now() - timedelta(days=2)
+    RateStart.objects.using(bench.engine.database).bulk_create(
+        RateStart(backend=bench.engine.alias, key="api:", started_at=at, expires_at=at) for _ in range(number)
+    )
+    return RateStart
+
+
+def old_reservations(bench: Bench, number: int) -> type[Model]:
+    at = bench.engine.now() - timedelta(days=2)
+    KeyReservation.objects.using(bench.engine.database).bulk_create(
+        KeyReservation(backend=bench.engine.alias, key=str(n), task_id=new_id(), expires_at=at) for n in range(number)
+    )
+    return KeyReservation
+
+
+def old_executors(bench: Bench, number: int) -> type[Model]:
+    for _ in range(number):
+        Bench(bench.engine).beat()
+    bench.time_passes(DAY + 1)
+    return Executor
+
+
+def old_heartbeats(bench: Bench, number: int) -> type[Model]:
+    at = bench.engine.now() - timedelta(days=2)
+    FallbackHeartbeat.objects.using(bench.engine.database).bulk_create(
+        FallbackHeartbeat(executor_id=new_id(), at=at) for _ in range(number)
+    )
+    return FallbackHeartbeat
+
+
 class TestPrune:
     def test_prune_keeps_each_status_for_its_retention(self, bench: Bench) -> None:
         bench = bench.with_options(retention={"SUCCESSFUL": 10.0, "CANCELLED": 100.0, "FAILED": 1000.0})
@@ -160,6 +195,25 @@ class TestPrune:
         bench.engine.prune()
 
         assert list(Executor.objects.using(bench.engine.database).values_list("pk", flat=True)) == [other.executor_id]
+
+    @pytest.mark.parametrize("make", [old_starts, old_reservations, old_executors, old_heartbeats])
+    def test_prune_says_if_more_than_tasks_is_left(
+        self, bench: Bench, make: Callable[[Bench, int], type[Model]]
+    ) -> None:
+        model = make(bench, 5)
+
+        assert [bench.engine.prune(2) for _ in range(3)] == [2, 2, 0]
+        assert not model._default_manager.using(bench.engine.database).exists()
+
+    def test_prune_says_if_more_periods_of_counters_are_left(self, bench: Bench) -> None:
+        old = bench.engine.now() - timedelta(days=40)
+        CounterPeriod.objects.using(bench.engine.database).bulk_create(
+            CounterPeriod(backend=bench.engine.alias, scope="task", name=str(n), length="minute", start=old)
+            for n in range(15)
+        )
+
+        assert [bench.engine.prune(1) for _ in range(2)] == [1, 0]
+        assert not CounterPeriod.objects.using(bench.engine.database).exists()
 
     def test_prune_keeps_tasks_of_other_backends(self, bench: Bench) -> None:
         bench = bench.with_options(retention={"SUCCESSFUL": 0.0})

@@ -393,19 +393,24 @@ class Admissions(Part):
         ]
         RateStart.objects.using(self.db.using).bulk_create(start for start in starts if start.expires_at > now)
 
-    def prune(self, limit: int = 1000) -> None:
+    def prune(self, limit: int = 1000) -> int:
         """
         Delete starts that no rate counts any more, and reservations of unique keys that have expired.
 
-        Each in a transaction of its own, because callers wait for a reservation that is being deleted.
+        Return the higher one of both numbers. limit: of each. Each in a transaction of its own, because callers wait for
+        a reservation that is being deleted.
         Locks: the rows, skipping locked ones: a caller may be about to renew a reservation.
         """
+        highest = 0
         for model in (RateStart, KeyReservation):
             rows = model._default_manager.using(self.db.using).filter(backend=self.db.backend)
             expired = rows.filter(expires_at__lte=self.db.now())
             with self.db.transaction():
                 oldest = self.db.with_lock(expired.order_by("expires_at"), no_key=False).only("pk")[:limit]
-                expired.filter(pk__in=[row.pk for row in oldest])._raw_delete(self.db.using)
+                ids = [row.pk for row in oldest]
+                expired.filter(pk__in=ids)._raw_delete(self.db.using)
+            highest = max(highest, len(ids))
+        return highest
 
 
 def _values(rows: TaskQuerySet, column: str) -> list[Any]:

@@ -225,12 +225,20 @@ class Counters(Part):
             for row in rows.order_by("queue_name", "task_type")
         ]
 
-    def prune_periods(self, limit: int) -> None:
-        """Delete old minutes and hours, up to ten times `limit`: each task type has one in each minute."""
+    def prune_periods(self, limit: int) -> bool:
+        """
+        Delete old minutes and hours. Return whether there may be more.
+
+        limit: it deletes up to ten times as many, because each task type has one in each minute.
+        """
         rows = CounterPeriod.objects.using(self.db.using)
+        is_full = False
         for length, seconds in KEPT_SECONDS.items():
             old = rows.filter(length=length, start__lt=now_plus(-seconds)).order_by("start")
-            rows.filter(pk__in=list(old.values_list("pk", flat=True)[: 10 * limit]))._raw_delete(self.db.using)
+            ids = list(old.values_list("pk", flat=True)[: 10 * limit])
+            rows.filter(pk__in=ids)._raw_delete(self.db.using)
+            is_full |= len(ids) >= 10 * limit
+        return is_full
 
 
 def totals_of(taken: Iterable[Summed]) -> dict[Key, Counter]:

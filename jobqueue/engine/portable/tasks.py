@@ -277,25 +277,32 @@ class Tasks(Part):
 
         Executors, fallback heartbeats and the counters of minutes are deleted after a day, those of hours after 31.
 
-        Return the number of deleted tasks. limit: per status. Deletes no task while another session prunes.
+        Return the number of deleted tasks, or `limit` if that is more and there may be more rows of another table.
+        limit: of each table, of tasks per status. Deletes no task while another session prunes.
         Locks: the rows FOR UPDATE, skipping locked ones: a task stays while a sender locks it.
         """
-        self.admissions.prune(limit)
+        is_full = self.admissions.prune(limit) >= limit
         with self.db.transaction():
             if not self._may_prune():
-                return 0
-            old = now_plus(-EXECUTORS_KEPT_SECONDS)
-            silent = self.db.with_lock(self.db.executors.filter(heartbeat__lt=old), no_key=False)
-            self.db.executors.filter(pk__in=[row.pk for row in silent.only("pk")]).delete()
-            FallbackHeartbeat.objects.using(self.db.using).filter(at__lt=old).delete()
-            self.counters.prune_periods(limit)
+                return limit if is_full else 0
+            is_full |= max(self._prune_executors(limit)) >= limit
+            is_full |= self.counters.prune_periods(limit)
             kept = self.db.options.retention.items()
             count = sum(self.prune_status(status, seconds, limit) for status, seconds in kept if seconds is not None)
             if count:
                 failpoint("prune.before")
         if count:
             failpoint("prune.after")
-        return count
+        return max(count, limit) if is_full else count
+
+    def _prune_executors(self, limit: int) -> tuple[int, int]:
+        """Delete old executors and fallback heartbeats. Return how many of each."""
+        old = now_plus(-EXECUTORS_KEPT_SECONDS)
+        silent = self.db.with_lock(self.db.executors.filter(heartbeat__lt=old), no_key=False).only("pk")[:limit]
+        executors, _ = self.db.executors.filter(pk__in=[row.pk for row in silent]).delete()
+        rows = FallbackHeartbeat.objects.using(self.db.using)
+        heartbeats, _ = rows.filter(pk__in=list(rows.filter(at__lt=old).values_list("pk", flat=True)[:limit])).delete()
+        return executors, heartbeats
 
     def prune_status(self, status: str, kept_seconds: float, limit: int = 1000) -> int:
         """Delete tasks that ended with a status, and before `kept_seconds`, the oldest first. Locks: as prune()."""
