@@ -286,6 +286,28 @@ class TestConcurrency:
 
         assert not bench.engine.is_drained(None, 1.0)
 
+    @pytest.mark.parametrize("make", [limited, rated])
+    def test_burst_is_over_if_only_tasks_of_closed_queues_can_be_admitted(
+        self, bench: Bench, make: Callable[..., UUID]
+    ) -> None:
+        make(bench, key="imports:a", queue_name="paused")
+        make(bench, key="imports:b", queue_name="unserved")
+        bench.pause("paused")
+
+        assert bench.engine.is_drained(["default", "paused"], 1.0)
+        assert not bench.engine.is_drained(["unserved"], 1.0)
+        assert not bench.engine.is_drained(None, 1.0)
+
+    @pytest.mark.parametrize("make", [limited, rated])
+    def test_burst_is_not_over_if_a_task_behind_one_of_a_paused_queue_can_be_admitted(
+        self, bench: Bench, make: Callable[..., UUID]
+    ) -> None:
+        make(bench, 2, queue_name="paused", priority=10)
+        make(bench, 2)
+        bench.pause("paused")
+
+        assert not bench.engine.is_drained(["default", "paused"], 1.0)
+
     def test_commit_and_claim_admits_in_between(self, bench: Bench) -> None:
         _, second = limited(bench), limited(bench)
         (claimed,) = claim_admitted(bench)

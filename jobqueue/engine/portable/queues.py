@@ -13,10 +13,11 @@ from django.db.models import Q, QuerySet
 
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.heartbeats import with_last_heartbeat
+from jobqueue.engine.portable.admissions import ADMITTED_AT_ONCE, INDEXED, IS_WAITING, REQUESTS_READ
 from jobqueue.engine.portable.database import Part
 from jobqueue.metrics import Depth, Gauges
 from jobqueue.models import AdmissionRequest, Executor, TaskQuerySet
-from jobqueue.records import WAITING, ClaimRequest, QueueLatency, Status
+from jobqueue.records import WAITING, ClaimRequest, LimitKind, QueueLatency, Status
 
 MAX_COUNTED = 10_000  # tasks of a queue and status; above, the depth is an estimate
 QUEUES_READ = 1000
@@ -146,16 +147,30 @@ class Queues(Part):
         """
         Whether these queues (None: all) have no tasks that are ready, running, or due within these seconds.
 
-        No admission request may be due within these seconds either: it may make a BLOCKED task READY.
+        No admission request may be due within these seconds either that may make a BLOCKED task of theirs READY.
         Of a paused queue only the running tasks count.
         """
         rows = self.db.tasks if queues is None else self.db.tasks.filter(queue_name__in=queues)
         open_rows = rows.exclude(queue_name__in=self.paused())
         soon = open_rows.filter(status__in=WAITING, wake_at__lte=now_plus(within_seconds))
-        admissions = AdmissionRequest.objects.using(self.db.using).filter(
+        if open_rows.ready().exists() or rows.running().exists() or soon.exists():
+            return False
+        due = AdmissionRequest.objects.using(self.db.using).filter(
             backend=self.db.backend, due_at__lte=now_plus(within_seconds)
         )
-        return not (open_rows.ready().exists() or rows.running().exists() or soon.exists() or admissions.exists())
+        paused = self.paused()
+        return not any(
+            name not in paused and (queues is None or name in queues)
+            for key in set(due.order_by("due_at").values_list("kind", "key")[:REQUESTS_READ])
+            for name in self._next_of_limit(*key)
+        )
+
+    def _next_of_limit(self, kind: str, key: str) -> Iterable[str]:
+        """Return the queues of the BLOCKED tasks that the next look at a key may admit."""
+        if kind not in INDEXED:
+            return ()
+        waiting = self.db.tasks.filter(INDEXED[LimitKind(kind)], IS_WAITING[LimitKind(kind)], **{f"{kind}_key": key})
+        return waiting.order_by("rank", "pk").values_list("queue_name", flat=True)[:ADMITTED_AT_ONCE]
 
     # --- limits and pauses
 

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from django.db import OperationalError
 
+from jobqueue.engine.portable.admissions import ADMITTED_AT_ONCE, REQUESTS_READ
 from jobqueue.engine.portable.counters import Counters, Summed
 from jobqueue.engine.portable.queues import MAX_COUNTED, QUEUES_READ, RUNNING_READ, TASKS_READ, Queues
 from jobqueue.engine.postgres.connection import CHANNEL, PostgresDatabase
@@ -96,6 +97,8 @@ class PostgresQueues(Queues):
             queues=self.queues_in_use() if queues is None else list(queues),
             only_these=queues is not None,
             within_seconds=float(within_seconds),
+            requests_read=REQUESTS_READ,
+            at_once=ADMITTED_AT_ONCE,
         )
         return bool(is_drained)
 

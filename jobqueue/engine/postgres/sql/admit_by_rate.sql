@@ -102,6 +102,6 @@ asked_again AS (
     )
     RETURNING id
 )
-SELECT queue_name, count(*) FROM admitted GROUP BY queue_name
+SELECT queue_name, count(*) FROM admitted GROUP BY 1
 UNION ALL
 SELECT NULL, count(*) FROM asked_again HAVING count(*) > 0

@@ -1,8 +1,9 @@
--- Whether nothing of some queues is ready, running, or due soon, and no admission request is due soon: it may make a
--- BLOCKED task READY. Of a paused queue only the running tasks count.
--- Parameters: backend, queues, within_seconds; only_these: FALSE takes running and due tasks of every queue.
+-- Whether nothing of some queues is ready, running, or due soon, and no admission request is due soon that may make a
+-- BLOCKED task of theirs READY. Of a paused queue only the running tasks count.
+-- Parameters: backend, queues, within_seconds; only_these: FALSE takes due, running and BLOCKED tasks of every queue.
+--   requests_read, at_once: it reads so many requests, and of each key so many tasks as a look may admit.
 -- Index: jobqueue_task_ready, one step per queue; jobqueue_task_running; jobqueue_task_wake_at;
---   jobqueue_admission_due. Locks: none.
+--   jobqueue_admission_due; jobqueue_task_concurrency, jobqueue_task_rate. Locks: none.
 -- Trap: EXISTS drops the ORDER BY that leads the planner to the index. It would read the whole table.
 WITH paused AS MATERIALIZED (
     SELECT array_agg(queue.name::text) AS names FROM jobqueue_queue AS queue
@@ -35,7 +36,33 @@ SELECT
         ORDER BY wake_at LIMIT 1
     ) IS NULL
     AND (
-        SELECT TRUE FROM jobqueue_admissionrequest
-        WHERE backend = %(backend)s AND due_at <= (SELECT clock_timestamp()) + make_interval(secs => %(within_seconds)s)
-        ORDER BY backend, due_at LIMIT 1
+        SELECT TRUE FROM (
+            SELECT DISTINCT asked.kind, asked.key FROM (
+                SELECT kind, key FROM jobqueue_admissionrequest
+                WHERE backend = %(backend)s
+                    AND due_at <= (SELECT clock_timestamp()) + make_interval(secs => %(within_seconds)s)
+                ORDER BY backend, due_at LIMIT %(requests_read)s
+            ) AS asked
+        ) AS due
+        CROSS JOIN LATERAL (
+            (
+                SELECT task.queue_name FROM jobqueue_task AS task
+                WHERE due.kind = 'concurrency' AND task.backend = %(backend)s AND task.concurrency_key = due.key
+                    AND NOT task.counts_while_waiting AND task.status = (SELECT 'BLOCKED') AND task.finished_at IS NULL
+                ORDER BY task.backend, task.concurrency_key, task.counts_while_waiting, task.status, task.rank, task.id
+                LIMIT %(at_once)s
+            )
+            UNION ALL
+            (
+                SELECT task.queue_name FROM jobqueue_task AS task
+                WHERE due.kind = 'rate' AND task.backend = %(backend)s AND task.rate_key = due.key
+                    AND task.status = 'BLOCKED' AND task.predecessor_id IS NULL
+                    AND (task.concurrency_key IS NULL OR task.counts_while_waiting)
+                ORDER BY task.backend, task.rate_key, task.status, task.rank, task.id
+                LIMIT %(at_once)s
+            )
+        ) AS waiting
+        WHERE (NOT %(only_these)s OR waiting.queue_name = ANY(%(queues)s::text[]))
+            AND waiting.queue_name <> ALL (COALESCE((SELECT names FROM paused), '{}'))
+        LIMIT 1
     ) IS NULL
