@@ -207,12 +207,13 @@ class PrunesRenewedKeys(PostgresEngine):
     """Deletes reservations that had expired when it read them, before it locked them."""
 
     class admissions_class(PostgresAdmissions):
-        def prune(self, limit: int = 1000) -> None:
+        def prune(self, limit: int = 1000) -> int:
             rows = KeyReservation.objects.filter(backend=self.db.backend)
             expired = list(rows.filter(expires_at__lte=self.db.now()).values_list("pk", flat=True)[:limit])
             with self.db.transaction():
                 locked = self.db.with_lock(rows.filter(pk__in=expired), no_key=False).only("pk")
                 rows.filter(pk__in=[row.pk for row in locked])._raw_delete(self.db.using)
+            return len(expired)
 
 
 class ReplacesWithoutLocking(PostgresEngine):

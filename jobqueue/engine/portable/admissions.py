@@ -397,8 +397,8 @@ class Admissions(Part):
         """
         Delete starts that no rate counts any more, and reservations of unique keys that have expired.
 
-        Return the higher one of both numbers. limit: of each. Each in a transaction of its own, because callers wait for
-        a reservation that is being deleted.
+        Return the higher one of both numbers. limit: of each. Each in a transaction of its own, because callers wait
+        for a reservation that is being deleted.
         Locks: the rows, skipping locked ones: a caller may be about to renew a reservation.
         """
         highest = 0
