@@ -127,8 +127,8 @@ class JobQueueBackend(BaseTaskBackend):
         Insert the task in the caller's transaction and return its result.
 
         If a live task has the key, `on_conflict` decides: "keep" returns the result of that task, "replace" changes it
-        or follows it, "raise" raises DuplicateKey. Raises InvalidArguments or InvalidTask, and writes nothing, if the
-        task or its arguments are invalid.
+        or takes over the key, "raise" raises DuplicateKey. Raises InvalidArguments or InvalidTask, and writes nothing,
+        if the task or its arguments are invalid.
         """
         ours = self._accepted(task)
         return self._insert(ours, [self._row(ours, args, kwargs)])[0]

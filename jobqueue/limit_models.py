@@ -47,9 +47,8 @@ class AdmissionRequest(models.Model):
     """
     A request that executors look at a key: its BLOCKED tasks may be allowed to run now.
 
-    Rows are only inserted and deleted, so that no transaction waits for another one. kind: "concurrency", "rate" or
-    "predecessor". For "predecessor", `key` is the id of the successor. due_at: when to look at it. For a rate, this
-    is the time of the next allowed start.
+    Rows are only inserted and deleted, so that no transaction waits for another one. kind: "concurrency" or "rate".
+    due_at: when to look at it. For a rate, this is the time of the next allowed start.
     """
 
     id = models.BigAutoField(primary_key=True)

@@ -126,9 +126,8 @@ class Task(models.Model):
     rate_key = models.CharField(_("rate key"), max_length=560, null=True)
     rate_limit = models.IntegerField(_("rate limit"), null=True)
     rate_seconds = models.FloatField(_("rate in seconds"), null=True)
-    # The successor has taken over the unique key of its predecessor, and starts after its end.
-    predecessor_id = models.UUIDField(_("starts after"), null=True)
-    successor_id = models.UUIDField(_("followed by"), null=True)
+    # The task that has taken over the unique key. This one keeps the text, but holds the key no more.
+    taken_over_by_id = models.UUIDField(_("key taken over by"), null=True)
 
     # Where executors run it. One that finds the function in the other pool corrects it.
     pool = models.CharField(
@@ -236,15 +235,14 @@ class Task(models.Model):
                 condition=Q(rate_key__isnull=False)
                 & (
                     Q(status="READY")
-                    | Q(status="BLOCKED", predecessor_id__isnull=True)
-                    & (Q(concurrency_key__isnull=True) | Q(counts_while_waiting=True))
+                    | Q(status="BLOCKED") & (Q(concurrency_key__isnull=True) | Q(counts_while_waiting=True))
                 ),
             ),
             index("task_rate_start", "backend", "rate_key", "last_attempted_at", rate_key__isnull=False),
         ]
         constraints = [
             unique(
-                "task_key", "backend", "key", finished_at__isnull=True, key__isnull=False, successor_id__isnull=True
+                "task_key", "backend", "key", finished_at__isnull=True, key__isnull=False, taken_over_by_id__isnull=True
             ),
             unique("task_idempotency", "backend", "idempotency_key", idempotency_key__isnull=False),
             models.CheckConstraint(condition=Q(status__in=LIVE + FINAL), name="jobqueue_task_status"),
@@ -259,8 +257,8 @@ class Task(models.Model):
 
     @property
     def may_unblock(self) -> bool:
-        """Whether other tasks may wait for its end: those with the same limit or the same key."""
-        return not (self.concurrency_key is None and self.rate_key is None and self.key is None)
+        """Whether other tasks may wait for its end: those with the same limit."""
+        return not (self.concurrency_key is None and self.rate_key is None)
 
     @property
     def is_finished(self) -> bool:

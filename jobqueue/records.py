@@ -63,7 +63,6 @@ class LimitKind(StrEnum):
 
     CONCURRENCY = "concurrency"
     RATE = "rate"
-    PREDECESSOR = "predecessor"  # the end of a task with the same unique key
 
 
 class NewTask(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -74,7 +73,6 @@ class NewTask(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     key: unique among live tasks of the backend. idempotency_key: unique among all its tasks until they are pruned;
     only enqueue_once() uses it. idempotency_digest: of the request with that key.
     concurrency_key, rate_key: of limits.key_of(). rate_limit starts are allowed in rate_seconds.
-    predecessor_id: the task with the same unique key after whose end this one starts.
     on_conflict: if the unique key is taken, "keep" its task, "replace" that task, or "raise" DuplicateKey.
     unique_for_seconds: how long other rows with unique_for_seconds cannot take the key, also after the end of this one.
     max_wait_seconds: for "replace" with wake_after_seconds, the longest time from the first call to the start.
@@ -106,7 +104,6 @@ class NewTask(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     rate_key: str | None = None
     rate_limit: int | None = None
     rate_seconds: float | None = None
-    predecessor_id: UUID | None = None
     on_conflict: str = "keep"
     unique_for_seconds: float | None = None
     max_wait_seconds: float | None = None
@@ -166,8 +163,8 @@ class ClaimedTask(Struct, frozen=True, gc=False):
 
     @property
     def may_unblock(self) -> bool:
-        """Whether other tasks may wait for its end: those with the same key of a limit, or its successor."""
-        return self.is_limited or self.key is not None
+        """Whether other tasks may wait for its end: those with the same key of a limit."""
+        return self.is_limited
 
 
 class NewMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -44,7 +44,7 @@ def limit_findings(engine: Engine, stats: BackendStats) -> Iterator[checks.Check
 def _forgotten(engine: Engine, key: Key) -> Iterator[checks.CheckMessage]:
     """Find a key with BLOCKED tasks, nothing active, and no request to look at it: nothing will ever admit a task."""
     of_key = engine.tasks.filter(INDEXED[key.kind] & of_limit(key.kind, key.stored))
-    waiting = of_key.filter(IS_WAITING[key.kind], predecessor_id__isnull=True)
+    waiting = of_key.filter(IS_WAITING[key.kind])
     requests = AdmissionRequest.objects.using(engine.database).filter(
         backend=engine.alias, kind=key.kind, key=key.stored
     )

@@ -37,7 +37,7 @@ COLUMNS = {
     "cancel_requested_at": "Cancel requested",
     "finished_at": "Ended",
 }
-ALSO_IN_JSON = ("max_attempts", "parent_id", "predecessor_id", "successor_id")
+ALSO_IN_JSON = ("max_attempts", "parent_id", "taken_over_by_id")
 WIDTH = max(map(len, (*COLUMNS.values(), "Concurrency limit")))
 
 
@@ -85,8 +85,7 @@ def _details(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
         "Id": task.pk,
         "Tags": ", ".join(page["tags"]),
         "Parent": parent and f"{parent.pk} {parent.task_type or '(pruned)'} {parent.status or ''}".rstrip(),
-        "Starts after": task.predecessor_id,
-        "Followed by": task.successor_id,
+        "Key taken over by": task.taken_over_by_id,
         **{
             "Rate" if limit.is_rate else "Concurrency limit": f"{limit.key.stored}: {limit.active} of {limit.words}"
             for limit in page["limits"]

@@ -81,8 +81,7 @@ def explain(task: Task, around: Surroundings) -> str:
         "children": around.live_children,
         "messages": str(around.unread) if around.unread <= MAX_UNREAD else f"{MAX_UNREAD}+",
         **_limit_values(around.limit),
-        "predecessor": task.predecessor_id,
-        "successor": task.successor_id,
+        "new_holder": task.taken_over_by_id,
         "class": class_name(error),
         "error": headline(error.get("exception_class_path"), error.get("message")),
         "message": headline(None, error.get("message")),
@@ -136,8 +135,8 @@ def _state(task: Task, around: Surroundings) -> Iterator[str]:
 def _relatives(task: Task, around: Surroundings) -> Iterator[str]:
     """Explain what is unusual about parent, children and messages."""
     if task.status in LIVE:
-        if task.successor_id is not None:
-            yield _("Task %(successor)s has taken over its unique key, and starts after it.")
+        if task.taken_over_by_id is not None:
+            yield _("Task %(new_holder)s has taken over its unique key, and does not wait for it.")
         if around.is_orphan:
             yield _("Its parent has ended.")
         return
@@ -182,10 +181,7 @@ def _why_not_started(task: Task, around: Surroundings) -> str:
 
 def _blocked(task: Task, around: Surroundings) -> Iterator[str]:
     limit, is_due = around.limit, True
-    if task.predecessor_id is not None:
-        yield _("Blocked: it starts after the end of task %(predecessor)s, which had its unique key before.")
-        is_due = False
-    elif limit is None:
+    if limit is None:
         yield _("Blocked for %(ready)s by a limit.")
     elif limit.is_rate:
         # Executors look again each second, but the rate allows no start before one of these tasks has started.

@@ -27,7 +27,7 @@ from jobqueue.inspect.server_findings import server_findings
 from jobqueue.inspect.stats import BackendStats, ExecutorState, QueueStats
 from jobqueue.metrics import Length, Scope
 from jobqueue.models import AdmissionRequest, CounterPeriod, TaskQuerySet
-from jobqueue.records import FINAL, WAITING, LimitKind, Status
+from jobqueue.records import FINAL, WAITING, Status
 
 if TYPE_CHECKING:
     from jobqueue.engine.postgres.engine import PostgresEngine
@@ -288,14 +288,10 @@ def unanswered_requests(engine: Engine, stats: BackendStats) -> Iterator[checks.
     requests = AdmissionRequest.objects.using(engine.database).filter(backend=engine.alias)
     late = requests.filter(due_at__lt=now_plus(-UNANSWERED_SECONDS)).order_by("due_at")
     if (first := late.first()) is not None:
-        is_task = first.kind == LimitKind.PREDECESSOR
-        if is_task:
-            text = _("Backend %(backend)s: executors have not looked at the BLOCKED task %(key)s for %(time)s.")
-        else:
-            text = _(
-                "Backend %(backend)s: executors have not looked at the %(kind)s limit %(key)s, "
-                "which has BLOCKED tasks, for %(time)s."
-            )
+        text = _(
+            "Backend %(backend)s: executors have not looked at the %(kind)s limit %(key)s, "
+            "which has BLOCKED tasks, for %(time)s."
+        )
         values = {"kind": first.kind, "key": first.key, "time": duration(stats.now - first.due_at)}
         advice = _("Look for errors in the log of executors, and for a session that keeps rows of these tasks locked.")
         yield checks.Error(text % {"backend": stats.backend, **values}, hint=advice, obj=Rows("limit"))

@@ -184,7 +184,7 @@ def keys_of(task: Task) -> list[Key]:
 
 def key_that_matters(task: Task) -> Key | None:
     """Return the key for which a BLOCKED task waits, or for which a SCHEDULED task still counts."""
-    waits = task.status == Status.BLOCKED and task.predecessor_id is None
+    waits = task.status == Status.BLOCKED
     keys = keys_of(task) if waits or (task.counts_while_waiting and task.status == Status.SCHEDULED) else []
     return keys[-1] if waits and task.counts_while_waiting and keys else keys[0] if keys else None
 

@@ -152,16 +152,14 @@ def ids_with_key(tasks: TaskQuerySet, key: str, limit: int) -> list[UUID]:
     """
     Return the tasks that have or had a key.
 
-    One index has the live tasks that hold keys, another one those that have ended. A running task whose key another
-    one has taken over is in none of them, but that one names it.
+    One index has the live tasks that hold keys, another one those that have ended. A live task whose key another one
+    has taken over is in none of them. Of these, the RUNNING ones are read from the index of running tasks.
     """
-    holders = list(
-        tasks.filter(key=key, finished_at__isnull=True, successor_id__isnull=True).values_list("pk", "predecessor_id")
-    )
-    first = [predecessor for _pk, predecessor in holders if predecessor]
-    running = tasks.filter(pk__in=first, finished_at__isnull=True).values_list("pk", flat=True) if first else []
-    ended = tasks.filter(key=key, finished_at__isnull=False).values_list("pk", flat=True)[:limit]
-    return [*(pk for pk, _predecessor in holders), *running, *ended]
+    of_key = tasks.filter(key=key)
+    holders = of_key.filter(finished_at__isnull=True, taken_over_by_id__isnull=True).values_list("pk", flat=True)
+    running = of_key.running().filter(taken_over_by_id__isnull=False).values_list("pk", flat=True)
+    ended = of_key.filter(finished_at__isnull=False).values_list("pk", flat=True)[:limit]
+    return [*holders, *running, *ended]
 
 
 def argument_condition(path: Sequence[str], text: str) -> Q:

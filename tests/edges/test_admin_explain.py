@@ -84,7 +84,7 @@ def rate(active=100, look=4.0, **changes):
     return of_key("rate", 100, active, seconds=60.0, next_look_at=at, **changes)
 
 
-SUCCESSOR = {"predecessor_id": "0193a4b5-0000-7000-8000-000000000000"}
+NEW_HOLDER = "0193a4b5-0000-7000-8000-000000000000"
 BLOCKED = [
     ({}, {"limit": of_key()}, REACHED),
     ({}, {"limit": of_key(number=2, active=3)}, REACHED.replace("1 of 1", "3 of 2")),
@@ -112,11 +112,6 @@ BLOCKED = [
         {},
         {"limit": rate(active=99, look=None)},
         "Blocked for 14 min by the rate of api-7 (100 a minute). It becomes ready in a moment.",
-    ),
-    (
-        SUCCESSOR,
-        {},
-        f"Blocked: it starts after the end of task {SUCCESSOR['predecessor_id']}, which had its unique key before.",
     ),
     ({}, {}, "Blocked for 14 min by a limit. It becomes ready in a moment."),
 ]
@@ -268,10 +263,10 @@ def test_retry_that_holds_its_place_says_so():
     assert sentence.endswith("Next attempt in 40 s. It still counts for the concurrency limit of account-42.")
 
 
-def test_running_task_names_the_task_that_starts_after_it():
-    row = task("RUNNING", claimed_at=before(12), successor_id=SUCCESSOR["predecessor_id"])
+def test_running_task_names_the_task_that_took_over_its_key():
+    row = task("RUNNING", claimed_at=before(12), taken_over_by_id=NEW_HOLDER)
     sentence = explain(row, Surroundings(now=NOW, **on_executor()))
-    assert f"Task {SUCCESSOR['predecessor_id']} has taken over its unique key, and starts after it." in sentence
+    assert f"Task {NEW_HOLDER} has taken over its unique key, and does not wait for it." in sentence
 
 
 @pytest.mark.parametrize(

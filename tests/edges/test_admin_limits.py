@@ -10,7 +10,7 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from jobqueue.models import AdmissionRequest, Limit, Task
+from jobqueue.models import AdmissionRequest, Limit
 from tests.edges.admin import BOTH, LIST_URL, SCRIPT, messages_of, task_url
 from tests.edges.cli import jobqueue
 from tests.edges.limited import rated, started, waiting
@@ -257,14 +257,13 @@ class TestTaskPage:
         assert "Blocked: the concurrency limit of account-42 is reached (1 of 1 active)." in shown(first)
         assert "Blocked: the rate of api-7 is used up (1 a minute)." in shown(second)
 
-    def test_page_of_a_successor_links_to_its_predecessor(self, shown, backend, make):
-        first = make(running=True)
-        second = make(status="BLOCKED", predecessor_id=first.pk)
-        Task.objects.using(backend).filter(pk=first.pk).update(successor_id=second.pk)
-        html = shown(second)
-        assert f"Blocked: it starts after the end of task {first.pk}" in html
-        assert f'<a href="{task_url(first)}">Show that task</a>' in html
-        assert "Followed by" in shown(first)
+    def test_page_of_a_task_links_to_the_one_that_took_over_its_key(self, shown, backend, make):
+        second = make(key="digest")
+        first = make(running=True, key="digest", taken_over_by_id=second.pk)
+        html = shown(first)
+        assert f"Task {second.pk} has taken over its unique key" in html
+        assert "Key taken over by" in html
+        assert f'<a href="{task_url(second)}">' in html
 
     def test_links_to_limits_need_the_permission_to_see_them(self, client, backend):
         client.force_login(make_user("view_task"))

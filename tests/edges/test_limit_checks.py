@@ -100,11 +100,6 @@ class TestDoctor:
             f"executors have not looked at the concurrency limit {ACCOUNT}, which has BLOCKED tasks, for 60 s" in text
         )
 
-    def test_task_that_waits_for_its_predecessor_is_no_finding(self, backend: str, make: Any) -> None:
-        first = make(running=True)
-        waiting(predecessor_id=first.pk, backend=backend)
-        assert [level for level, _ in findings(backend)] == ["ok"]
-
     def test_limit_used_up_by_a_paused_queue_is_a_warning(self, backend: str) -> None:
         QueueFactory.create(backend=backend, using=backend, name="paused", paused=True)
         waiting(status="READY", queue_name="paused", backend=backend)

@@ -588,101 +588,88 @@ class TestReplace:
 
         assert statuses(bench, first, pk) == ["READY", "BLOCKED"]
 
-    def test_running_task_gets_a_successor(self, bench: Bench) -> None:
+    def test_running_task_gives_its_key_to_the_new_one(self, bench: Bench) -> None:
         running = bench.running(key="digest")
 
         answer = self.replace(bench, args="[2]")
-        bench.engine.admit()
 
-        assert answer.created
-        assert bench.status(answer.id) == Status.BLOCKED
-        bench.commit(outcome(running))
-        assert admitted(bench) == 1
+        assert (answer.created, answer.status) == (True, Status.READY)
         assert bench.claim_ids() == [answer.id]
+        assert bench.row(running.id).taken_over_by_id == answer.id
+        bench.commit(outcome(running))
+        assert statuses(bench, running.id, answer.id) == ["SUCCESSFUL", "RUNNING"]
 
-    def test_successor_is_replaced_by_a_later_call(self, bench: Bench) -> None:
+    def test_new_holder_answers_for_the_key_while_both_are_live(self, bench: Bench) -> None:
         bench.running(key="digest")
-        first = self.replace(bench, args="[2]")
+        new_holder = self.replace(bench, args="[2]")
 
+        assert bench.add(key="digest") == new_holder.id
+        assert bench.engine.find_keys(["digest"]) == {"digest": new_holder.id}
         second = self.replace(bench, args="[3]")
+        assert (second.id, second.created) == (new_holder.id, False)
+        assert bench.row(new_holder.id).args == [3]
 
-        assert (second.id, second.created) == (first.id, False)
-        assert bench.row(first.id).args == [3]
-        assert bench.status(first.id) == Status.BLOCKED
+    def test_key_is_free_after_the_end_of_its_new_holder(self, bench: Bench) -> None:
+        bench.running(key="digest")
+        new_holder = self.replace(bench)
+        bench.engine.cancel([new_holder.id])
 
-    def test_successor_waits_for_the_retries_of_the_running_task(self, bench: Bench) -> None:
+        assert self.replace(bench).created
+
+    def test_key_passes_on_from_one_running_task_to_the_next(self, bench: Bench) -> None:
+        first = bench.running(key="digest")
+        second = self.replace(bench)
+        (claimed,) = bench.claim()
+        third = self.replace(bench)
+
+        assert bench.row(first.id).taken_over_by_id == second.id == claimed.id
+        assert bench.row(second.id).taken_over_by_id == third.id
+        assert statuses(bench, first.id, second.id, third.id) == ["RUNNING", "RUNNING", "READY"]
+
+    def test_task_that_lost_its_key_is_retried_beside_the_new_holder(self, bench: Bench) -> None:
         running = bench.running(key="digest")
-        successor = self.replace(bench)
-
+        new_holder = self.replace(bench)
         bench.commit(outcome(running, Status.SCHEDULED, attempts=1, error=ERROR, wake_after_seconds=60.0))
-        bench.engine.admit()
 
-        assert bench.status(successor.id) == Status.BLOCKED
-
-    def test_cancelled_successor_gives_the_key_back(self, bench: Bench) -> None:
-        running = bench.running(key="digest")
-        successor = self.replace(bench)
-        bench.engine.cancel([successor.id])
-
-        (answer,) = bench.engine.enqueue([new(key="digest")])
-
-        assert (answer.id, answer.created) == (running.id, False)
-
-    def test_successor_starts_after_its_predecessor_was_cancelled(self, bench: Bench) -> None:
-        running = bench.running(key="digest")
-        successor = self.replace(bench)
-        bench.engine.cancel([running.id])
-        bench.commit(outcome(running, Status.CANCELLED))
-
-        assert admitted(bench) == 1
-        assert bench.status(successor.id) == Status.READY
-
-    def test_successor_starts_after_its_predecessor_lost_its_executor(self, bench: Bench) -> None:
-        bench = bench.with_options(max_executor_losses=1)
-        running = bench.running(key="digest")
-        successor = self.replace(bench)
-        bench.time_passes(100)
-        bench.engine.rescue()
-        bench.engine.admit()
-
-        assert statuses(bench, running.id, successor.id) == ["FAILED", "READY"]
-
-    def test_successor_with_a_limit_waits_for_it_as_well(self, bench: Bench) -> None:
-        limited(bench)
-        running = bench.running(key="digest")
-        successor = self.replace(bench, concurrency_key="imports:anna", concurrency_limit=1)
-        bench.engine.admit()
-        bench.commit(outcome(running))
-        bench.engine.admit()
-
-        assert bench.status(successor.id) == Status.BLOCKED
-
-    def test_later_successor_is_scheduled_and_still_waits(self, bench: Bench) -> None:
-        running = bench.running(key="digest")
-        successor = self.replace(bench, wake_after_seconds=30.0)
-        bench.time_passes(60)
-        bench.beat()
+        assert self.replace(bench).id == new_holder.id
+        bench.time_passes(61)
         bench.engine.wake_due()
+        assert statuses(bench, running.id, new_holder.id) == ["READY", "READY"]
+
+    def test_concurrency_limit_prevents_the_overlap(self, bench: Bench) -> None:
+        limit: dict[str, Any] = {"concurrency_key": "imports:anna", "concurrency_limit": 1}
+        bench.add(key="digest", **limit)
         bench.engine.admit()
-        assert bench.status(successor.id) == Status.BLOCKED
+        (running,) = bench.claim()
+        new_holder = self.replace(bench, **limit)
+        bench.engine.admit()
+        assert bench.status(new_holder.id) == Status.BLOCKED
 
         bench.commit(outcome(running))
         bench.engine.admit()
-        assert bench.status(successor.id) == Status.READY
+
+        assert bench.status(new_holder.id) == Status.READY
+
+    def test_actor_that_has_polled_gives_its_key_away(self, bench: Bench) -> None:
+        actor = bench.running(key="digest")
+        bench.commit(outcome(actor, Status.SUSPENDED, has_succeeded=True))
+
+        new_holder = self.replace(bench)
+
+        assert statuses(bench, actor.id, new_holder.id) == ["SUSPENDED", "READY"]
 
     def test_free_key_is_simply_taken(self, bench: Bench) -> None:
         assert self.replace(bench).created
 
-    def test_requeued_predecessor_waits_for_its_key(self, bench: Bench) -> None:
+    def test_requeued_task_asks_for_its_key_again(self, bench: Bench) -> None:
         running = bench.running(key="digest")
-        successor = self.replace(bench)
+        new_holder = self.replace(bench)
         bench.commit(outcome(running, Status.FAILED, attempts=1, error=ERROR))
 
         assert bench.engine.requeue([running.id]).key_taken == 1
-        bench.commit(outcome(bench.claim()[0]) if bench.engine.admit().queues else outcome(running))
-        assert bench.status(successor.id) == Status.SUCCESSFUL
+        bench.engine.cancel([new_holder.id])
         assert bench.engine.requeue([running.id]).requeued == 1
-        assert bench.status(running.id) == Status.READY
+        assert bench.add(key="digest") == running.id
 
 
 class TestDebounce:
@@ -709,6 +696,14 @@ class TestDebounce:
         bench.time_passes(20)
         self.call(bench)
         assert bench.status(pk) == Status.READY
+
+    def test_call_during_the_run_waits_and_takes_over_the_key(self, bench: Bench) -> None:
+        running = bench.running(key="reindex")
+
+        pk = self.call(bench)
+
+        assert (bench.status(pk), self.call(bench)) == ("SCHEDULED", pk)
+        assert bench.row(running.id).taken_over_by_id == pk
 
 
 class TestUniqueFor:

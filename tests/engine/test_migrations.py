@@ -1,11 +1,19 @@
 """What the migrations create, forward and back."""
 
+from typing import Any
+from uuid import uuid4
+
 import pytest
 from django.core.management import call_command
-from django.db import IntegrityError, connection
+from django.db import IntegrityError, connection, connections
+from django.db.migrations.executor import MigrationExecutor
+from django.utils.timezone import now
 
-from jobqueue.models import Task
+from jobqueue.models import AdmissionRequest, Task
+from tests.engine.conftest import make_bench
 from tests.factories import TaskFactory
+
+OLD = ("jobqueue", "0005_awaiting_code_indexes")
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -41,6 +49,54 @@ def test_models_match_the_migrations() -> None:
 def test_sqlite_migrates_back_and_forward() -> None:
     call_command("migrate", "jobqueue", "zero", database="sqlite", verbosity=0)
     call_command("migrate", "jobqueue", database="sqlite", verbosity=0)
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
+@pytest.mark.parametrize("alias", ["default", "sqlite"])
+def test_task_that_waited_for_the_end_of_another_runs_after_migrate(alias: str) -> None:
+    call_command("migrate", *OLD, database=alias, verbosity=0)
+    try:
+        old = MigrationExecutor(connections[alias]).loader.project_state(OLD).apps
+        tasks = old.get_model("jobqueue", "Task").objects.using(alias)
+        values = {"rank": now(), "enqueued_at": now(), "key": "k", "task_type": "tests.noop", "backend": alias}
+        limit = {"concurrency_key": "imports:anna", "concurrency_limit": 1}
+        holder = tasks.create(**values, status="RUNNING", successor_id=uuid4())
+        plain = tasks.create(**values, status="BLOCKED", predecessor_id=holder.pk)
+        limited = tasks.create(**values | {"key": "l"}, **limit, status="BLOCKED", predecessor_id=holder.pk)
+        later = tasks.create(**values | {"key": "m"}, status="SCHEDULED", wake_at=now(), predecessor_id=holder.pk)
+        requests = old.get_model("jobqueue", "AdmissionRequest").objects.using(alias)
+        requests.create(backend=alias, kind="predecessor", key=str(plain.pk), due_at=now())
+    finally:
+        call_command("migrate", "jobqueue", database=alias, verbosity=0)
+
+    bench = make_bench({"default": "postgresql"}.get(alias, alias))
+    assert bench.engine.admit().queues == {"default": 1}
+    bench.engine.wake_due()
+    assert {bench.status(task.pk) for task in (plain, limited, later)} == {"READY"}
+    assert bench.row(holder.pk).taken_over_by_id == holder.successor_id
+    assert bench.add(key="k") == plain.pk
+    assert not AdmissionRequest.objects.using(alias).exists()
+
+
+def test_index_of_rates_is_built_beside_writers_and_after_a_broken_attempt() -> None:
+    call_command("migrate", *OLD, verbosity=0)
+    statements: list[str] = []
+
+    def record(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        statements.append(sql)
+        return execute(sql, params, many, context)
+
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("CREATE INDEX jobqueue_task_rate_new ON jobqueue_task (id)")  # as one that is not valid
+        with connection.execute_wrapper(record):
+            call_command("migrate", "jobqueue", "0007", verbosity=0)
+    finally:
+        call_command("migrate", "jobqueue", verbosity=0)
+
+    built = [sql for sql in statements if sql.startswith("CREATE") and "INDEX" in sql]
+    assert len(built) == 1
+    assert built[0].startswith("CREATE INDEX CONCURRENTLY")
 
 
 @pytest.mark.parametrize("status", ["", "READ", "ready"])

@@ -25,7 +25,6 @@ MAX_ROUNDS = 20
 
 CONCURRENT = "no more tasks of a key count than its limit"
 RATE = "no more tasks start in a window than the rate allows"
-EARLY = "a task starts after the one that it follows"
 BLOCKED = "nothing is blocked that may run"
 LAST_CALL = "the last call with a key starts last"
 ONE_TASK = "calls with one key create one task"
@@ -50,12 +49,8 @@ COUNTED = """
         AND (status IN ('READY', 'RUNNING') OR counts_while_waiting)
     GROUP BY concurrency_key
 """
-SUCCESSORS = """
-    SELECT successor.id FROM jobqueue_task AS successor JOIN jobqueue_task AS first ON first.successor_id = successor.id
-    WHERE successor.backend = %s AND first.finished_at IS NULL AND successor.status IN ('READY', 'RUNNING')
-"""
 LIMITED = """
-    SELECT id, status, concurrency_key, concurrency_limit, rate_key, rate_limit, counts_while_waiting, predecessor_id,
+    SELECT id, status, concurrency_key, concurrency_limit, rate_key, rate_limit, counts_while_waiting,
         key, last_attempted_at > clock_timestamp() - rate_seconds * interval '1 second'
     FROM jobqueue_task WHERE backend = %s AND finished_at IS NULL ORDER BY rank, id
 """
@@ -69,7 +64,6 @@ class LimitedRow(NamedTuple):
     rate_key: str | None
     rate_limit: int | None
     counts_while_waiting: bool
-    predecessor_id: UUID | None
     key: str | None
     has_started: bool | None
 
@@ -94,10 +88,7 @@ class LimitSnapshot(Snapshot):
 
     def shape(self) -> tuple[Any, ...]:
         name = self.backend.names
-        rows = [
-            (name[row.id], row.status, row.counts_while_waiting, row.predecessor_id is None, row.key)
-            for row in self.live
-        ]
+        rows = [(name[row.id], row.status, row.counts_while_waiting, row.key) for row in self.live]
         requests = AdmissionRequest.objects.filter(backend=self.backend.engine.alias).values_list("kind", "key")
         return (*super().shape(), tuple(rows), tuple(self.backend.limits.calls), tuple(sorted(requests)))
 
@@ -109,9 +100,6 @@ def at_each_end(backend: LimitBackend) -> Iterator[str]:
         for key, count in cursor.fetchall():
             if count > backend.limits.limits[key]:
                 yield f"{CONCURRENT}: {count} of {backend.limits.limits[key]} count for {key}"
-        cursor.execute(SUCCESSORS, [backend.engine.alias])
-        for (pk,) in cursor.fetchall():
-            yield f"{EARLY}: {backend.names.get(pk)}"
     yield from _starts(backend)
 
 
@@ -126,7 +114,6 @@ def problems(snapshot: LimitSnapshot) -> Iterator[str]:
     yield from at_each_end(snapshot.backend)
     yield from _blocked_by_concurrency(snapshot)
     yield from _blocked_for_a_start(snapshot)
-    yield from _blocked_for_another(snapshot)
     yield from _calls(snapshot)
     yield from _waits(snapshot)
 
@@ -135,12 +122,7 @@ def _blocked_by_concurrency(snapshot: LimitSnapshot) -> Iterator[str]:
     active = Counter(row.concurrency_key for row in snapshot.live if row.counts)
     waiting: defaultdict[str, list[LimitedRow]] = defaultdict(list)
     for row in snapshot.live:
-        if (
-            row.concurrency_key
-            and row.status == Status.BLOCKED
-            and not row.counts_while_waiting
-            and row.predecessor_id is None
-        ):
+        if row.concurrency_key and row.status == Status.BLOCKED and not row.counts_while_waiting:
             waiting[row.concurrency_key].append(row)
     for key, rows in waiting.items():
         number = snapshot.backend.number_of(LimitKind.CONCURRENCY, key, rows[0].concurrency_limit or 0)
@@ -155,18 +137,11 @@ def _blocked_for_a_start(snapshot: LimitSnapshot) -> Iterator[str]:
     ready = Counter(row.rate_key for row in snapshot.live if row.status == Status.READY)
     for row in snapshot.live:
         may_start = row.concurrency_key is None or row.counts_while_waiting
-        if row.rate_key and row.status == Status.BLOCKED and may_start and row.predecessor_id is None:
+        if row.rate_key and row.status == Status.BLOCKED and may_start:
             number = backend.number_of(LimitKind.RATE, row.rate_key, row.rate_limit or 0)
             used = ready[row.rate_key] + backend.limits.starts[row.rate_key, backend.limits.windows]
             if used < number:
                 yield f"{BLOCKED}: {backend.names[row.id]} waits, {used} of {number} are used of {row.rate_key}"
-
-
-def _blocked_for_another(snapshot: LimitSnapshot) -> Iterator[str]:
-    live = {row.id for row in snapshot.live}
-    for row in snapshot.live:
-        if row.status == Status.BLOCKED and row.predecessor_id is not None and row.predecessor_id not in live:
-            yield f"{BLOCKED}: {snapshot.backend.names[row.id]} follows a task that has ended"
 
 
 def _calls(snapshot: LimitSnapshot) -> Iterator[str]:

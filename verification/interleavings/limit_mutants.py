@@ -177,19 +177,6 @@ class RequestsNumbersOnce(PostgresEngine):
                 super().set_number(*arguments, **options)
 
 
-class StartsSuccessorsEarly(PostgresEngine):
-    """Admits a successor when an attempt of the running task has ended, even if it is retried."""
-
-    class database_class(RewrittenDatabase):
-        name = "settle_limits"
-        words = ("WHEN task.finished_at IS NOT NULL THEN", "WHEN task.status <> 'RUNNING' THEN")
-
-    class admissions_class(PostgresAdmissions):
-        def _admit_successors(self, ids: Sequence[UUID]) -> Admitted:
-            self.db.tasks.filter(pk__in=ids).update(predecessor_id=None, status=Status.READY)
-            return Admitted()
-
-
 class TrustsAnEarlierRead(PostgresEngine):
     """Returns the task of a reservation that it has read, although it has expired, if it cannot renew it."""
 
@@ -230,11 +217,3 @@ class ReplacesInOrderOfKeys(PostgresEngine):
     class inserts_class(PostgresInserts):
         def holders(self, keys: Collection[str | None]) -> TaskQuerySet:
             return super().holders(keys) if len(keys) == 1 else Task.objects.none()
-
-
-class CancelsSuccessorsAlone(PostgresEngine):
-    """Locks a cancelled successor without first locking the running task that has its key."""
-
-    class tasks_class(PostgresTasks):
-        def _lock_for_cancel(self, ids: Collection[UUID], *, wait: bool) -> list[Task]:
-            return list(self.db.lock(ids, wait=wait))

@@ -439,8 +439,8 @@ def replacing(backend: LimitBackend, **options: Any) -> Sequence[Script]:
 @unique_race("replace-x-fail", give_up)
 @unique_race("replace-x-suspend", suspend)
 def replacing_a_running_task(backend: LimitBackend, decide: Decide) -> Sequence[Script]:
-    """The new task follows the running one."""
-    backend.last_call_runs = decide is not suspend
+    """The new task takes over the key and waits for nothing. A retry may start after it."""
+    backend.last_call_runs = decide not in (suspend, retry)
     claimed = called(backend)
 
     def end_and_admit() -> None:
@@ -483,7 +483,7 @@ def rolling_back_a_replacement(backend: LimitBackend) -> Sequence[Script]:
 @unique_race("replace-x-rescue", losses=0)
 @unique_race("replace-x-rescue-after-the-last-loss", losses=2)
 def replacing_beside_a_rescue(backend: LimitBackend, *, losses: int) -> Sequence[Script]:
-    backend.last_call_runs = True
+    backend.last_call_runs = losses > 0  # otherwise the lost task starts again
     claimed = backend.lost("lost", args="[1]", **DIGEST)
     backend.limits.calls.append(1)
     backend.engine.tasks.filter(pk=claimed.id).update(executor_losses=losses)
@@ -495,33 +495,24 @@ def replacing_beside_a_rescue(backend: LimitBackend, *, losses: int) -> Sequence
     return [lambda: backend.call(2, on_conflict="replace"), rescue_and_claim]
 
 
-@unique_race("replace-x-cancel-of-the-successor", clients=2)
-@unique_race("replace-x-cancel-of-the-successor-x-end", clients=3)
-def cancelling_a_successor(backend: LimitBackend) -> Sequence[Script]:
-    """The running task gets its key back, unless it has ended."""
+@unique_race("replace-x-cancel-of-the-new-holder", clients=2)
+@unique_race("replace-x-cancel-of-the-new-holder-x-end", clients=3)
+def cancelling_the_new_holder(backend: LimitBackend) -> Sequence[Script]:
+    """The key is free then, although the task runs that had it before."""
     claimed = called(backend)
     backend.call(2, on_conflict="replace")
-    successor = backend.limits.answers[-1]
+    new_holder = backend.limits.answers[-1]
 
     def end_and_admit() -> None:
         backend.end(claimed)
         backend.admit_and_claim()
 
-    return [lambda: backend.cancel(successor), lambda: backend.call(3, on_conflict="replace"), end_and_admit]
-
-
-@unique_race("cancel-of-both-x-cancel-of-the-successor")
-def cancelling_both(backend: LimitBackend) -> Sequence[Script]:
-    """The cancel of a successor writes the row of the running task, which is older."""
-    claimed = called(backend)
-    backend.call(2, on_conflict="replace")
-    successor = backend.limits.answers[-1]
-    return [lambda: backend.cancel_all(claimed.id, successor), lambda: backend.cancel(successor, wait=True)]
+    return [lambda: backend.cancel(new_holder), lambda: backend.call(3, on_conflict="replace"), end_and_admit]
 
 
 @unique_race("requeue-x-replace")
 @unique_race("requeue-x-replace-x-end", clients=3)
-def requeueing_a_predecessor(backend: LimitBackend) -> Sequence[Script]:
+def requeueing_beside_a_replacement(backend: LimitBackend) -> Sequence[Script]:
     claimed = called(backend)
     backend.end(claimed, decide=give_up)
     backend.call(2)

@@ -19,7 +19,6 @@ from verification.interleavings.invariants import (
     STOLEN_FROM_LIVING,
 )
 from verification.interleavings.limit_invariants import BLOCKED, CONCURRENT, ONE_TASK, RATE, WAITS
-from verification.interleavings.limit_invariants import EARLY as FOLLOWED
 from verification.interleavings.schedule_invariants import (
     DEPLOYED,
     NEXT_TICK,
@@ -141,7 +140,6 @@ CAUGHT_BY_RACES = [
     MutantCase("admit", limit_mutants.KeepsLaterRequest, "cancel-and-admit-x-cancel-of-a-rate", BLOCKED),
     MutantCase("admit", limit_mutants.SavesUpBudget, "admit-x-admit-of-a-rate", RATE),
     MutantCase("admit", limit_mutants.ForgetsEarlierStarts, "retry-x-admit-of-a-rate", RATE),
-    MutantCase("admit", limit_mutants.StartsSuccessorsEarly, "replace-x-retry", FOLLOWED),
     MutantCase("commit", limit_mutants.RequestsNothingAtTheEnd, "end-x-admit", BLOCKED),
     MutantCase("release", limit_mutants.RunsAgainAtOnce, "release-x-admit-of-a-rate", RATE),
     MutantCase("rescue", limit_mutants.RequestsNothingAfterTheLastLoss, "rescue-x-admit-after-the-last-loss", BLOCKED),
@@ -155,7 +153,6 @@ CAUGHT_BY_RACES = [
     MutantCase("prune", limit_mutants.PrunesRenewedKeys, "unique-for-and-end-and-unique-for-x-prune", ONE_TASK),
     MutantCase("replace", limit_mutants.ReplacesWithoutLocking, "replace-x-claim", ONE_COMMIT),
     MutantCase("replace", limit_mutants.ReplacesInOrderOfKeys, "replace-two-x-cancel-two", DEADLOCK),
-    MutantCase("cancel", limit_mutants.CancelsSuccessorsAlone, "cancel-of-both-x-cancel-of-the-successor", DEADLOCK),
 ]
 CAUGHT_BY_SIMULATION = [
     MutantCase("claim", mutants.ReusesClaimNumber, SIMULATION, COUNTED),

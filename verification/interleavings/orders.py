@@ -47,7 +47,6 @@ TABLES_OF_LIMITS = {
     "keys of limits": ("take_admission_requests", "DELETE FROM admissionrequest"),
     "number": ("INSERT INTO limit", "UPDATE limit", "DELETE FROM limit"),
     "reservation": ("INSERT INTO keyr", "UPDATE keyr", "DELETE FROM keyr", "reserve_key", "SELECT keyr"),  # FOR UPDATE
-    "task": ("UPDATE task SET successor_id",),  # of another task than the one that is locked
 }
 
 RunOne = Callable[[Choose], Order]

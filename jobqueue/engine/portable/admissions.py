@@ -21,7 +21,7 @@ from jobqueue.records import Admitted, ClaimedTask, LimitKind, Status
 
 REQUESTS_READ = 500
 ADMITTED_AT_ONCE = 1000  # tasks of all keys of a look. A large limit must not hold up the executor
-ROUNDS = 3  # a task may wait for its predecessor, then for its concurrency limit, then for its rate
+ROUNDS = 3  # a task may wait for its concurrency limit, then for its rate; large limits admit in parts
 AGAIN_SECONDS = 0.05  # until it looks again at a key, if another session has locked a task that may run
 KEYS_PER_SECOND = 5000  # of a limit with a new number for all keys, so that the keys of other limits do not wait
 MAX_NAMES = 200  # of limits in lists and metrics
@@ -31,15 +31,9 @@ GROUPS_PER_PERIOD = 100  # a rate with a higher limit admits its tasks in groups
 Key = tuple[LimitKind, str]
 
 # A task that must be admitted before it is READY. It becomes BLOCKED where another task becomes READY.
-IS_BLOCKED = (
-    Q(predecessor_id__isnull=False)
-    | Q(rate_key__isnull=False)
-    | Q(concurrency_key__isnull=False, counts_while_waiting=False)
-)
-WAITS_FOR_CONCURRENCY = Q(status=Status.BLOCKED, counts_while_waiting=False, predecessor_id__isnull=True)
-WAITS_FOR_RATE = Q(
-    Q(concurrency_key__isnull=True) | Q(counts_while_waiting=True), status=Status.BLOCKED, predecessor_id__isnull=True
-)
+IS_BLOCKED = Q(rate_key__isnull=False) | Q(concurrency_key__isnull=False, counts_while_waiting=False)
+WAITS_FOR_CONCURRENCY = Q(status=Status.BLOCKED, counts_while_waiting=False)
+WAITS_FOR_RATE = Q(Q(concurrency_key__isnull=True) | Q(counts_while_waiting=True), status=Status.BLOCKED)
 
 # The tasks that the index of a kind of limit contains: of a concurrency limit all live tasks, of a rate the READY tasks
 # and those that wait for it.
@@ -92,8 +86,6 @@ class Admissions(Part):
             for key in _values(rows.filter(concurrency_key__isnull=False), "concurrency_key")
         }
         keys |= {(LimitKind.RATE, key) for key in _values(rows.filter(rate_key__isnull=False), "rate_key")}
-        ended = rows.filter(finished_at__isnull=False, successor_id__isnull=False)
-        keys |= {(LimitKind.PREDECESSOR, str(pk)) for pk in _values(ended, "successor_id")}
         self.insert_requests(keys)
 
     def settle(self, ids: Collection[UUID]) -> None:
@@ -155,8 +147,6 @@ class Admissions(Part):
         keys = [key for key, is_locked in requested.items() if is_locked]
         of_kind = {kind: sorted(key for found, key in keys if found is kind) for kind in LimitKind}
         admitted = Admitted(looked_at=len(keys), looks_again=len(keys) < len(requested))
-        if successors := of_kind[LimitKind.PREDECESSOR]:
-            admitted += self._admit_successors([UUID(key) for key in successors])
         if concurrency := of_kind[LimitKind.CONCURRENCY]:
             admitted += self._admit_by_concurrency(concurrency)
         if rates := of_kind[LimitKind.RATE]:
@@ -179,22 +169,6 @@ class Admissions(Part):
         requests = list(self.db.with_lock(due, wait=True)[:limit])
         self._requests.filter(pk__in=[request.pk for request in requests]).delete()
         return {(LimitKind(request.kind), request.key): True for request in requests}
-
-    def _admit_successors(self, ids: Sequence[UUID]) -> Admitted:
-        """Let successors run whose predecessors have ended. Those with a limit stay BLOCKED and wait for it."""
-        rows = self.db.tasks.filter(pk__in=ids, predecessor_id__isnull=False)
-        found = {row.pk: row.predecessor_id for row in rows.only("pk", "predecessor_id") if row.predecessor_id}
-        live = set(self.db.tasks.live().filter(pk__in=list(found.values())).values_list("pk", flat=True))
-        free = [pk for pk, predecessor_id in found.items() if predecessor_id not in live]
-        locked = [row.pk for row in self.db.lock(free).only("pk")]
-        self.db.tasks.filter(pk__in=locked).update(predecessor_id=None)
-        blocked = self.db.tasks.blocked().filter(pk__in=locked)
-        waiting = list(blocked.values_list("pk", flat=True))
-        blocked.update(status=ready_status())
-        self.request(waiting)
-        self._ask_again({(LimitKind.PREDECESSOR, str(pk)) for pk in set(free) - set(locked)})
-        ready = self.db.tasks.ready().filter(pk__in=waiting).values_list("queue_name", flat=True)
-        return Admitted(queues=Counter(ready), looks_again=True)
 
     def _admit_by_concurrency(self, keys: Sequence[str]) -> Admitted:
         """

@@ -63,7 +63,7 @@ REFUSALS = (
 )
 # Files of PostgreSQL that report exhausted transaction ids or blocks of a file. Then no outcome can be written.
 SERVER_LIMITS = ("varsup.c", "multixact.c", "bufmgr.c", "md.c")
-UNBLOCKING_COLUMNS = ("concurrency_key", "rate_key", "key")  # of Task.may_unblock
+UNBLOCKING_COLUMNS = ("concurrency_key", "rate_key")  # of Task.may_unblock
 LOCKED_COLUMNS = tuple(LockedRow.__dataclass_fields__)
 
 

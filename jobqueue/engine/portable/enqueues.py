@@ -43,7 +43,7 @@ class Enqueues(Part):
         Insert tasks in the caller's transaction. Return one answer for each row, in the same order.
 
         A row with the key of a live task is not inserted. The answer names that task, which may have ended since. If
-        the row replaces, the waiting task gets its values, or the row starts after the running task. Raises
+        the row replaces, the waiting task gets its values, or the row takes over the key of the running task. Raises
         DuplicateKey if the transaction cannot see the task that has a key, or if a row raises and its key is taken.
         Locks: the new rows, in the order of their keys, so that two callers with the same keys do not deadlock.
         Waits for a concurrent insert of the same key.
@@ -91,7 +91,7 @@ class Enqueues(Part):
             holders = self.inserts.holders({row.key for row in replacing}).order_by("pk")
             list(self.db.with_lock(holders, wait=True).only("pk"))
         for row in replacing:
-            answers[row.id] = self._replace(row, may_follow=row.id not in reserved) or answers[row.id]
+            answers[row.id] = self._replace(row, may_insert=row.id not in reserved) or answers[row.id]
         for row in taken:
             if row.unique_for_seconds is not None and row.id not in reserved:  # it reserved the key for another task
                 self._reservations(row.key).filter(task_id=row.id).update(task_id=answers[row.id].id)
@@ -137,11 +137,12 @@ class Enqueues(Part):
     def _reservations(self, key: str | None) -> QuerySet[KeyReservation]:
         return KeyReservation.objects.using(self.db.using).filter(backend=self.db.backend, key=key)
 
-    def _replace(self, row: NewTask, *, may_follow: bool) -> Enqueued | None:
+    def _replace(self, row: NewTask, *, may_insert: bool) -> Enqueued | None:
         """
         Give the waiting task that has the key the values of this row.
 
-        If that task has started, insert the row to start after it. may_follow: otherwise do nothing, and return None.
+        If that task has started, insert the row, which takes over the key. may_insert: otherwise do nothing, and return
+        None.
         """
         for _ in range(KEY_TRIES):
             for holder in self.db.with_lock(self.inserts.holders({row.key}), wait=True).only(
@@ -149,11 +150,11 @@ class Enqueues(Part):
             ):
                 if holder.status in REPLACEABLE and holder.polls == 0:
                     return self._replace_waiting(holder, row)
-                if not may_follow:
+                if not may_insert:
                     return None
-                self.db.tasks.filter(pk=holder.pk).update(successor_id=row.id)
-                return self.inserts.insert([replace(row, predecessor_id=holder.pk)])[0]
-            if not may_follow:
+                self.db.tasks.filter(pk=holder.pk).update(taken_over_by_id=row.id)
+                return self.inserts.insert([row])[0]
+            if not may_insert:
                 return None
             if (answer := self.inserts.insert([row])[0]).created:
                 return answer
@@ -178,6 +179,7 @@ class Enqueues(Part):
             wake_at=None if is_due else wake_at,
             expires_at=moment(row.expires_at, row.expires_after_seconds, now),
             counts_while_waiting=False,
+            awaits_code_since=None,
             attempts=0,
         )
         rows.update(status=ready_status() if is_due else Status.SCHEDULED)

@@ -23,7 +23,7 @@ KEY_TRIES = 3  # a task with the key may come and go between the insert and the 
 SAME_COLUMNS = (
     "id", "queue_name", "pool", "task_type", "priority", "key", "idempotency_key", "idempotency_digest", "parent_id",
     "max_attempts", "schedule_id", "concurrency_key", "concurrency_limit", "hold_while_retrying", "rate_key",
-    "rate_limit", "rate_seconds", "predecessor_id",
+    "rate_limit", "rate_seconds",
 )  # fmt: skip
 
 
@@ -75,7 +75,7 @@ class Inserts(Part):
 
     def holders(self, keys: Collection[str | None]) -> TaskQuerySet:
         """Select the live tasks that hold keys."""
-        return self.db.tasks.live().filter(key__in=keys, successor_id__isnull=True)
+        return self.db.tasks.live().filter(key__in=keys, taken_over_by_id__isnull=True)
 
     def holders_of(self, keys: Collection[str | None]) -> dict[str | None, Enqueued]:
         """Return the live tasks that hold keys."""
@@ -117,7 +117,7 @@ def moment(at: datetime | None, after_seconds: float | None, now: datetime) -> d
 def new_status(row: NewTask, *, is_due: bool) -> Status:
     if not is_due:
         return Status.SCHEDULED
-    is_limited = row.concurrency_key is not None or row.rate_key is not None or row.predecessor_id is not None
+    is_limited = row.concurrency_key is not None or row.rate_key is not None
     return Status.BLOCKED if is_limited else Status.READY
 
 

@@ -134,14 +134,11 @@ class Messages(Part):
         return dict(unread.values_list("task_id").annotate(count=Count("pk")).order_by())
 
     def find_keys(self, keys: Collection[str]) -> dict[str, UUID]:
-        """Return the live tasks that hold these keys. Of two tasks with one key, return the one that runs."""
+        """Return the live tasks that hold these keys."""
         if not keys:
             return {}
-        holders = self.db.tasks.live().filter(key__in=keys, successor_id__isnull=True)
-        found = list(holders.values_list("key", "pk", "predecessor_id"))
-        first = {predecessor_id for _, _, predecessor_id in found if predecessor_id is not None}
-        running = set(self.db.tasks.live().filter(pk__in=first).values_list("pk", flat=True)) if first else set()
-        return {str(key): first if first in running else pk for key, pk, first in found}
+        holders = self.db.tasks.live().filter(key__in=keys, taken_over_by_id__isnull=True)
+        return {str(key): pk for key, pk in holders.values_list("key", "pk")}
 
     def find_seen(self, sent: Collection[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
         """Return the ended tasks for pairs of a key that they held and a dedupe_key that they have seen."""

@@ -70,13 +70,12 @@ class Tasks(Part):
         tree: cancel all live descendants, too. A descendant with an earlier request is not counted again.
         may: whether a task may be cancelled. If not, it is `not_allowed`; its descendants are checked nevertheless.
         The caller wakes `parents` after the commit.
-        Locks: the rows, and the running tasks that they were to follow, in id order. Tasks are `busy` if other sessions
-        have locked one of these rows, unless `wait`.
+        Locks: the rows in id order. Rows locked by other sessions are `busy` unless `wait`.
         """
         requested = set(ids)
         with self.db.transaction():
             targets = requested | self.descendants(requested) if tree else requested
-            rows = self._lock_for_cancel(targets, wait=wait)
+            rows = list(self.db.lock(targets, wait=wait).only(*CANCEL_COLUMNS))
             # A commit that held a lock may have spawned children. Their ids are later, so the order of locks holds.
             while tree and (children := self.descendants(requested) - targets):
                 targets |= children
@@ -93,15 +92,6 @@ class Tasks(Part):
             busy=busy,
             not_allowed=denied,
         )
-
-    def _lock_for_cancel(self, ids: Collection[UUID], *, wait: bool) -> list[Task]:
-        """Lock tasks with the live ones that they follow. Leave out tasks of which a row is locked elsewhere."""
-        successors = self.db.by_ids(ids).filter(predecessor_id__isnull=False)
-        first_of = {row.pk: row.predecessor_id for row in successors.only("predecessor_id") if row.predecessor_id}
-        first = set(self.db.tasks.live().filter(pk__in=first_of.values()).values_list("pk", flat=True))
-        locked = {row.pk: row for row in self.db.lock({*ids, *first}, wait=wait).only(*CANCEL_COLUMNS)}
-        busy = first - locked.keys()
-        return [row for pk, row in locked.items() if pk in ids and first_of.get(pk) not in busy]
 
     def descendants(self, ids: Iterable[UUID]) -> set[UUID]:
         """Return the live descendants of these tasks, also below tasks that have ended."""
@@ -143,13 +133,6 @@ class Tasks(Part):
                 counts_while_waiting=False,
             )
             self.admissions.request(ids)
-            self._forget_successors(ids)
-
-    def _forget_successors(self, ids: Collection[UUID]) -> None:
-        """Give the keys of cancelled tasks back to the running tasks that they were to follow."""
-        rows = self.db.tasks.filter(pk__in=ids, predecessor_id__isnull=False).only("predecessor_id")
-        if found := [row.predecessor_id for row in rows if row.predecessor_id]:
-            self.db.tasks.live().filter(pk__in=found).update(successor_id=None)
 
     # --- requeue
 
@@ -194,7 +177,6 @@ class Tasks(Part):
     def _requeue_locked(self, ids: Sequence[UUID]) -> int:
         rows = self.db.tasks.filter(pk__in=ids, status__in=UNSUCCESSFUL)
         found = list(rows.values_list("pk", flat=True))
-        self.db.tasks.filter(pk__in=found).update(successor_id=None, predecessor_id=None)
         count = rows.update(
             status=ready_status(),
             rank=rank_from(Clock(), self.db.options.aging),
@@ -206,6 +188,7 @@ class Tasks(Part):
             finished_at=None,
             return_value=None,
             history=appended(line_of(Event.REQUEUED, self.db.now())),
+            taken_over_by_id=None,
         )
         self.admissions.request(found)
         return count

@@ -49,8 +49,6 @@ COMMENT ON COLUMN jobqueue_task.hold_while_retrying IS 'Whether it counts while 
 COMMENT ON COLUMN jobqueue_task.counts_while_waiting IS 'Counts for its concurrency key although it is not READY or RUNNING.';
 COMMENT ON COLUMN jobqueue_task.rate_key IS 'Starts with the same key count together: name of the limit, colon, key.';
 COMMENT ON COLUMN jobqueue_task.rate_limit IS 'How many starts are allowed in any rate_seconds.';
-COMMENT ON COLUMN jobqueue_task.predecessor_id IS 'Running task with the same key. This one is BLOCKED until it ends.';
-COMMENT ON COLUMN jobqueue_task.successor_id IS 'BLOCKED task that has taken over the key, and starts after this one.';
 COMMENT ON COLUMN jobqueue_task.parent_id IS 'Task that spawned this one. Not a foreign key: it may be pruned first.';
 COMMENT ON COLUMN jobqueue_task.wake_at IS
 'When a SCHEDULED or SUSPENDED task becomes READY, or an AWAITING_CODE task fails. NULL in other states.';

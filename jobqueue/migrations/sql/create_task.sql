@@ -84,7 +84,7 @@ BEGIN
             CASE WHEN is_due THEN 'READY' ELSE 'SCHEDULED' END, CASE WHEN NOT is_due THEN run_after END,
             expires_at, 0, '[]', 0, coalesce(max_attempts, shown_max_attempts), 0, 0, '[]', created_at
         )
-        ON CONFLICT (backend, key) WHERE finished_at IS NULL AND key IS NOT NULL AND successor_id IS NULL DO NOTHING;
+        ON CONFLICT (backend, key) WHERE finished_at IS NULL AND key IS NOT NULL AND taken_over_by_id IS NULL DO NOTHING;
         IF FOUND THEN
             INSERT INTO {schema}.jobqueue_counterdelta (backend, queue_name, task_type, at, submitted)
             VALUES (backend, queue_name, task_type, created_at, 1);
@@ -98,7 +98,7 @@ BEGIN
         SELECT holder.id INTO holder_id
         FROM {schema}.jobqueue_task AS holder
         WHERE holder.backend = jobqueue_create_task.backend AND holder.key = jobqueue_create_task.key
-            AND holder.finished_at IS NULL AND holder.successor_id IS NULL;
+            AND holder.finished_at IS NULL AND holder.taken_over_by_id IS NULL;
         IF FOUND THEN
             RETURN holder_id;
         END IF;

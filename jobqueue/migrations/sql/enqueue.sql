@@ -25,7 +25,7 @@ BEGIN
             tags text, key text, idempotency_key text, idempotency_digest text, parent_id uuid, schedule_id bigint, wake_at timestamptz,
             wake_after_seconds float8, expires_at timestamptz, expires_after_seconds float8, max_attempts int,
             concurrency_key text, concurrency_limit int, hold_while_retrying bool, rate_key text, rate_limit int,
-            rate_seconds float8, predecessor_id uuid
+            rate_seconds float8
         )
     ),
     inserted AS (
@@ -33,7 +33,7 @@ BEGIN
             id, backend, queue_name, task_type, priority, rank, args, kwargs, options, metadata, key, idempotency_key,
             idempotency_digest, parent_id, schedule_id, status, wake_at, expires_at, claim_number, worker_ids, attempts,
             max_attempts, polls, executor_losses, errors, enqueued_at, pool, concurrency_key, concurrency_limit,
-            hold_while_retrying, rate_key, rate_limit, rate_seconds, predecessor_id, tags
+            hold_while_retrying, rate_key, rate_limit, rate_seconds, tags
         )
         SELECT
             id, jobqueue_enqueue.backend, COALESCE(queue_name, 'default'), task_type, COALESCE(priority, 0),
@@ -43,17 +43,17 @@ BEGIN
             schedule_id,
             CASE
                 WHEN timeout_at > now THEN 'SCHEDULED'
-                WHEN COALESCE(concurrency_key, rate_key) IS NOT NULL OR predecessor_id IS NOT NULL THEN 'BLOCKED'
+                WHEN COALESCE(concurrency_key, rate_key) IS NOT NULL THEN 'BLOCKED'
                 ELSE 'READY'
             END,
             CASE WHEN timeout_at > now THEN timeout_at END,
             COALESCE(expires_at, now + make_interval(secs => expires_after_seconds)),
             0, '[]', 0, COALESCE(max_attempts, 1), 0, 0, '[]', now, COALESCE(pool, 'threads'), concurrency_key,
-            concurrency_limit, COALESCE(hold_while_retrying, FALSE), rate_key, rate_limit, rate_seconds, predecessor_id,
+            concurrency_limit, COALESCE(hold_while_retrying, FALSE), rate_key, rate_limit, rate_seconds,
             tags::jsonb
         FROM given
-        ON CONFLICT (backend, key) WHERE finished_at IS NULL AND key IS NOT NULL AND successor_id IS NULL DO NOTHING
-        RETURNING id, enqueued_at, status, queue_name, task_type, concurrency_key, rate_key, predecessor_id
+        ON CONFLICT (backend, key) WHERE finished_at IS NULL AND key IS NOT NULL AND taken_over_by_id IS NULL DO NOTHING
+        RETURNING id, enqueued_at, status, queue_name, task_type, concurrency_key, rate_key
     ),
     asked AS (
         INSERT INTO {schema}.jobqueue_admissionrequest (backend, kind, key, due_at)
@@ -61,7 +61,7 @@ BEGIN
             jobqueue_enqueue.backend, CASE WHEN concurrency_key IS NULL THEN 'rate' ELSE 'concurrency' END,
             COALESCE(concurrency_key, rate_key), clock_timestamp()
         FROM inserted
-        WHERE status::text = 'BLOCKED' AND predecessor_id IS NULL
+        WHERE status::text = 'BLOCKED'
     ),
     counted AS (
         INSERT INTO {schema}.jobqueue_counterdelta (backend, queue_name, task_type, at, submitted)

@@ -33,7 +33,7 @@ WITH limited AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT task.concurrency_limit FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.concurrency_key = asked.key AND NOT task.counts_while_waiting
-            AND task.status = (SELECT 'BLOCKED') AND task.predecessor_id IS NULL AND task.finished_at IS NULL
+            AND task.status = (SELECT 'BLOCKED') AND task.finished_at IS NULL
         ORDER BY task.backend, task.concurrency_key, task.counts_while_waiting, task.status, task.rank, task.id LIMIT 1
     ) AS following
 ),
@@ -42,7 +42,7 @@ best AS MATERIALIZED (
     FROM limited CROSS JOIN LATERAL (
         SELECT task.id FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.concurrency_key = limited.key AND NOT task.counts_while_waiting
-            AND task.status = (SELECT 'BLOCKED') AND task.predecessor_id IS NULL AND task.finished_at IS NULL
+            AND task.status = (SELECT 'BLOCKED') AND task.finished_at IS NULL
         ORDER BY task.backend, task.concurrency_key, task.counts_while_waiting, task.status, task.rank, task.id
         LIMIT LEAST(GREATEST(0, limited.allowed), %(at_once)s)
         FOR NO KEY UPDATE SKIP LOCKED
@@ -74,7 +74,7 @@ asked_again AS (
     WHERE limited.allowed > taken.number AND (
         SELECT TRUE FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.concurrency_key = limited.key AND NOT task.counts_while_waiting
-            AND task.status = (SELECT 'BLOCKED') AND task.predecessor_id IS NULL AND task.finished_at IS NULL
+            AND task.status = (SELECT 'BLOCKED') AND task.finished_at IS NULL
         ORDER BY task.backend, task.concurrency_key, task.counts_while_waiting, task.status, task.rank, task.id
         OFFSET taken.number LIMIT 1  -- more than those that it has locked
     ) IS NOT NULL

@@ -26,7 +26,7 @@ WITH limited AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT task.rate_limit, task.rate_seconds FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.rate_key = asked.key AND task.status = 'BLOCKED'
-            AND task.predecessor_id IS NULL AND (task.concurrency_key IS NULL OR task.counts_while_waiting)
+            AND (task.concurrency_key IS NULL OR task.counts_while_waiting)
         ORDER BY task.backend, task.rate_key, task.status, task.rank, task.id LIMIT 1
     ) AS following
 ),
@@ -53,7 +53,7 @@ best AS MATERIALIZED (
     FROM open CROSS JOIN LATERAL (
         SELECT task.id FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.rate_key = open.key AND task.status = 'BLOCKED'
-            AND task.predecessor_id IS NULL AND (task.concurrency_key IS NULL OR task.counts_while_waiting)
+            AND (task.concurrency_key IS NULL OR task.counts_while_waiting)
         ORDER BY task.backend, task.rate_key, task.status, task.rank, task.id
         LIMIT LEAST(GREATEST(0, open.allowed), %(at_once)s)
         FOR NO KEY UPDATE SKIP LOCKED
@@ -93,7 +93,7 @@ asked_again AS (
     WHERE (
         SELECT TRUE FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.rate_key = open.key AND task.status = 'BLOCKED'
-            AND task.predecessor_id IS NULL AND (task.concurrency_key IS NULL OR task.counts_while_waiting)
+            AND (task.concurrency_key IS NULL OR task.counts_while_waiting)
         ORDER BY task.backend, task.rate_key, task.status, task.rank, task.id OFFSET taken.number LIMIT 1
     ) IS NOT NULL AND NOT EXISTS (
         SELECT FROM jobqueue_admissionrequest AS asked

@@ -6,7 +6,7 @@
 SELECT DISTINCT ON (key) key, id, enqueued_at, status
 FROM (
     SELECT key, id, enqueued_at, status, finished_at FROM jobqueue_task
-    WHERE backend = %(backend)s AND key = ANY(%(keys)s::text[]) AND finished_at IS NULL AND successor_id IS NULL
+    WHERE backend = %(backend)s AND key = ANY(%(keys)s::text[]) AND finished_at IS NULL AND taken_over_by_id IS NULL
     UNION ALL
     SELECT key, id, enqueued_at, status, finished_at FROM jobqueue_task
     WHERE backend = %(backend)s AND key = ANY(%(keys)s::text[]) AND finished_at IS NOT NULL

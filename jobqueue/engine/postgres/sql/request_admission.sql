@@ -4,9 +4,6 @@
 INSERT INTO jobqueue_admissionrequest (backend, kind, key, due_at)
 SELECT DISTINCT task.backend, change.kind, change.key, clock_timestamp()
 FROM jobqueue_task AS task CROSS JOIN LATERAL (
-    VALUES
-        ('concurrency', task.concurrency_key),
-        ('rate', task.rate_key),
-        ('predecessor', CASE WHEN task.finished_at IS NOT NULL THEN task.successor_id::text END)
+    VALUES ('concurrency', task.concurrency_key), ('rate', task.rate_key)
 ) AS change (kind, key)
 WHERE task.id = ANY(ARRAY(SELECT unnest(%(ids)s::uuid[]))) AND change.key IS NOT NULL

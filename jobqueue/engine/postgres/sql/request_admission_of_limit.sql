@@ -13,6 +13,6 @@ FROM (
     UNION
     SELECT task.rate_key FROM jobqueue_task AS task
     WHERE %(kind)s = 'rate' AND task.backend = %(backend)s AND task.rate_key >= %(first_key)s
-        AND task.rate_key < %(before_key)s AND task.status = 'BLOCKED' AND task.predecessor_id IS NULL
+        AND task.rate_key < %(before_key)s AND task.status = 'BLOCKED'
         AND (task.concurrency_key IS NULL OR task.counts_while_waiting)
 ) AS waiting
