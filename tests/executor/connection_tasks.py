@@ -15,6 +15,7 @@ from psycopg.rows import dict_row
 from jobqueue import task
 from jobqueue.models import Task
 from tests.executor.atomic_tasks import terminate_own_session
+from tests.executor.harness import gates
 from tests.executor.tasks import AT_ONCE, wait_later
 
 
@@ -48,6 +49,40 @@ async def session_for_a_while(gate: str) -> int:
     await wait_later.func(gate)
     assert pid == await sync_to_async(backend_pid)()
     return pid
+
+
+@task
+async def use_for_a_while(gate: str) -> int:
+    """Make one long call."""
+
+    def call() -> int:
+        gates[gate].pass_through()
+        return backend_pid()
+
+    return await sync_to_async(call)()
+
+
+@task
+async def count_children(number: int) -> int:
+    await Task.objects.acount()
+    return number
+
+
+@task(max_attempts=1)
+async def wait_for_a_child(number: int) -> Any:
+    result: Any = await count_children.aenqueue(number)
+    while not result.is_finished:
+        await asyncio.sleep(0.01)
+        await result.arefresh()
+    return result.return_value
+
+
+@task(max_attempts=1)
+async def wait_for_a_sleeping_child(number: int) -> Any:
+    """The child waits between two calls, too."""
+    await Task.objects.acount()
+    await asyncio.sleep(0.2)
+    return await wait_for_a_child.func(number)
 
 
 @task

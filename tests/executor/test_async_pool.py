@@ -10,6 +10,7 @@ import pytest
 
 from jobqueue import api
 from jobqueue.compat import task_started
+from jobqueue.executor.database import permits
 from jobqueue.executor.pools import event_loop
 from jobqueue.executor.running.async_runner import BodyThread
 from jobqueue.models import Task
@@ -137,6 +138,44 @@ def test_more_bodies_than_connections_wait_for_their_turn(start: Start, monkeypa
 
     gates["few"].open()
 
+    for result in results:
+        wait_for_status(result, Status.SUCCESSFUL)
+
+
+def shortages(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [line for line in caplog.messages if line.startswith("connections.exhausted")]
+
+
+@pytest.mark.parametrize("parent", [connection_tasks.wait_for_a_child, connection_tasks.wait_for_a_sleeping_child])
+def test_bodies_that_wait_for_others_leave_them_connections(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, parent: Any
+) -> None:
+    """With as many such bodies as connections, nothing would ever move."""
+    monkeypatch.setattr(event_loop, "MAX_BODY_THREADS", 2)
+    monkeypatch.setattr(permits, "PATIENCE_SECONDS", 0.1)
+    results = parent.enqueue_many([((number,), {}) for number in range(8)])
+
+    start(async_slots=20)
+
+    for number, result in enumerate(results):
+        assert wait_for_status(result, Status.SUCCESSFUL).return_value == number
+    (line,) = shortages(caplog)
+    assert "limit of 2" in line
+
+
+def test_bodies_that_use_their_connections_are_not_more_than_the_limit(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(event_loop, "MAX_BODY_THREADS", 2)
+    monkeypatch.setattr(permits, "PATIENCE_SECONDS", 0.1)
+    results = connection_tasks.use_for_a_while.enqueue_many([(("few",), {})] * 4)
+    start(async_slots=4)
+    gates["few"].wait_for(2)
+
+    wait_until(lambda: shortages(caplog))
+    assert len(gates["few"].arrived) == 2
+
+    gates["few"].open()
     for result in results:
         wait_for_status(result, Status.SUCCESSFUL)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from asyncio.tasks import _unregister_task  # the documented way to keep a task out of all_tasks()
 from collections import deque
@@ -13,6 +12,7 @@ from contextvars import Context
 from typing import Any
 from weakref import WeakSet
 
+from jobqueue.executor.database.permits import Permits
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.pools.base import Pool, PoolContext, release_aborted
 from jobqueue.executor.process_guard import fill_standard_streams, leave_if_forked, this_process
@@ -53,7 +53,7 @@ class AsyncPool(Pool):
         self._asked_at: float | None = None  # monotonic; of the first request without an answer
         self._borrowed_threads = _BorrowedThreads(thread_name_prefix="jobqueue-sync")
         self._loop.set_default_executor(self._borrowed_threads)
-        self._permits = threading.Semaphore(MAX_BODY_THREADS)
+        self._permits = Permits(MAX_BODY_THREADS)
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._start_thread("jobqueue-loop")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextvars import Context, copy_context
@@ -15,6 +14,7 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from jobqueue import registry
 from jobqueue.actor import ActorTask
 from jobqueue.exceptions import Interrupted
+from jobqueue.executor.database.permits import Permits
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.process_guard import leave_if_forked
 from jobqueue.executor.running.atomic import end_attempt
@@ -66,14 +66,14 @@ class BodyThread(ThreadPoolExecutor):
     that gets none waits in its thread.
     """
 
-    def __init__(self, permits: threading.Semaphore, name: str) -> None:
+    def __init__(self, permits: Permits, name: str) -> None:
         super().__init__(max_workers=1, thread_name_prefix=name, initializer=self._enter)
         self._permits = permits
         self.connections = TaskConnections()
         self.is_used = False
 
     def _enter(self) -> None:
-        self._permits.acquire()
+        self._permit = self._permits.acquire()
         self.connections.enter()
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -81,9 +81,11 @@ class BodyThread(ThreadPoolExecutor):
         return super().submit(self._call, partial(function, *args, **kwargs))
 
     def _call(self, function: Callable[[], Any]) -> Any:
+        self._permit.is_resting = False
         try:
             return function()
         finally:
+            self._permit.is_resting = True
             leave_if_forked(self.connections.process)
 
     def close(self) -> None:
@@ -94,7 +96,7 @@ class BodyThread(ThreadPoolExecutor):
 
     def _leave(self) -> None:
         self.connections.leave()
-        self._permits.release()
+        self._permits.release(self._permit)
 
 
 async def run_async_task(
