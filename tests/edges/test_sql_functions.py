@@ -10,6 +10,8 @@ from uuid import UUID
 import pytest
 from django.db import transaction
 
+from jobqueue import task
+from jobqueue.compat import InvalidTask
 from jobqueue.engine import engine_for
 from jobqueue.models import CounterDelta, InboxMessage, Task
 from jobqueue.records import FINAL, Status
@@ -257,14 +259,39 @@ class TestRefusals:
             (", args => NULL", "23502", ""),
             (", aging => NULL", "23502", ""),
             (", queue_name => NULL", "23502", ""),
-            (", key => repeat('k', 256)", "22001", ""),
-            (", priority => 40000", "22003", ""),
+            (", key => NULL, backend => NULL", "23502", ""),
+            (", key => ''", REFUSED, "key must be a text of 1 to 255 characters, not ''"),
+            (", key => repeat('k', 256)", REFUSED, "key must be a text of 1 to 255 characters, not 'kkk"),
+            (", key => repeat('é', 560)", REFUSED, "key must be a text of 1 to 255 characters, not 'ééé"),
+            (", queue_name => ''", REFUSED, "queue_name must be a text of 1 to 128 characters, not ''"),
+            (", queue_name => repeat('q', 560)", REFUSED, "queue_name must be a text of 1 to 128 characters"),
+            (", backend => ''", REFUSED, "backend must be a text of 1 to 64 characters, not ''"),
+            (", backend => repeat('b', 65)", REFUSED, "backend must be a text of 1 to 64 characters"),
+            (", priority => 101", REFUSED, "priority must be a whole number between -100 and 100, not 101"),
+            (", priority => -40000", REFUSED, "priority must be a whole number between -100 and 100, not -40000"),
         ],
     )
     def test_values_that_a_row_cannot_hold_are_refused(self, more: str, sqlstate: str, message: str) -> None:
         with refused(sqlstate, message):
             create(more)
         assert not Task.objects.exists()
+
+    @pytest.mark.parametrize("task_type", ["", "x" * 501, "x" * 100_000])
+    @pytest.mark.usefixtures("own_registry")
+    def test_names_of_tasks_are_bounded_as_in_python(self, task_type: str) -> None:
+        with refused(REFUSED, "task_type must be a text of 1 to 500 characters, not '"):
+            create(task_type=task_type)
+        with pytest.raises(InvalidTask, match="must be a text of 1 to 500 characters, not '"):
+            task(name=task_type)(tasks.add.func).enqueue(1)
+
+    @pytest.mark.parametrize("option", [{"key": ""}, {"key": "k" * 256}, {"queue_name": ""}, {"queue_name": "q" * 129}])
+    def test_sql_and_python_refuse_ids_in_the_same_words(self, option: dict[str, Any]) -> None:
+        ((name, value),) = option.items()
+        with pytest.raises(InvalidTask) as caught:
+            tasks.add.using(**option)
+        sentence = str(caught.value).partition(": ")[2].rstrip(".")[:60]
+        with refused(REFUSED, sentence):
+            create(f", {name} => %s", value)
 
     def test_parent_must_be_a_living_task_of_the_backend(self, bench: Bench) -> None:
         for parent in (ANY_ID, *(bench.ended(status) for status in FINAL)):
