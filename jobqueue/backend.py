@@ -285,12 +285,13 @@ class JobQueueBackend(BaseTaskBackend):
         return found
 
     def _notify(self, engine: Engine, rows: Sequence[NewTask], answers: Sequence[Enqueued]) -> None:
-        """Notify waiting executors of new tasks after the commit: of READY ones, and of BLOCKED ones to look at."""
+        """Notify executors of new and replaced tasks after the commit: of READY ones, and of BLOCKED ones."""
         from jobqueue.api.notifications import ADMIT_NOTIFICATION, notify_after_commit
 
         pairs = zip(rows, answers, strict=True)
-        found = {(row.queue_name, answer.status, answer.created) for row, answer in pairs}
-        ready = {queue for queue, status, is_new in found if status is Status.READY and is_new}
+        # A call that replaces may have made its task READY, moved it to this queue, or raised its priority.
+        found = {(row.queue_name, one.status, one.created or row.on_conflict == "replace") for row, one in pairs}
+        ready = {queue for queue, status, may_run in found if status is Status.READY and may_run}
         blocked = {ADMIT_NOTIFICATION + queue for queue, status, _ in found if status is Status.BLOCKED}
         notify_after_commit(engine, ready | blocked)
 
