@@ -284,6 +284,11 @@ class TestRefusals:
         with pytest.raises(InvalidTask, match="must be a text of 1 to 500 characters, not '"):
             task(name=task_type)(tasks.add.func).enqueue(1)
 
+    def test_tasks_of_this_package_are_refused(self) -> None:
+        with refused(REFUSED, "task_type must be a task of the site, not 'jobqueue.bulk_action'"):
+            create(task_type="jobqueue.bulk_action")
+        assert not Task.objects.exists()
+
     @pytest.mark.parametrize("option", [{"key": ""}, {"key": "k" * 256}, {"queue_name": ""}, {"queue_name": "q" * 129}])
     def test_sql_and_python_refuse_ids_in_the_same_words(self, option: dict[str, Any]) -> None:
         ((name, value),) = option.items()

@@ -45,6 +45,8 @@ DECLARE
     problem CONSTANT text := CASE
         WHEN length(task_type) NOT BETWEEN 1 AND 500 THEN
             format('task_type must be a text of 1 to 500 characters, not %L', left(task_type, 200))
+        WHEN starts_with(task_type, 'jobqueue.') THEN
+            format('task_type must be a task of the site, not %L', task_type)
         WHEN length(queue_name) NOT BETWEEN 1 AND 128 THEN
             format('queue_name must be a text of 1 to 128 characters, not %L', left(queue_name, 200))
         WHEN length(backend) NOT BETWEEN 1 AND 64 THEN
