@@ -71,7 +71,7 @@ class AdmissionRequest(models.Model):
 
 class RateStart(models.Model):
     """
-    A start that a rate counts and that no row of a task has: the task has started again, or was deleted.
+    A start of a body that a rate counts.
 
     expires_at: when the rate no longer counts the start.
     """

@@ -126,6 +126,8 @@ class Task(models.Model):
     rate_key = models.CharField(_("rate key"), max_length=560, null=True)
     rate_limit = models.IntegerField(_("rate limit"), null=True)
     rate_seconds = models.FloatField(_("rate in seconds"), null=True)
+    # When its rate counted the start of its body, if that still ran then. NULL from its admission until then.
+    start_counted_at = models.DateTimeField(_("start counted at"), null=True)
     # The task that has taken over the unique key. This one keeps the text, but holds the key no more.
     taken_over_by_id = models.UUIDField(_("key taken over by"), null=True)
 
@@ -228,17 +230,17 @@ class Task(models.Model):
                 concurrency_key__isnull=False,
                 finished_at__isnull=True,
             ),
-            # The BLOCKED tasks that wait for their rate, best rank first, and the READY ones.
+            # The BLOCKED tasks that wait for their rate, best rank first, and the admitted ones that have not started.
             models.Index(
                 fields=["backend", "rate_key", "status", "rank", "id"],
-                name="jobqueue_task_rate",
+                name="jobqueue_task_rated",
                 condition=Q(rate_key__isnull=False)
                 & (
                     Q(status="READY")
+                    | Q(status="RUNNING", start_counted_at__isnull=True)
                     | Q(status="BLOCKED") & (Q(concurrency_key__isnull=True) | Q(counts_while_waiting=True))
                 ),
             ),
-            index("task_rate_start", "backend", "rate_key", "last_attempted_at", rate_key__isnull=False),
         ]
         constraints = [
             unique(

@@ -233,6 +233,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cause: the fingerprint of the error, which groups failures. history: a line to append to the column.
     decided: the state that the engine chose after it read the row and its messages.
     may_unblock: as of the ClaimedTask. The commit then inserts admission requests.
+    begun_seconds: since the body of a task with a rate has begun; None if it has not. The rate counts this start.
     """
 
     task_id: UUID
@@ -257,6 +258,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     metadata: str | None = None
     decided: Status | None = None
     may_unblock: bool = False
+    begun_seconds: float | None = None
     effects: Effects = NO_EFFECTS
 
     @property
@@ -297,6 +299,14 @@ class Progress(Struct, frozen=True, kw_only=True, gc=False):
     done: float
     total: float | None = None
     note: str = ""
+
+
+class Start(Struct, frozen=True, gc=False):
+    """A body of a task with a rate that still runs. begun_seconds: since it has begun."""
+
+    task_id: UUID
+    claim_number: int
+    begun_seconds: float
 
 
 class OwnedTask(Struct, frozen=True):

@@ -71,7 +71,7 @@ class Engine:
         self.paused_executors, self.paused_queues = queues.paused_executors, queues.paused
 
         self.admissions = admissions = self.admissions_class(db)
-        self.admit = admissions.admit
+        self.admit, self.count_starts = admissions.admit, admissions.count_starts
 
         messages = self.messages_class(db, admissions)
         self.send, self.read_messages, self.count_unread = messages.send, messages.read_messages, messages.count_unread

@@ -24,7 +24,7 @@ from jobqueue.executor.maintenance import AGAIN_SECONDS, Maintenance
 from jobqueue.executor.pools.base import Pool, PoolContext
 from jobqueue.executor.pools.event_loop import AsyncPool
 from jobqueue.executor.pools.threads import ThreadPool
-from jobqueue.executor.running.attempt import CompletedAttempt, ExecutorIdentity, RunningTask
+from jobqueue.executor.running.attempt import CompletedAttempt, ExecutorIdentity, RunningTask, with_start
 from jobqueue.executor.running.task_runner import await_known, end_code_wait, missing_limits, release_unstarted
 from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.settings import ExecutorSettings
@@ -47,6 +47,7 @@ from jobqueue.records import (
 
 logger = get_logger(__name__)
 
+COUNT_START_SECONDS = 0.05  # a body with a rate that runs for longer is counted before its end
 EVICT_SECONDS = 1.0  # a task that waited for a slot for so long is released, for other executors
 DRAINED_SECONDS = 1.0  # --burst ends when no task is due so soon
 BURST_CHECK_SECONDS = 0.1  # how often --burst checks whether other executors are still at work
@@ -168,6 +169,8 @@ class ExecutorLoop(threading.Thread):
         self._evict_waiting()
         for queue in {*self._awaiting_code.found.values()}:
             self._policy.expect(queue)
+        if self.running_tasks.has_uncounted:
+            self.running_tasks.count_starts(after_seconds=COUNT_START_SECONDS)
         outcomes = self.running_tasks.pending()
         request = self._policy.request(self._claim_budget(), with_commit=bool(outcomes))
         result, claims = self._commit_and_claim(outcomes, request)
@@ -220,6 +223,8 @@ class ExecutorLoop(threading.Thread):
         waits = [self._maintenance.due_in_seconds, self._policy.wait_seconds(self._claim_budget())]
         if self.running_tasks.has_completed:
             waits.append(AGAIN_SECONDS)
+        if self.running_tasks.has_uncounted:
+            waits.append(COUNT_START_SECONDS)
         if self.settings.burst and not self.running_tasks:
             waits.append(BURST_CHECK_SECONDS)
         return max(0.0, min(waits))
@@ -407,6 +412,7 @@ class ExecutorLoop(threading.Thread):
                 self._complete(release_unstarted(task))
 
     def _release_all(self) -> None:
+        self.running_tasks.count_starts(of_all=True)
         self.engine.release_unknown_claims(self.executor_id, self.abandoned_tasks)
         self.running_tasks.clear()
         self._has_released_all = True
@@ -427,6 +433,7 @@ class ExecutorLoop(threading.Thread):
     def _complete(self, completed: CompletedAttempt) -> None:
         if completed.outcome.may_unblock:
             self._policy.expect(completed.running.claimed.queue_name)
+            completed = with_start(completed)
         if (lost := self.running_tasks.complete(completed)) is not None:
             self._forget(lost, None)
 

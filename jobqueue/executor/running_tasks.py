@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import ClaimLost
 from jobqueue.executor.running.attempt import CompletedAttempt, RunningTask
-from jobqueue.executor.running.task_runner import count_undelivered, reject_by_database
-from jobqueue.records import FINAL, CommitResult, Outcome, Status
+from jobqueue.executor.running.task_runner import count_undelivered, is_atomic, reject_by_database
+from jobqueue.records import FINAL, CommitResult, Outcome, Start, Status
 
 Confirmed = tuple[CompletedAttempt, Status | None]  # the state that the task entered; None where its claim was lost
 
@@ -37,6 +37,7 @@ class RunningTasks:
         self._tasks: dict[UUID, RunningTask] = {}
         self._lock = threading.Lock()  # of _tasks
         self._completed: dict[UUID, CompletedAttempt] = {}
+        self._uncounted: dict[UUID, RunningTask] = {}  # with a rate that has not counted their start yet
         self._in_doubt: set[UUID] = set()
 
     def __len__(self) -> int:
@@ -75,6 +76,7 @@ class RunningTasks:
         with self._lock:
             earlier = [self._tasks[task.id] for task in tasks if task.id in self._tasks]
             self._tasks.update((task.id, task) for task in tasks)
+        self._uncounted.update((task.id, task) for task in tasks if task.claimed.rate_key and not is_atomic(task))
         for task in earlier:
             task.interrupt(ClaimLost)
 
@@ -116,11 +118,33 @@ class RunningTasks:
         self._in_doubt &= self._completed.keys()
         return confirmed
 
+    @property
+    def has_uncounted(self) -> bool:
+        """Whether a rate has not counted the start of a claimed task yet."""
+        return bool(self._uncounted)
+
+    def count_starts(self, *, after_seconds: float = 0.0, of_all: bool = False) -> None:
+        """
+        Let rates count the starts of bodies that have run for so long, and still run. Raises django.db.Error.
+
+        The start of a body that has ended is counted with its outcome. So is that of an atomic body, unless of_all:
+        under REPEATABLE READ, a change of its row would undo its transaction.
+        """
+        tasks = self.uncompleted() if of_all else [t for t in self._uncounted.values() if t.id not in self._completed]
+        starts = [
+            Start(task.id, task.claimed.claim_number, seconds)
+            for task in tasks
+            if (seconds := task.begun_seconds) is not None and seconds >= after_seconds
+        ]
+        for pk in self._engine.count_starts(starts) if starts else ():
+            self._uncounted.pop(pk, None)
+
     def remove(self, task: RunningTask) -> None:
         """Forget this claim; a later claim of the same task stays."""
         with self._lock:
             if self._tasks.get(task.id) is task:
                 del self._tasks[task.id]
+                self._uncounted.pop(task.id, None)
 
     def clear(self) -> None:
         with self._lock:

@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from jobqueue.api.limits import KINDS, numbers_of
 from jobqueue.engine.clock import read_clock
 from jobqueue.engine.engine import Engine
-from jobqueue.engine.portable.admissions import INDEXED, IS_WAITING, of_limit
+from jobqueue.engine.portable.admissions import INDEXED, IS_STARTING, IS_WAITING, of_limit
 from jobqueue.inspect.backends import options_of
 from jobqueue.inspect.formatting import Text, duration, number_text, ready_since, short_type
 from jobqueue.inspect.queries import Count, count
@@ -36,7 +36,7 @@ ORDER = {LimitKind.CONCURRENCY: ("counts_while_waiting", "status"), LimitKind.RA
 # The tasks that count. For a rate, the starts in the window count as well.
 IS_ACTIVE = {
     LimitKind.CONCURRENCY: Q(status__in=[Status.READY, Status.RUNNING]) | Q(counts_while_waiting=True),
-    LimitKind.RATE: Q(status=Status.READY),
+    LimitKind.RATE: IS_STARTING,
 }
 
 
@@ -95,11 +95,11 @@ class KeyState:
     The state of a key now.
 
     blocked: how many tasks wait for it. active: how many tasks count. For a rate, it is the number of starts in the
-    window and of READY tasks. For all keys, it is 0, because they may be too many to count. number: the number that
-    applies; None if neither a task nor a declaration has one. declared: the number of the next task, or else of the
-    code. changed: the row of the number that people have set. is_all: the key stands for all keys of the limit.
-    seconds: the period of a rate. unstarted: of a rate, the READY tasks. blocked_since: since when the next task to
-    admit waits. next_look_at: when executors look at the key next.
+    window and of admitted tasks that have not started. For all keys, it is 0, because they may be too many to count.
+    number: the number that applies; None if neither a task nor a declaration has one. declared: the number of the next
+    task, or else of the code. changed: the row of the number that people have set. is_all: the key stands for all keys
+    of the limit. seconds: the period of a rate. unstarted: of a rate, the admitted tasks that have not started.
+    blocked_since: since when the next task to admit waits. next_look_at: when executors look at the key next.
     """
 
     key: Key
@@ -315,11 +315,8 @@ def _read_key(
 
 
 def _starts(database: str, backend: str, key: Key, since: datetime) -> Count:
-    """Count the starts in the window of a rate, without the READY tasks."""
-    tasks = Task.objects.using(database).filter(backend=backend)
-    last = tasks.filter(rate_key=key.stored, last_attempted_at__gt=since).exclude(status=Status.READY)
-    earlier = RateStart.objects.using(database).filter(backend=backend, key=key.stored, started_at__gt=since)
-    return count(last.order_by()) + count(earlier)
+    """Count the starts in the window of a rate, without the tasks that have not started."""
+    return count(RateStart.objects.using(database).filter(backend=backend, key=key.stored, started_at__gt=since))
 
 
 def _next_look_at(database: str, backend: str, key: Key) -> datetime | None:

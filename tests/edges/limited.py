@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from jobqueue import Concurrency, Rate, task
-from jobqueue.models import Task
+from jobqueue.models import RateStart, Task
 from tests.factories import TaskFactory, ago
 
 
@@ -40,6 +41,15 @@ def rated(key: str = "tests.call_api:api-7", count: int = 1, **columns: Any) -> 
 
 
 def started(seconds_ago: float = 10.0, **columns: Any) -> list[Task]:
-    """Create tasks that a rate has let start."""
+    """Create tasks that a rate has let start, and the starts that it has counted."""
     at = ago(seconds_ago)
-    return rated(status="RUNNING", started_at=at, last_attempted_at=at, claimed_at=at, claim_number=1, **columns)
+    moments: dict[str, Any] = dict.fromkeys(("started_at", "last_attempted_at", "claimed_at", "start_counted_at"), at)
+    tasks = rated(status="RUNNING", claim_number=1, **moments, **columns)
+    for row in tasks:
+        RateStart.objects.using(row.backend).create(
+            backend=row.backend,
+            key=row.rate_key or "",
+            started_at=at,
+            expires_at=at + timedelta(seconds=row.rate_seconds or 0.0),
+        )
+    return tasks

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, Value
 
 from jobqueue.engine.engine import Engine
-from jobqueue.models import Executor, FallbackHeartbeat, InboxMessage, Queue, Schedule, ScheduleTick, Task
+from jobqueue.models import Executor, FallbackHeartbeat, InboxMessage, Queue, RateStart, Schedule, ScheduleTick, Task
 from jobqueue.records import (
     ClaimedBatch,
     ClaimedTask,
@@ -23,6 +23,7 @@ from jobqueue.records import (
     NewMessage,
     NewTask,
     Outcome,
+    Start,
     Status,
 )
 from jobqueue.serialization.ids import new_id
@@ -44,6 +45,7 @@ def outcome(claimed: ClaimedTask, status: Status = Status.SUCCESSFUL, **changes:
         "attempts": claimed.attempts,
         "parent_id": claimed.parent_id,
         "may_unblock": claimed.may_unblock,
+        "begun_seconds": None if claimed.rate_key is None else 0.0,
     }
     return Outcome(**values | changes)
 
@@ -74,6 +76,10 @@ class Bench:
 
     def claim_ids(self, limit: int = 100, **changes: Any) -> list[UUID]:
         return [claimed.id for claimed in self.claim(limit, **changes)]
+
+    def begin(self, *claims: ClaimedTask, seconds_ago: float = 0.0) -> set[UUID]:
+        """Count the starts of bodies that still run. Return their tasks."""
+        return self.engine.count_starts([Start(one.id, one.claim_number, seconds_ago) for one in claims])
 
     def claim_isolated(self, **changes: Any) -> list[UUID]:
         return [claimed.id for claimed in self.engine.claim_isolated(self.claim_request(1, **changes))]
@@ -157,7 +163,7 @@ class Bench:
 
     def time_passes(self, seconds: float, *, but: Sequence[type] = ()) -> None:
         """Make all stored times older by these seconds."""
-        for model in (Task, Executor, FallbackHeartbeat, InboxMessage, Queue, Schedule, ScheduleTick):
+        for model in (Task, Executor, FallbackHeartbeat, InboxMessage, Queue, RateStart, Schedule, ScheduleTick):
             if model not in but:
                 model._default_manager.using(self.engine.database).update(
                     **{

@@ -400,8 +400,7 @@ class TestRate:
 
     def test_next_look_is_when_the_oldest_start_leaves_the_window(self, bench: Bench) -> None:
         [rated(bench) for _ in range(2)]
-        bench.engine.admit()
-        bench.claim()
+        bench.begin(*claim_admitted(bench))
         AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.now())
         bench.engine.admit()
 
@@ -462,9 +461,113 @@ class TestRate:
         assert admitted(bench) == 0
         assert bench.status(pk) == Status.BLOCKED
 
-    def test_rescue_and_release_start_again_within_the_rate(self, bench: Bench) -> None:
+    def test_claim_that_never_started_takes_nothing_from_the_rate(self, bench: Bench) -> None:
+        first, second = rated(bench, seconds=3600.0), rated(bench, seconds=3600.0)
+        for _ in range(2):
+            bench.engine.release(claim_admitted(bench))
+            bench.engine.admit()
+
+        assert statuses(bench, first, second) == ["READY", "BLOCKED"]
+
+    def test_claim_that_never_started_leaves_earlier_starts_counted(self, bench: Bench) -> None:
+        first, second = rated(bench, 2), rated(bench, 2, wake_after_seconds=1.0)
+        (claimed,) = claim_admitted(bench)
+        bench.commit(outcome(claimed, Status.SCHEDULED, attempts=1, error=ERROR, wake_after_seconds=0.0))
+        bench.engine.wake_due()
+        for _ in range(2):
+            (again,) = claim_admitted(bench)
+            assert again.id == first
+            bench.engine.release([again])
+        (again,) = claim_admitted(bench)
+        bench.commit(outcome(again))
+        bench.time_passes(2)
+        bench.engine.wake_due()
+        bench.engine.admit()
+
+        assert bench.status(second) == Status.BLOCKED
+
+    def test_claim_whose_answer_was_lost_takes_nothing_from_the_rate(self, bench: Bench) -> None:
+        pk = rated(bench, seconds=3600.0)
+        claim_admitted(bench)
+
+        assert bench.engine.release_unknown_claims(bench.executor_id, known=()) == 1
+        bench.engine.admit()
+
+        assert bench.status(pk) == Status.READY
+
+    def test_expired_task_takes_nothing_from_the_rate(self, bench: Bench) -> None:
+        rated(bench, expires_after_seconds=10.0)
+        second = rated(bench)
+        bench.time_passes(20)
+        (claimed,) = claim_admitted(bench)
+        assert claimed.is_expired
+        bench.commit(outcome(claimed, Status.FAILED, begun_seconds=None))
+        bench.engine.admit()
+
+        assert bench.status(second) == Status.READY
+
+    def test_claimed_task_counts_however_late_it_starts(self, bench: Bench) -> None:
+        """Otherwise its body could start just before that of the next task."""
+        _, second = rated(bench), rated(bench)
+        (claimed,) = claim_admitted(bench)
+        bench.time_passes(3600)
+        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.now())
+        assert admitted(bench) == 0
+
+        assert bench.begin(claimed) == {claimed.id}
+        bench.time_passes(59)
+        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.now())
+        assert admitted(bench) == 0
+
+        bench.time_passes(2)
+        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.now())
+        assert (admitted(bench), bench.status(second)) == (1, Status.READY)
+
+    def test_start_counts_from_when_the_body_has_begun(self, bench: Bench) -> None:
+        _, second = rated(bench), rated(bench)
+        (claimed,) = claim_admitted(bench)
+
+        bench.commit(outcome(claimed, begun_seconds=61.0))
+
+        assert (admitted(bench), bench.status(second)) == (1, Status.READY)
+
+    @pytest.mark.parametrize("status", [Status.READY, Status.SCHEDULED, Status.SUCCESSFUL])
+    def test_start_that_was_counted_while_it_ran_is_not_counted_again(self, bench: Bench, status: Status) -> None:
+        rated(bench, 2, seconds=3600.0)
+        (claimed,) = claim_admitted(bench)
+        assert bench.begin(claimed) == {claimed.id}
+
+        bench.commit(outcome(claimed, status, wake_after_seconds=60.0))
+
+        assert RateStart.objects.using(bench.engine.database).count() == 1
+
+    def test_each_start_of_a_released_task_is_counted(self, bench: Bench) -> None:
+        rated(bench, 2, seconds=3600.0)
+        for _ in range(2):
+            (claimed,) = claim_admitted(bench)
+            bench.begin(claimed)
+            bench.engine.release([claimed])
+
+        assert RateStart.objects.using(bench.engine.database).count() == 2
+        assert claim_admitted(bench) == []
+
+    def test_start_of_a_lost_claim_is_not_counted(self, bench: Bench) -> None:
+        rated(bench, 2)
+        (claimed,) = claim_admitted(bench)
+        bench.engine.release([claimed])
+        (again,) = claim_admitted(bench)
+
+        assert bench.begin(claimed) == set()
+        assert bench.begin(again) == {again.id}
+        assert RateStart.objects.using(bench.engine.database).count() == 1
+
+    def test_rescued_task_starts_again_within_the_rate(self, bench: Bench) -> None:
+        """Nobody knows whether its body had begun."""
+        bench.beat()
         pk = rated(bench)
-        bench.engine.release(claim_admitted(bench))
+        claim_admitted(bench)
+        bench.time_passes(100)
+        assert len(bench.engine.rescue()) == 1
         bench.engine.admit()
 
         assert bench.status(pk) == Status.BLOCKED
@@ -474,6 +577,7 @@ class TestRate:
         bench.beat()
         first, second = rated(bench, seconds=300.0), rated(bench, seconds=300.0)
         claims = claim_admitted(bench)
+        bench.begin(*claims)
         if how == "release":
             bench.engine.release(claims)
         bench.time_passes(400)
@@ -509,7 +613,7 @@ class TestRate:
 
     def test_shorter_window_is_not_kept_waiting_by_a_request_for_later(self, bench: Bench) -> None:
         rated(bench, seconds=3600.0)
-        claim_admitted(bench)
+        bench.begin(*claim_admitted(bench))
         rated(bench, seconds=3600.0)
         bench.engine.admit()
         rated(bench, seconds=60.0, priority=10)
@@ -533,15 +637,6 @@ class TestRate:
 
         assert claim_admitted(bench) == []
         assert statuses(bench, first, second) == ["READY", "BLOCKED"]
-
-    def test_start_that_no_rate_counts_any_more_is_not_kept(self, bench: Bench) -> None:
-        rated(bench)
-        (claimed,) = claim_admitted(bench)
-        bench.commit(outcome(claimed))
-        bench.time_passes(61)
-        bench.engine.prune_status(Status.SUCCESSFUL, 0.0)
-
-        assert not RateStart.objects.using(bench.engine.database).exists()
 
     def test_old_starts_are_pruned(self, bench: Bench) -> None:
         rated(bench)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
 from jobqueue import Actor, Concurrency, Done, PollContext, Rate, Spawn, Suspend, task
@@ -50,3 +52,55 @@ class HasLimitedChildren(Actor):
             return *(Spawn(wait_alone, gate, number) for number in range(count)), Suspend()
         context.state["ended"] = context.state.get("ended", 0) + len([*context.inbox.take()])
         return Done() if context.state["ended"] == count else Suspend()
+
+
+ONE_AN_HOUR = Rate(1, per=3600, key="{gate}")
+THREE = Rate(3, per=0.5, key="{gate}")
+
+
+def arrive_now(gate: str) -> None:
+    gates[gate].arrive(time.monotonic())
+
+
+@task(rate=ONE_AN_HOUR)
+def start_once(gate: str) -> None:
+    gates[gate].arrive()
+
+
+@task(rate=THREE)
+def note_start(gate: str) -> None:
+    arrive_now(gate)
+
+
+@task(rate=THREE)
+async def note_start_later(gate: str) -> None:
+    arrive_now(gate)
+
+
+@task(rate=THREE, atomic=True)
+def note_start_atomically(gate: str) -> None:
+    arrive_now(gate)
+
+
+@task(rate=THREE, max_attempts=3, backoff=AT_ONCE)
+def note_start_and_fail(gate: str) -> None:
+    arrive_now(gate)
+    raise ValueError(gate)
+
+
+class NotesStarts(Actor, rate=THREE):
+    """Polls three times."""
+
+    def poll(self, context: PollContext[Any], gate: str) -> Any:
+        arrive_now(gate)
+        return None if context.polls < 2 else Done()
+
+
+@task(rate=Rate(1, per=0.2, key="{gate}"))
+def start_and_wait(gate: str) -> None:
+    gates[gate].pass_through()
+
+
+@task(rate=Rate(1, per=0.2, key="{gate}"))
+async def start_and_wait_later(gate: str) -> None:
+    await asyncio.to_thread(gates[gate].pass_through)

@@ -98,6 +98,21 @@ def stumble(context: Context, number: int) -> int:
     return number
 
 
+@task(takes_context=True, max_attempts=MANY, backoff=SOON)
+def begin(context: Context, number: int, seconds: float = 0.0) -> int:
+    """Note when the body begins, which is what a rate limits."""
+    note("begun", task=context.task_result.id)
+    time.sleep(seconds)
+    return number
+
+
+@task(takes_context=True, max_attempts=MANY, backoff=SOON)
+async def begin_later(context: Context, number: int, seconds: float = 0.0) -> int:
+    note("begun", task=context.task_result.id)
+    await asyncio.sleep(seconds)
+    return number
+
+
 class NumberCollector(Actor, max_attempts=MANY, backoff=SOON):
     """Keeps every received number in its state. Every other poll also writes it in a commit function's effects."""
 

@@ -254,7 +254,9 @@ def unexplained(history: History) -> Iterator[str]:
 
 
 def exceeded(history: History) -> Iterator[str]:
-    """At no moment are more tasks of a key READY or RUNNING than its limit. No window has more starts than its rate."""
+    """
+    Never are more tasks of a key READY or RUNNING than its limit, and in no window do more bodies begin than its rate.
+    """
     keys = {note["task"]: note["limit"] for note in history.noted("enqueued") if "limit" in note}
     counted: defaultdict[str, set[str]] = defaultdict(set)
     for change in history.changes:
@@ -264,15 +266,15 @@ def exceeded(history: History) -> Iterator[str]:
             if len(active) > limit["number"]:
                 yield f"{len(active)} tasks of {limit['key']} at {change.at}, limit {limit['number']}"
     rates = {note["task"]: note["rate"] for note in history.noted("enqueued") if "rate" in note}
-    starts: defaultdict[tuple[str, int, float], list[datetime]] = defaultdict(list)
-    for change in history.changes:
-        if change.is_claim and change.last_attempted_at and (rate := rates.get(change.task_id)):
-            starts[rate["key"], rate["number"], rate["seconds"]].append(change.last_attempted_at)
+    starts: defaultdict[tuple[str, int, float], list[float]] = defaultdict(list)
+    for begun in history.noted("begun"):
+        if rate := rates.get(begun["task"]):
+            starts[rate["key"], rate["number"], rate["seconds"]].append(begun["at"])
     for (key, number, seconds), times in starts.items():
         times.sort()
         for first, last in zip(times, times[number:], strict=False):
-            if last - first < timedelta(seconds=seconds):
-                yield f"{number + 1} starts of {key} from {first} to {last}, rate {number} in {seconds:g} s"
+            if last - first < seconds:
+                yield f"{number + 1} bodies of {key} began within {last - first:.3f} s, rate {number} in {seconds:g} s"
 
 
 RULES: dict[str, Rule] = {

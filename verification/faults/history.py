@@ -40,7 +40,6 @@ class Change:
     holder: str | None = None
     taker: str | None = None
     result: str | None = None
-    last_attempted_at: datetime | None = None
     actor: str = ""
     xact: str = ""
     at: datetime

@@ -4,7 +4,7 @@ CREATE TABLE trust_change (
     id bigserial PRIMARY KEY, task_id uuid, before text, after text, claim_before bigint, claim_after bigint,
     attempts_before int, attempts_after int, max_attempts int, polls_before bigint, polls_after bigint,
     losses_before int, losses_after int, workers_before int, workers_after int, last_worker text,
-    holder uuid, taker uuid, result text, last_attempted_at timestamptz,
+    holder uuid, taker uuid, result text,
     actor text DEFAULT current_setting('application_name'),
     xact xid8 DEFAULT pg_current_xact_id(), at timestamptz DEFAULT clock_timestamp()
 );
@@ -26,13 +26,13 @@ BEGIN
     INSERT INTO trust_change (
         task_id, before, after, claim_before, claim_after, attempts_before, attempts_after, max_attempts,
         polls_before, polls_after, losses_before, losses_after, workers_before, workers_after, last_worker,
-        holder, taker, result, last_attempted_at
+        holder, taker, result
     )
     VALUES (
         COALESCE(NEW.id, OLD.id), OLD.status, NEW.status, OLD.claim_number, NEW.claim_number, OLD.attempts,
         NEW.attempts, COALESCE(NEW.max_attempts, OLD.max_attempts), OLD.polls, NEW.polls, OLD.executor_losses,
         NEW.executor_losses, jsonb_array_length(OLD.worker_ids), jsonb_array_length(NEW.worker_ids),
-        NEW.worker_ids ->> -1, OLD.executor_id, NEW.executor_id, NEW.return_value::text, NEW.last_attempted_at
+        NEW.worker_ids ->> -1, OLD.executor_id, NEW.executor_id, NEW.return_value::text
     );
     RETURN NULL;
 END $$;

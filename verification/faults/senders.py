@@ -132,7 +132,9 @@ class LimitSender(Sender):
                 )
                 made.append((body.enqueue(number), number, {"limit": {"key": f"key-{key}", "number": limit}}))
             rate = {"key": "rate", "number": RATE.limit, "seconds": RATE.seconds}
-            made.append((bodies.work_later.using(rate=RATE).enqueue(number, 0.05), number, {"rate": rate}))
+            starter = chance.choice([bodies.begin, bodies.begin_later])
+            seconds = chance.choice([0.0, 0.05, 0.3])  # the start of a long body is counted while it runs
+            made.append((starter.using(rate=RATE).enqueue(number, seconds), number, {"rate": rate}))
         for result, expected, limits in made:
             note("enqueued", task=result.id, expected=expected, **limits)
 

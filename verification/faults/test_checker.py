@@ -321,10 +321,10 @@ def look_fails_beside_a_fault(
 
 def two_tasks(*, seconds: float, **limits: Any) -> History:
     """Return a history with a second task, which starts at this time. Both have these limits."""
-    others = [born("u"), replace(claimed(seconds), last_attempted_at=at(seconds)), ended(seconds + 0.1)]
+    others = [born("u"), claimed(seconds), ended(seconds + 0.1)]
     steps = [*GOOD.changes, *(replace(step, task_id="u") for step in others)]
-    steps = [replace(one, last_attempted_at=at(0.5)) if one.is_claim and one.at == at(0.5) else one for one in steps]
-    notes = [{**GOOD.notes[0], **limits}, {**GOOD.notes[0], "task": "u", **limits}, *GOOD.notes[1:]]
+    begun = [{"kind": "begun", "task": one, "at": at(when).timestamp()} for one, when in (("t", 0.5), ("u", seconds))]
+    notes = [{**GOOD.notes[0], **limits}, {**GOOD.notes[0], "task": "u", **limits}, *GOOD.notes[1:], *begun]
     return replace(GOOD, changes=story(*sorted(steps, key=lambda step: step.at)), notes=notes)
 
 

@@ -421,6 +421,7 @@ def outcome(claimed: ClaimedTask, status: Status, messages: Sequence[StoredMessa
         "inner_state": str(claimed.claim_number),
         "effects": effects,
         "may_unblock": claimed.may_unblock,
+        "begun_seconds": None if claimed.rate_key is None else 0.0,
     }
     return Outcome(**values | changes)
 
@@ -473,6 +474,7 @@ def retry_outcome(result: Outcome) -> Outcome:
         wake_after_seconds=3600.0,
         attempts=result.attempts + 1,
         may_unblock=result.may_unblock,
+        begun_seconds=result.begun_seconds,
     )
 
 

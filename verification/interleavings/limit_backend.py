@@ -11,13 +11,15 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connections, transaction
+from msgspec import structs
 
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.models import AdmissionRequest, KeyReservation, Limit
-from jobqueue.records import ClaimedTask, ClaimRequest, Enqueued, LimitKind, NewTask, Status
+from jobqueue.records import ClaimedTask, ClaimRequest, Enqueued, LimitKind, NewTask, Outcome, Start, Status
 from jobqueue.serialization.ids import new_id
 from verification.interleavings.backend import (
+    Claim,
     Decide,
     IsolatedBackend,
     crash_at_commit,
@@ -42,8 +44,6 @@ RESTORE = CLEAR + "".join(f"; INSERT INTO jobqueue_{table} SELECT * FROM saved_{
 
 # Let the window of each rate pass.
 PASS_TIME = """
-    UPDATE jobqueue_task SET last_attempted_at = last_attempted_at - %(by)s * interval '1 second'
-    WHERE backend = %(backend)s AND last_attempted_at IS NOT NULL;
     UPDATE jobqueue_ratestart SET
         started_at = started_at - %(by)s * interval '1 second', expires_at = expires_at - %(by)s * interval '1 second'
     WHERE backend = %(backend)s;
@@ -57,14 +57,15 @@ class LimitRecords:
     What the clients did. The rules compare it to the rows.
 
     limits: of each key, the highest number that may hold. windows: how many windows of the rates have passed. starts:
-    of each rate key and window, how many tasks have started. calls: the numbers of calls with a unique key, in the
-    order in which they succeeded. ran: the numbers of the calls whose tasks have started. answers: tasks that
-    enqueue() named. created: those that it created.
+    of each rate key and window, how many starts the rate has counted; each body has begun just before that. counted:
+    the claims of these. calls: the numbers of calls with a unique key, in the order in which they succeeded. ran: the
+    numbers of the calls whose tasks have started. answers: tasks that enqueue() named. created: those that it created.
     """
 
     limits: dict[str, int] = field(default_factory=dict)
     windows: int = 0
     starts: Counter[tuple[str, int]] = field(default_factory=Counter)
+    counted: set[Claim] = field(default_factory=set)
     calls: list[int] = field(default_factory=list)
     ran: list[int] = field(default_factory=list)
     answers: list[UUID] = field(default_factory=list)
@@ -147,8 +148,22 @@ class LimitBackend(IsolatedBackend):
         for task in claimed:
             self.claimed[task.id] = task
             self.limits.ran += [int(number) for number in task.args.strip("[]").split(",") if number]
-            if task.rate_key is not None:
-                self.limits.starts[task.rate_key, self.limits.windows] += 1
+
+    def _record_done(self, result: Outcome, entered: Status) -> None:
+        super()._record_done(result, entered)
+        if result.begun_seconds is not None:
+            self._record_start((result.task_id, result.claim_number))
+
+    def _record_ending(self, claim: Claim, how: str) -> None:
+        super()._record_ending(claim, how)
+        if how == "rescued":  # perhaps its body had begun
+            self._record_start(claim)
+
+    def _record_start(self, claim: Claim) -> None:
+        key = self.claimed[claim[0]].rate_key
+        if key is not None and claim not in self.limits.counted:
+            self.limits.counted.add(claim)
+            self.limits.starts[key, self.limits.windows] += 1
 
     def admit(self) -> None:
         self.engine.admit()
@@ -178,8 +193,14 @@ class LimitBackend(IsolatedBackend):
         with crash_at_commit(after=False):
             self.end_and_claim(claimed)
 
-    def release(self, claimed: ClaimedTask) -> None:
-        self.commit(release(claimed, ()))
+    def release(self, claimed: ClaimedTask, *, has_begun: bool = False) -> None:
+        result = release(claimed, ())
+        self.commit(result if has_begun else structs.replace(result, begun_seconds=None))
+
+    def count_start(self, claimed: ClaimedTask) -> None:
+        """Let the rate count a body that runs on."""
+        if self.engine.count_starts([Start(claimed.id, claimed.claim_number, 0.0)]):
+            self._record_start((claimed.id, claimed.claim_number))
 
     def wake_due(self) -> None:
         self.engine.wake_due()
@@ -274,5 +295,5 @@ class LimitBackend(IsolatedBackend):
 
 
 def release(claimed: ClaimedTask, messages: Sequence[Any]) -> Any:
-    """Return the outcome of a task that did not start."""
+    """Return the outcome of a task that a stop has interrupted."""
     return outcome(claimed, Status.READY, has_succeeded=False, keeps_rank=True, inner_state=None)

@@ -51,7 +51,7 @@ COUNTED = """
 """
 LIMITED = """
     SELECT id, status, concurrency_key, concurrency_limit, rate_key, rate_limit, counts_while_waiting,
-        key, last_attempted_at > clock_timestamp() - rate_seconds * interval '1 second'
+        key, status = 'READY' OR (status = 'RUNNING' AND start_counted_at IS NULL)
     FROM jobqueue_task WHERE backend = %s AND finished_at IS NULL ORDER BY rank, id
 """
 
@@ -65,7 +65,7 @@ class LimitedRow(NamedTuple):
     rate_limit: int | None
     counts_while_waiting: bool
     key: str | None
-    has_started: bool | None
+    is_starting: bool
 
     @property
     def counts(self) -> bool:
@@ -104,9 +104,14 @@ def at_each_end(backend: LimitBackend) -> Iterator[str]:
 
 
 def _starts(backend: LimitBackend) -> Iterator[str]:
-    for (key, _), count in backend.limits.starts.items():
-        if count > backend.limits.limits[key]:
-            yield f"{RATE}: {count} of {backend.limits.limits[key]} have started for {key}"
+    """The body of a claimed task may begin at any moment, until its start is counted."""
+    running = backend.engine.tasks.running().filter(rate_key__isnull=False, start_counted_at__isnull=True)
+    starts = Counter(running.values_list("rate_key", flat=True))
+    for (of_key, window), count in backend.limits.starts.items():
+        starts[of_key] += count if window == backend.limits.windows else 0
+    for key, count in starts.items():
+        if count > (limit := backend.limits.limits[str(key)]):
+            yield f"{RATE}: {count} of {limit} have started for {key}"
 
 
 def problems(snapshot: LimitSnapshot) -> Iterator[str]:
@@ -132,14 +137,14 @@ def _blocked_by_concurrency(snapshot: LimitSnapshot) -> Iterator[str]:
 
 
 def _blocked_for_a_start(snapshot: LimitSnapshot) -> Iterator[str]:
-    """READY tasks are about to start. The engine may count a start twice, but then it must be in this window."""
+    """READY tasks, and RUNNING tasks whose start is not counted, may start at any moment."""
     backend = snapshot.backend
-    ready = Counter(row.rate_key for row in snapshot.live if row.status == Status.READY)
+    starting = Counter(row.rate_key for row in snapshot.live if row.is_starting)
     for row in snapshot.live:
         may_start = row.concurrency_key is None or row.counts_while_waiting
         if row.rate_key and row.status == Status.BLOCKED and may_start:
             number = backend.number_of(LimitKind.RATE, row.rate_key, row.rate_limit or 0)
-            used = ready[row.rate_key] + backend.limits.starts[row.rate_key, backend.limits.windows]
+            used = starting[row.rate_key] + backend.limits.starts[row.rate_key, backend.limits.windows]
             if used < number:
                 yield f"{BLOCKED}: {backend.names[row.id]} waits, {used} of {number} are used of {row.rate_key}"
 

@@ -100,15 +100,34 @@ class ForgetsEarlierStarts(PostgresEngine):
     """Counts only the last start of each task."""
 
     class database_class(RewrittenDatabase):
+        name = "settle_limits"
+        words = (
+            "AND task.rate_key IS NOT NULL AND task.start_counted_at IS NULL",
+            "AND task.rate_key IS NOT NULL AND task.status NOT IN ('READY', 'BLOCKED', 'SCHEDULED')",
+        )
+
+
+class ForgetsClaimedTasks(PostgresEngine):
+    """Does not count claimed tasks whose bodies may start at any moment."""
+
+    class database_class(RewrittenDatabase):
         name = "admit_by_rate"
-        words = ("WHERE task.last_attempted_at > open.since", "WHERE FALSE")
+        words = ("AND task.start_counted_at IS NULL", "AND FALSE")
 
 
 class PrunesStarts(PostgresEngine):
-    """Forgets the starts of tasks that it deletes."""
+    """Forgets starts that a rate still counts."""
 
     class admissions_class(PostgresAdmissions):
-        def keep_starts(self, ids: Collection[UUID]) -> None:
+        def prune(self, limit: int = 1000) -> None:
+            self._starts.filter(backend=self.db.backend).delete()
+
+
+class ForgetsLostStarts(PostgresEngine):
+    """Does not count the starts of tasks of lost executors."""
+
+    class admissions_class(PostgresAdmissions):
+        def count_lost(self, ids: Collection[UUID]) -> None:
             pass
 
 
@@ -121,16 +140,17 @@ class RequestsNothingAtTheEnd(PostgresEngine):
     """Does not request to look at the limits of tasks that have ended."""
 
     class admissions_class(PostgresAdmissions):
-        def settle(self, ids: Collection[UUID]) -> None:
-            Admissions.settle(NoRequests(self.db), ids)
+        def settle(self, ended: Mapping[UUID, float | None]) -> None:
+            Admissions.settle(NoRequests(self.db), ended)
 
 
 class RunsAgainAtOnce(PostgresEngine):
     """Leaves a released task READY, although each start counts for its rate."""
 
     class admissions_class(PostgresAdmissions):
-        def settle(self, ids: Collection[UUID]) -> None:
-            self.request(ids)
+        def settle(self, ended: Mapping[UUID, float | None]) -> None:
+            self._store_starts({pk: seconds for pk, seconds in ended.items() if seconds is not None})
+            self.request(ended)
 
 
 class RequestsNothingAfterTheLastLoss(PostgresEngine):

@@ -344,17 +344,29 @@ def ending_at_a_rate(backend: LimitBackend, decide: Decide) -> Sequence[Script]:
     return [end_and_wake, backend.admit_and_claim]
 
 
-@race("release-x-admit-of-a-rate")
-def releasing_at_a_rate(backend: LimitBackend) -> Sequence[Script]:
+@race("release-x-admit-of-a-rate", has_begun=True, on_portable=True)
+@race("release-unstarted-x-admit-of-a-rate", has_begun=False, on_portable=True)
+def releasing_at_a_rate(backend: LimitBackend, *, has_begun: bool) -> Sequence[Script]:
     claimed = backend.running("running", **of_api(backend, limit=2))
     backend.rated(limit=2)
     backend.rated(limit=2)
 
     def release_and_claim() -> None:
-        backend.release(claimed)
+        backend.release(claimed, has_begun=has_begun)
         backend.admit_and_claim()
 
     return [release_and_claim, backend.admit_and_claim]
+
+
+@race("count-start-x-admit-of-a-rate")
+@race("count-start-x-end-x-admit-of-a-rate", is_ending=True, clients=3)
+def counting_a_start(backend: LimitBackend, *, is_ending: bool = False) -> Sequence[Script]:
+    """A start is counted once, while the body runs or with its outcome."""
+    claimed = backend.running("running", **of_api(backend, limit=2))
+    backend.rated(limit=2)
+    backend.rated(limit=2)
+    end = [lambda: backend.end(claimed)] * is_ending
+    return [lambda: backend.count_start(claimed), *end, backend.admit_and_claim]
 
 
 @race("rescue-x-admit-of-a-rate")
@@ -391,7 +403,7 @@ def requeueing_at_a_rate(backend: LimitBackend) -> Sequence[Script]:
 @race("cancel-and-admit-x-cancel-x-admit-of-a-rate", clients=3)
 def cancelling_at_a_rate(backend: LimitBackend) -> Sequence[Script]:
     """A cancelled task gives its start to another one, which is locked, and a later look is requested already."""
-    backend.running("running", **of_api(backend, limit=2))
+    backend.count_start(backend.running("running", **of_api(backend, limit=2)))
     admitted = backend.rated(limit=2)
     waiting = backend.rated(limit=2)
     backend.admit()

@@ -9,7 +9,8 @@ from uuid import UUID
 from msgspec import structs
 
 from jobqueue.engine.clock import now_plus
-from jobqueue.records import FINAL, ClaimedTask, ClaimRequest, Outcome, Status, release_outcome
+from jobqueue.executor.running.task_runner import LATEST_START_PART
+from jobqueue.records import FINAL, ClaimedTask, ClaimRequest, Outcome, Start, Status, release_outcome
 from verification.simulation import bodies
 from verification.simulation.participants import SimulatedConnection, SimulatedExecutor
 from verification.simulation.simulated_backend import (
@@ -63,8 +64,7 @@ class ExecutorMoves(SimulatedBackend):
         for one in claims:
             claim = (one.id, one.claim_number)
             self.records.claims.append(claim)
-            if one.rate_key is not None:
-                self.check_rate()
+            self.claimed_at[claim] = self.now
             self.holders[claim], self.claim_details[claim] = executor, one
             is_allowed = one.queue_name in request.queues and one.queue_name not in self.paused
             if (
@@ -113,12 +113,22 @@ class ExecutorMoves(SimulatedBackend):
         return executor.claimed.pop(self.random.randrange(len(executor.claimed)))
 
     def poll_task(self, executor: SimulatedExecutor, claimed: ClaimedTask) -> Outcome:
+        if claimed.rate_key is not None:
+            if self.now - self.claimed_at[claimed.id, claimed.claim_number] > TIMEOUT_SECONDS * LATEST_START_PART:
+                self.note(f"{executor.name} releases {self.name(claimed.id)}, which it claimed long ago")
+                return release_outcome(claimed)
+            self.check_rate()
         messages = self.read(claimed.id)
         others = [pk for pk in self.names if pk != claimed.id]
         result = bodies.decide(self.random, claimed, messages, others, self.may_grow, executor.id)
         if spawned := result.effects.spawn:
             effects = dataclasses.replace(result.effects, spawn=[self.limited(child) for child in spawned])
             result = structs.replace(result, effects=effects)
+        if claimed.rate_key is not None:
+            result = structs.replace(result, begun_seconds=0.0)
+            if self.random.random() < 0.3:  # as if the body ran for longer
+                with self.not_waiting():
+                    self.engine.count_starts([Start(claimed.id, claimed.claim_number, 0.0)])
         self.note(
             f"{executor.name} polls {self.name(claimed.id)}/{claimed.claim_number}: {self.describe_outcome(result)}"
         )

@@ -80,6 +80,7 @@ class SimulatedBackend(IsolatedBackend):
         self.now = 0.0
         self.executors: list[SimulatedExecutor] = []
         self.holders: dict[tuple[UUID, int], SimulatedExecutor] = {}
+        self.claimed_at: dict[tuple[UUID, int], float] = {}
         self.claim_details: dict[tuple[UUID, int], ClaimedTask] = {}
         self.queue_of: dict[UUID, str] = {}
         self.cancel_requested: set[UUID] = set()  # RUNNING tasks with a cancel request

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import chain
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Case, Count, F, Min, Q, Value, When
+from django.db.models import Case, Count, F, Min, Q, QuerySet, Value, When
 
 from jobqueue.engine.clock import Clock, rank_from
 from jobqueue.engine.portable.database import Part
@@ -17,7 +16,7 @@ from jobqueue.failpoints import failpoint
 from jobqueue.limits import AFTER_SEPARATOR, SEPARATOR, split_key
 from jobqueue.metrics import MAX_BLOCKED, LimitGauges
 from jobqueue.models import AdmissionRequest, KeyReservation, Limit, RateStart, TaskQuerySet
-from jobqueue.records import Admitted, ClaimedTask, LimitKind, Status
+from jobqueue.records import Admitted, ClaimedTask, LimitKind, Start, Status
 
 REQUESTS_READ = 500
 ADMITTED_AT_ONCE = 1000  # tasks of all keys of a look. A large limit must not hold up the executor
@@ -27,6 +26,9 @@ KEYS_PER_SECOND = 5000  # of a limit with a new number for all keys, so that the
 MAX_NAMES = 200  # of limits in lists and metrics
 UNSTARTED_SECONDS = 1.0  # until it looks again at a rate, if all tasks that count are READY
 GROUPS_PER_PERIOD = 100  # a rate with a higher limit admits its tasks in groups
+# A body needs a moment until its first request reaches another server. Its start counts so much later: seconds at most,
+# and at most this part of the period.
+LATE_SECONDS, LATE_PART = 0.05, 0.05
 
 Key = tuple[LimitKind, str]
 
@@ -35,11 +37,14 @@ IS_BLOCKED = Q(rate_key__isnull=False) | Q(concurrency_key__isnull=False, counts
 WAITS_FOR_CONCURRENCY = Q(status=Status.BLOCKED, counts_while_waiting=False)
 WAITS_FOR_RATE = Q(Q(concurrency_key__isnull=True) | Q(counts_while_waiting=True), status=Status.BLOCKED)
 
-# The tasks that the index of a kind of limit contains: of a concurrency limit all live tasks, of a rate the READY tasks
-# and those that wait for it.
+# Admitted by a rate, but its start is not counted yet: it may start at any moment.
+IS_STARTING = Q(status=Status.READY) | Q(status=Status.RUNNING, start_counted_at__isnull=True)
+
+# The tasks that the index of a kind of limit contains: of a concurrency limit all live tasks, of a rate those that are
+# starting or wait for it.
 INDEXED = {
     LimitKind.CONCURRENCY: Q(concurrency_key__isnull=False, finished_at__isnull=True),
-    LimitKind.RATE: Q(rate_key__isnull=False) & (Q(status=Status.READY) | WAITS_FOR_RATE),
+    LimitKind.RATE: Q(rate_key__isnull=False) & (IS_STARTING | WAITS_FOR_RATE),
 }
 
 # Among those, the tasks that wait for the limit.
@@ -88,14 +93,17 @@ class Admissions(Part):
         keys |= {(LimitKind.RATE, key) for key in _values(rows.filter(rate_key__isnull=False), "rate_key")}
         self.insert_requests(keys)
 
-    def settle(self, ids: Collection[UUID]) -> None:
+    def settle(self, ended: Mapping[UUID, float | None]) -> None:
         """
         Apply the limits of tasks whose outcomes this transaction has written, and request to look at them.
 
         A rate counts each start, so a task that is to run again becomes BLOCKED. It still counts for its concurrency
         limit. So does a task that waits for a retry with hold_while_retrying. A task that was released after its claim
         gets the rank of its enqueue, not of its admission. So it is before the tasks that were BLOCKED behind it.
+        ended: by task, the seconds since its body has begun; None: no start that a rate counts.
         """
+        ids = ended.keys()
+        self._store_starts({pk: seconds for pk, seconds in ended.items() if seconds is not None})
         aging = self.db.options.aging
         is_released = When(rank__lt=rank_from(F("last_attempted_at"), aging), then=rank_from(F("enqueued_at"), aging))
         rows = self.db.by_ids(ids)
@@ -107,6 +115,49 @@ class Admissions(Part):
         )
         rows.filter(status=Status.SCHEDULED, hold_while_retrying=True, attempts__gt=0).update(counts_while_waiting=True)
         self.request(ids)
+
+    # --- starts of bodies
+
+    @property
+    def _starts(self) -> QuerySet[RateStart]:
+        return RateStart.objects.using(self.db.using)
+
+    def count_starts(self, starts: Sequence[Start]) -> set[UUID]:
+        """
+        Count the starts of bodies that still run. Return their tasks, without those of which the row is locked.
+
+        Until then such a task counts as one that may start at any moment. If its body ends before, settle() counts the
+        start. A claim whose body never began is not counted, so it takes nothing from the rate.
+        Locks: the rows, skipping locked ones.
+        """
+        seconds = {start.task_id: start.begun_seconds for start in starts}
+        numbers = {start.task_id: start.claim_number for start in starts}
+        with self.db.transaction():
+            rows = self.db.lock(seconds).filter(status=Status.RUNNING).only("pk", "claim_number")
+            held = [row.pk for row in rows if row.claim_number == numbers[row.pk]]
+            self._store_starts({pk: seconds[pk] for pk in held})
+            self.db.tasks.filter(pk__in=held).update(start_counted_at=Clock())
+        return set(held)
+
+    def _store_starts(self, begun: Mapping[UUID, float]) -> None:
+        """Store starts of locked tasks with a rate that are not counted yet. begun: by task, the seconds since then."""
+        if not begun:
+            return
+        now = self.db.now()
+        rows = self.db.by_ids(begun).filter(rate_key__isnull=False, start_counted_at__isnull=True)
+        starts = []
+        for pk, key, period in rows.values_list("pk", "rate_key", "rate_seconds"):
+            late = min(LATE_SECONDS, (period or 1.0) * LATE_PART)
+            at = now - timedelta(seconds=max(0.0, begun[pk] - late))
+            expires_at = at + timedelta(seconds=period or 1.0)
+            starts.append(RateStart(backend=self.db.backend, key=str(key), started_at=at, expires_at=expires_at))
+        self._starts.bulk_create(starts)
+
+    def count_lost(self, ids: Collection[UUID]) -> None:
+        """Count the starts of locked tasks of lost executors: nobody knows whether their bodies have begun."""
+        self._store_starts(dict.fromkeys(ids, 0.0))
+
+    # --- looks
 
     def insert_requests(self, keys: Iterable[Key], due_at: datetime | None = None) -> None:
         self._requests.bulk_create(
@@ -213,20 +264,13 @@ class Admissions(Part):
             number, seconds = self._number(LimitKind.RATE, key, declared[0] or 1), declared[1] or 1.0
             now = self.db.now()
             since = now - timedelta(seconds=seconds)
-            ready = of_key.ready().count()  # first: a task that starts in between is counted twice, not never
-            started = of_key.filter(last_attempted_at__gt=since).exclude(status=Status.READY)
-            earlier = RateStart.objects.using(self.db.using).filter(
-                backend=self.db.backend, key=key, started_at__gt=since
-            )
-            times = chain(
-                started.values_list("last_attempted_at", flat=True), earlier.values_list("started_at", flat=True)
-            )
-            starts = sorted(at for at in times if at is not None)
-            allowed = number - len(starts) - ready
+            starting = of_key.filter(IS_STARTING).count()  # first: what starts in between counts twice, not never
+            counted = self._starts.filter(backend=self.db.backend, key=key, started_at__gt=since)
+            starts = list(counted.order_by("started_at").values_list("started_at", flat=True))
+            allowed = number - len(starts) - starting
             admitted = self._lock_best(waiting, min(allowed, share))
-            self._record_starts(key, self.db.tasks.filter(pk__in=admitted, last_attempted_at__gt=since), seconds)
             queues.update(self.db.tasks.filter(pk__in=admitted).values_list("queue_name", flat=True))
-            of_key.filter(pk__in=admitted).update(**self._ready())
+            of_key.filter(pk__in=admitted).update(**self._ready(), start_counted_at=None)
             if waiting.exists():
                 looks_again = True
                 if len(admitted) < allowed:
@@ -255,14 +299,6 @@ class Admissions(Part):
         asked = self._requests.filter(backend=self.db.backend, kind=LimitKind.RATE, key=key, due_at__lte=due_at)
         if not asked.exists():
             self.insert_requests({(LimitKind.RATE, key)}, due_at)
-
-    def _record_starts(self, key: str, rows: TaskQuerySet, seconds: float) -> None:
-        """Store the last start of admitted tasks: their next start overwrites it in their row."""
-        RateStart.objects.using(self.db.using).bulk_create(
-            RateStart(backend=self.db.backend, key=key, started_at=at, expires_at=at + timedelta(seconds=seconds))
-            for at in rows.values_list("last_attempted_at", flat=True)
-            if at is not None
-        )
 
     def _lock_best(self, waiting: TaskQuerySet, allowed: int) -> list[UUID]:
         return [row.pk for row in self.db.with_lock(waiting).only("pk")[:allowed]] if allowed > 0 else []
@@ -349,23 +385,11 @@ class Admissions(Part):
                         status=Status.BLOCKED,
                         executor_id=None,
                         claimed_at=None,
-                        last_attempted_at=None,  # this claim is no start that a rate counts
                         counts_while_waiting=False,
                     )
                     changed.add(row.pk)
             self.request(changed)
         return changed
-
-    def keep_starts(self, ids: Collection[UUID]) -> None:
-        """Store the starts of tasks that are deleted or get another rate, if a rate still counts them."""
-        now = self.db.now()
-        started = self.db.by_ids(ids).filter(rate_key__isnull=False, last_attempted_at__isnull=False)
-        starts = [
-            RateStart(backend=self.db.backend, key=str(key), started_at=at, expires_at=at + timedelta(seconds=seconds))
-            for key, at, seconds in started.values_list("rate_key", "last_attempted_at", "rate_seconds")
-            if at is not None and seconds is not None
-        ]
-        RateStart.objects.using(self.db.using).bulk_create(start for start in starts if start.expires_at > now)
 
     def prune(self, limit: int = 1000) -> int:
         """

@@ -59,14 +59,12 @@ class CodeWaits(Part):
         """
         Complete the rows of tasks that have become AWAITING_CODE in this transaction.
 
-        The claim was no start: a rate does not count it. wake_at is the end of the longest wait, or of the time in
-        which the task may start.
+        wake_at is the end of the longest wait, or of the time in which the task may start.
         """
         for outcome in outcomes:
             rows = self.db.tasks.filter(pk=outcome.task_id)
             rows.update(**_columns(outcome.wake_after_seconds))
-            rows.filter(Q(worker_ids=[]) | Q(rate_key__isnull=False)).update(last_attempted_at=None)
-            rows.filter(worker_ids=[]).update(started_at=None)
+            rows.filter(worker_ids=[]).update(started_at=None, last_attempted_at=None)
 
     def park(self, places: Collection[tuple[str, PoolName]], errors: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
         """

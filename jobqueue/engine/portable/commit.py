@@ -144,7 +144,7 @@ class Commits(Part):
         entering |= dict.fromkeys(self.messages.with_more_unread(left), Status.READY)
         self._write([(outcome, entering[outcome.task_id]) for outcome in ready])
         self.code_waits.begin([o for o in ready if entering[o.task_id] is Status.AWAITING_CODE])
-        self.admissions.settle([outcome.task_id for outcome in ready if outcome.may_unblock])
+        self.admissions.settle({outcome.task_id: outcome.begun_seconds for outcome in ready if outcome.may_unblock})
         if to_cancel:
             notified |= self.tasks.cancel_locked(locked[pk] for pk in to_cancel - entering.keys())[2]
         notified -= entering.keys()

@@ -168,8 +168,6 @@ class Enqueues(Part):
             wake_at = min(wake_at, holder.enqueued_at + timedelta(seconds=row.max_wait_seconds))
         is_due = wake_at is None or wake_at <= now
         self.admissions.request([holder.pk])  # the limits of the old values may allow another task now
-        if holder.rate_key not in (None, row.rate_key):
-            self.admissions.keep_starts([holder.pk])
         rows = self.db.tasks.filter(pk=holder.pk)
         rows.update(
             **{name: getattr(row, name) for name in REPLACED_COLUMNS},

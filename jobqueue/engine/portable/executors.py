@@ -107,6 +107,7 @@ class Executors(Part):
             now = self.db.now()
             taken = [self._release_lost(row, silent, now) for row in rows if row.parent_id not in busy]
             self.admissions.request([rescued.id for rescued, _ in taken])
+            self.admissions.count_lost([rescued.id for rescued, _ in taken])
             notified = self.messages.report_ends([ending for _, ending in taken if ending is not None])
             self.counters.add([count_of_loss(rescued) for rescued, _ in taken])
             failpoint("rescue.before")

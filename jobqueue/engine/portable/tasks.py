@@ -297,7 +297,6 @@ class Tasks(Part):
 
     def _delete_locked(self, ids: Sequence[UUID]) -> None:
         if ids:
-            self.admissions.keep_starts(ids)
             self.messages.delete_of(ids)
             self.progress.delete_of(ids)
             self.logs.delete_of(ids)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
 from jobqueue.engine.portable.admissions import (
     AGAIN_SECONDS,
     GROUPS_PER_PERIOD,
     KEYS_PER_SECOND,
+    LATE_PART,
+    LATE_SECONDS,
     UNSTARTED_SECONDS,
     Admissions,
     Key,
@@ -26,9 +29,14 @@ class PostgresAdmissions(Admissions):
         if ids:
             self.db.execute_prepared("request_admission", ids=as_array(ids))
 
-    def settle(self, ids: Collection[UUID]) -> None:
-        if ids:
-            self.db.execute_prepared("settle_limits", ids=as_array(ids))
+    def settle(self, ended: Mapping[UUID, float | None]) -> None:
+        if ended:
+            begun = {pk: seconds for pk, seconds in ended.items() if seconds is not None}
+            self.db.execute_prepared("settle_limits", ids=as_array(ended), **_starts(begun))
+
+    def _store_starts(self, begun: Mapping[UUID, float]) -> None:
+        if begun:
+            self.db.execute_prepared("store_starts", **_starts(begun))
 
     def _take_requests(self, limit: int) -> dict[Key, bool]:
         rows = self.db.query_prepared("take_admission_requests", request_limit=limit)
@@ -63,6 +71,11 @@ class PostgresAdmissions(Admissions):
             before_key=f"{name}{AFTER_SEPARATOR}",
             keys_per_second=KEYS_PER_SECOND,
         )
+
+
+def _starts(begun: Mapping[UUID, float]) -> dict[str, str | float]:
+    seconds = json.dumps({str(pk): seconds for pk, seconds in begun.items()})
+    return {"begun": seconds, "late_seconds": LATE_SECONDS, "late_part": LATE_PART}
 
 
 def _admitted(rows: Sequence[tuple[str | None, int]]) -> Admitted:

@@ -216,7 +216,9 @@ class PostgresCommits(Commits):
         if wait or not all(outcome.is_plain for outcome in outcomes):
             return super().apply(outcomes, holder=holder, wait=wait)
         seen = self._write_rows([(outcome, outcome.status) for outcome in outcomes], holder)
-        self.admissions.settle([o.task_id for o in outcomes if o.may_unblock and seen.get(o.task_id) is not None])
+        self.admissions.settle(
+            {o.task_id: o.begun_seconds for o in outcomes if o.may_unblock and seen.get(o.task_id) is not None}
+        )
         missing = {outcome.task_id for outcome in outcomes} - seen.keys()
         gone = self.db.missing(missing)
         return CommitResult(

@@ -15,6 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from jobqueue.actor import PollContext
 from jobqueue.conf import Options
@@ -69,9 +70,9 @@ class RunningTask(Struct, eq=False):
     variables: the ContextVars of its body, of receivers and log handlers that hear of it, and of nothing else. It
     starts empty: a copy of a thread's context would share the objects in it, such as the scope of an error tracker.
     finishes_when_cancelled: a poll of an actor is short, and ends before its task does. has_seen_stop: its body has
-    learned from `context.cancelled` that the executor stops. The moments are of
-    time.monotonic(): deadline_at, when its timeout ends; first_interrupted_at and interrupted_at, when its body was
-    interrupted first and last.
+    learned from `context.cancelled` that the executor stops. The moments are of time.monotonic(): begun_at, when the
+    body of a task with a rate has begun; deadline_at, when its timeout ends; first_interrupted_at and interrupted_at,
+    when its body was interrupted first and last.
     """
 
     claimed: ClaimedTask
@@ -83,6 +84,7 @@ class RunningTask(Struct, eq=False):
     has_seen_stop: bool = False
     claimed_at: float = field(default_factory=time.monotonic)
     started_at: float | None = None
+    begun_at: float | None = None
     deadline_at: float | None = None
     first_interrupted_at: float | None = None
     interrupted_at: float | None = None
@@ -98,6 +100,11 @@ class RunningTask(Struct, eq=False):
     def now(self) -> datetime:
         """Return the database's time without asking it: the time of the claim, and what has passed since."""
         return self.claimed.claimed_at + timedelta(seconds=time.monotonic() - self.claimed_at)
+
+    @property
+    def begun_seconds(self) -> float | None:
+        """Since the body has begun, for the rate of the task; None: it has no rate, or its body has not begun."""
+        return None if self.begun_at is None else time.monotonic() - self.begun_at
 
     @property
     def is_armed(self) -> bool:
@@ -228,6 +235,14 @@ class CompletedAttempt(Struct, frozen=True, kw_only=True, eq=False):
     wake: frozenset[UUID] = frozenset()
     undelivered: int = 0
     if_lost: CompletedAttempt | None = None
+
+
+def with_start(completed: CompletedAttempt) -> CompletedAttempt:
+    """Let a rate count the start, also if the task was released after its body had begun."""
+    seconds = completed.running.begun_seconds
+    if seconds is None or completed.outcome.begun_seconds is not None:
+        return completed
+    return replace(completed, outcome=replace(completed.outcome, begun_seconds=seconds))
 
 
 class Returned(Struct, frozen=True):

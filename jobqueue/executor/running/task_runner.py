@@ -61,6 +61,7 @@ from jobqueue.task_options import run_options, tick_of
 
 logger = get_logger(__name__)
 
+LATEST_START_PART = 0.5  # of HEARTBEAT_TIMEOUT: a task with a rate that has not started by then is released
 MAX_STALE_POLLS = 10  # attempts in a row that read stale rows. The tenth counts as failed.
 DUPLICATE_SPAWN = (
     "poll() returned a Spawn that was spawned before. Each Spawn is one child: "
@@ -92,6 +93,8 @@ def missing_limits(claims: Iterable[ClaimedTask]) -> list[tuple[ClaimedTask, dic
 def prepare(running: RunningTask, connections: TaskConnections) -> Attempt | CompletedAttempt:
     """Get a claimed task ready to run, or complete it: its row may be invalid, or its code may be missing here."""
     if running.should_stop():  # while it waited for a slot. The commit sees whether it was cancelled.
+        return release_unstarted(running)
+    if running.claimed.rate_key is not None and is_late(running):
         return release_unstarted(running)
     attempt = read_attempt(running, connections)
     if isinstance(attempt, CompletedAttempt):
@@ -129,6 +132,20 @@ def read_attempt(running: RunningTask, connections: TaskConnections) -> Attempt 
     return reject_unstarted(running, Expired(), attempt) if claimed.is_expired else attempt
 
 
+def is_atomic(running: RunningTask) -> bool:
+    task = registry.get(running.claimed.task_type)
+    return task is not None and task.atomic
+
+
+def is_late(running: RunningTask) -> bool:
+    """
+    Return whether another executor may have rescued the task, because this process was frozen after its claim.
+
+    The rescue has counted a start at its own time. A body that began later would be one too many.
+    """
+    return time.monotonic() - running.claimed_at > running.identity.options.heartbeat_timeout * LATEST_START_PART
+
+
 def prepare_actor(attempt: Attempt) -> Attempt | CompletedAttempt:
     """Decode state and inbox. An invalid message fails the attempt, an invalid state fails the task."""
     attempt.running.finishes_when_cancelled = True
@@ -146,6 +163,8 @@ def prepare_actor(attempt: Attempt) -> Attempt | CompletedAttempt:
 def call(attempt: Attempt) -> Any:
     """Call the body: its result, or the coroutine of an async one."""
     task, running = attempt.task, attempt.running
+    if running.claimed.rate_key is not None:
+        running.begun_at = time.monotonic()
     if isinstance(task, ActorTask):
         returned = task.actor().poll(attempt.context, *attempt.args, **attempt.kwargs)  # type: ignore[arg-type]
         return list(returned) if isinstance(returned, Generator) else returned
@@ -225,7 +244,8 @@ def complete(attempt: Attempt, ending: Returned | Raised) -> CompletedAttempt:
             except BaseException as mistake:  # noqa: BLE001 - in a class of the body's, which would fail each time
                 error = mistake
                 outcome = failure_outcome(running, error)
-    outcome = replace(outcome, run_seconds=seconds, history=history_of(running, outcome, seconds))
+    history = history_of(running, outcome, seconds)
+    outcome = replace(outcome, run_seconds=seconds, history=history, begun_seconds=running.begun_seconds)
     return CompletedAttempt(running=running, outcome=outcome, attempt=attempt, error=error, seconds=seconds)
 
 
@@ -357,7 +377,10 @@ def reject_by_database(completed: CompletedAttempt, error: Exception) -> Complet
         return complete(completed.attempt, Raised(error))
     running = completed.running
     refusal = InvalidResult(f"The database refused the outcome: {message_of(error)}")
-    outcome = replace(failure_outcome(running, refusal), run_seconds=completed.outcome.run_seconds)
+    refused = completed.outcome
+    outcome = replace(
+        failure_outcome(running, refusal), run_seconds=refused.run_seconds, begun_seconds=refused.begun_seconds
+    )
     if isinstance(completed.error, InvalidResult):  # the error of the refusal was refused, too: store none
         outcome = replace(outcome, error=None, worker_id=None, attempts=running.claimed.attempts)
     return replace(completed, outcome=outcome, error=refusal, if_lost=None)

@@ -74,7 +74,7 @@ COMMENT ON TABLE jobqueue_limit IS
 COMMENT ON TABLE jobqueue_admissionrequest IS
 'A request that executors look at a key. Each change after which a BLOCKED task may run inserts one.';
 COMMENT ON TABLE jobqueue_ratestart IS
-'A start that a rate counts and that no row of a task has: the task has started again, or was deleted.';
+'A start of a body that a rate counts.';
 COMMENT ON TABLE jobqueue_keyreservation IS
 'A unique key that unique_for keeps taken until expires_at, even if the task ends earlier.';
 COMMENT ON TABLE jobqueue_inboxmessage IS

@@ -4,10 +4,11 @@
 --   limit, tasks are admitted in that many groups in each period; unstarted: when to look again if all tasks that
 --   count are READY; at_once: how many tasks of each key it admits at most; again: when to look again if another
 --   session has locked a task.
--- Index: jobqueue_task_rate, jobqueue_task_rate_start, jobqueue_ratestart_key: the starts of one period for each key.
+-- Index: jobqueue_task_rated, jobqueue_ratestart_key: the starts of one period for each key.
 -- Locks: the admitted tasks FOR NO KEY UPDATE, skipping locked ones.
--- What counts: the last start of each task, if it is within the period; READY tasks, which will start; and the rows of
---   jobqueue_ratestart. If an admitted task has started within the period, this statement stores that start there.
+-- What counts: the starts of bodies within the period; and the tasks that were admitted and whose start is not counted
+--   yet, because each of them may start at any moment. So no window has more starts than the limit, however long a task
+--   waits after its admission or its claim; and a claim that ends without a start takes nothing from the rate.
 -- If BLOCKED tasks are left, it requests to look again when a start is older than the period. If the same or an earlier
 --   request exists, it inserts none.
 WITH limited AS MATERIALIZED (
@@ -31,20 +32,20 @@ WITH limited AS MATERIALIZED (
     ) AS following
 ),
 started AS MATERIALIZED (
-    SELECT limited.key, start.at
+    SELECT limited.key, start.started_at AS at
     FROM limited CROSS JOIN LATERAL (
-        SELECT task.last_attempted_at AS at FROM jobqueue_task AS task
-        WHERE task.backend = %(backend)s AND task.rate_key = limited.key AND task.last_attempted_at > limited.since
-            AND task.status <> 'READY'
-        UNION ALL
-        SELECT earlier.started_at FROM jobqueue_ratestart AS earlier
-        WHERE earlier.backend = %(backend)s AND earlier.key = limited.key AND earlier.started_at > limited.since
+        SELECT started_at FROM jobqueue_ratestart
+        WHERE backend = %(backend)s AND key = limited.key AND started_at > limited.since
     ) AS start
 ),
 open AS MATERIALIZED (
     SELECT limited.*, limited.number - (SELECT count(*) FROM started WHERE started.key = limited.key) - (
         SELECT count(*) FROM jobqueue_task AS task
         WHERE task.backend = %(backend)s AND task.rate_key = limited.key AND task.status = 'READY'
+    ) - (
+        SELECT count(*) FROM jobqueue_task AS task
+        WHERE task.backend = %(backend)s AND task.rate_key = limited.key AND task.status = 'RUNNING'
+            AND task.start_counted_at IS NULL
     ) AS allowed
     FROM limited
 ),
@@ -59,15 +60,9 @@ best AS MATERIALIZED (
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS head
 ),
-recorded AS (
-    INSERT INTO jobqueue_ratestart (backend, key, started_at, expires_at)
-    SELECT %(backend)s, open.key, task.last_attempted_at, task.last_attempted_at + make_interval(secs => open.seconds)
-    FROM best JOIN open USING (key) JOIN jobqueue_task AS task ON task.id = best.id
-    WHERE task.last_attempted_at > open.since
-),
 admitted AS (
     UPDATE jobqueue_task AS task
-    SET status = 'READY', counts_while_waiting = FALSE,
+    SET status = 'READY', counts_while_waiting = FALSE, start_counted_at = NULL,
         rank = (SELECT clock_timestamp()) - make_interval(secs => task.priority * %(aging)s::float8)
     WHERE task.id = ANY(ARRAY(SELECT id FROM best))
     RETURNING task.queue_name

@@ -3,7 +3,7 @@
 -- Parameters: backend, queues, within_seconds; only_these: FALSE takes due, running and BLOCKED tasks of every queue.
 --   requests_read, at_once: it reads so many requests, and of each key so many tasks as a look may admit.
 -- Index: jobqueue_task_ready, one step per queue; jobqueue_task_running; jobqueue_task_wake_at;
---   jobqueue_admission_due; jobqueue_task_concurrency, jobqueue_task_rate. Locks: none.
+--   jobqueue_admission_due; jobqueue_task_concurrency, jobqueue_task_rated. Locks: none.
 -- Trap: EXISTS drops the ORDER BY that leads the planner to the index. It would read the whole table.
 WITH paused AS MATERIALIZED (
     SELECT array_agg(queue.name::text) AS names FROM jobqueue_queue AS queue

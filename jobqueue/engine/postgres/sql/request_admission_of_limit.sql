@@ -1,7 +1,7 @@
 -- Request to look at all keys of a limit that have BLOCKED tasks.
 -- Parameters: backend; kind; first_key, before_key: the range of the limit's keys; keys_per_second: how many of the
 --   requests become due in each second, so that the keys of other limits do not wait for them.
--- Index: jobqueue_task_concurrency, jobqueue_task_rate: the entries of the range. Locks: none.
+-- Index: jobqueue_task_concurrency, jobqueue_task_rated: the entries of the range. Locks: none.
 INSERT INTO jobqueue_admissionrequest (backend, kind, key, due_at)
 SELECT %(backend)s, %(kind)s, waiting.key,
     clock_timestamp() + make_interval(secs => (row_number() OVER () - 1) / %(keys_per_second)s::float8)

@@ -2,7 +2,8 @@
 -- A rate counts each start, so a task that is to run again becomes BLOCKED. It still counts for its concurrency limit. So
 -- does a task that waits for a retry with hold_while_retrying. A task that was released after its claim gets the rank of
 -- its enqueue, not of its admission. So it is before the tasks that were BLOCKED behind it.
--- Parameters: ids; aging: seconds per point of priority. Index: the primary key. Locks: the rows, which are locked already.
+-- Parameters: ids; aging: seconds per point of priority; those of store_starts.sql.
+-- Index: the primary key. Locks: the rows, which are locked already.
 WITH settled AS (
     UPDATE jobqueue_task AS task
     SET status = CASE WHEN task.status = 'READY' THEN 'BLOCKED' ELSE task.status END,
@@ -16,5 +17,6 @@ WITH settled AS (
         (task.status = 'READY' AND task.rate_key IS NOT NULL)
         OR (task.status = 'SCHEDULED' AND task.hold_while_retrying AND task.attempts > 0)
     )
-)
+),
+stored AS ({store_starts})
 {request_admission}
