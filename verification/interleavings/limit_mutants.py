@@ -119,8 +119,8 @@ class PrunesStarts(PostgresEngine):
     """Forgets starts that a rate still counts."""
 
     class admissions_class(PostgresAdmissions):
-        def prune(self, limit: int = 1000) -> None:
-            self._starts.filter(backend=self.db.backend).delete()
+        def prune(self, limit: int = 1000) -> int:
+            return self._starts.filter(backend=self.db.backend).delete()[0]
 
 
 class ForgetsLostStarts(PostgresEngine):

@@ -56,7 +56,7 @@ SELECT
             (
                 SELECT task.queue_name FROM jobqueue_task AS task
                 WHERE due.kind = 'rate' AND task.backend = %(backend)s AND task.rate_key = due.key
-                    AND task.status = 'BLOCKED' AND task.predecessor_id IS NULL
+                    AND task.status = 'BLOCKED'
                     AND (task.concurrency_key IS NULL OR task.counts_while_waiting)
                 ORDER BY task.backend, task.rate_key, task.status, task.rank, task.id
                 LIMIT %(at_once)s
