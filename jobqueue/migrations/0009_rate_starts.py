@@ -31,7 +31,7 @@ def copy_starts(apps: Any, schema_editor: Any) -> None:
 
 
 class Migration(migrations.Migration):
-    dependencies = [("jobqueue", "0007_task_taken_over_by")]
+    dependencies = [("jobqueue", "0008_sql_bounds")]
 
     operations = [
         migrations.AddField("task", "start_counted_at", models.DateTimeField("start counted at", null=True)),

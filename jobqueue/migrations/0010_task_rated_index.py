@@ -11,7 +11,7 @@ AddIndexBesideWriters = import_module("jobqueue.migrations.0006_task_rate_index"
 class Migration(migrations.Migration):
     atomic = False
 
-    dependencies = [("jobqueue", "0008_rate_starts")]
+    dependencies = [("jobqueue", "0009_rate_starts")]
 
     operations = [
         AddIndexBesideWriters(
