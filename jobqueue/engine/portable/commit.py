@@ -109,7 +109,8 @@ class Commits(Part):
 
     def apply(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
         own = {outcome.task_id for outcome in outcomes}
-        others = {pk for outcome in outcomes for pk in other_tasks_of(outcome)}
+        reached = {outcome.task_id: other_tasks_of(outcome) for outcome in outcomes}
+        others = set[UUID]().union(*reached.values())
         parents = [outcome.task_id for outcome in outcomes if outcome.effects.cancel_children]
         descendants = self.tasks.descendants(parents)
         locked = self._lock_for_commit(own, wait=True) if wait else {}
@@ -121,12 +122,16 @@ class Commits(Part):
             locked |= self._lock_for_commit(new, wait=False)
         descendants_of = {pk: self.tasks.descendants([pk]) for pk in parents}
         gone = self.db.missing(own - locked.keys())
+        # A descendant that is cancelled sends a message to its own parent, which may have ended.
+        for pk, below in descendants_of.items():
+            reached[pk] |= {row.parent_id for child in below if (row := locked.get(child)) and row.parent_id}
+            others |= reached[pk]
         busy = self.messages.unreachable(others - locked.keys())
         held = [o for o in outcomes if is_held(locked.get(o.task_id), o.claim_number, holder)]
         ready = [
             outcome
             for outcome in held
-            if busy.isdisjoint(other_tasks_of(outcome)) and descendants_of.get(outcome.task_id, set()) <= locked.keys()
+            if busy.isdisjoint(reached[outcome.task_id]) and descendants_of.get(outcome.task_id, set()) <= locked.keys()
         ]
 
         to_cancel = {pk for outcome in ready for pk in descendants_of.get(outcome.task_id, ())}

@@ -70,7 +70,9 @@ class Tasks(Part):
         tree: cancel all live descendants, too. A descendant with an earlier request is not counted again.
         may: whether a task may be cancelled. If not, it is `not_allowed`; its descendants are checked nevertheless.
         The caller wakes `parents` after the commit.
-        Locks: the rows in id order. Rows locked by other sessions are `busy` unless `wait`.
+        Locks: the rows in id order. Tasks are `busy` if other sessions have locked them, or a parent that would get a
+        message, unless `wait`. No task below a `busy` one is cancelled: a parent that goes on would read that its child
+        was cancelled.
         """
         requested = set(ids)
         with self.db.transaction():
@@ -80,7 +82,13 @@ class Tasks(Part):
             while tree and (children := self.descendants(requested) - targets):
                 targets |= children
                 rows += self.db.lock(children, wait=wait).only(*CANCEL_COLUMNS)
+            rows = rows if wait else self._with_free_parents(rows)
             busy = frozenset[UUID]() if wait else self.db.locked_elsewhere(targets, rows)
+            if tree and busy:
+                below = self.descendants(busy)
+                rows = [row for row in rows if row.pk not in below]
+                busy -= below - requested  # the next cancel of the task above them finds the others
+                busy |= below & requested
             repeated = {row.pk for row in rows if row.cancel_requested_at is not None} - requested
             denied = frozenset(row.pk for row in rows if may is not None and row.status not in FINAL and not may(row))
             ended, running, parents = self.cancel_locked([row for row in rows if row.pk not in denied])
@@ -92,6 +100,13 @@ class Tasks(Part):
             busy=busy,
             not_allowed=denied,
         )
+
+    def _with_free_parents(self, rows: list[Task]) -> list[Task]:
+        """Leave out the locked tasks that would end now, and whose message would wait for the lock of their parent."""
+        queued = [row for row in rows if row.status != Status.RUNNING]
+        parent_of = {row.pk: end.task_id for row in queued if (end := ending_of(row, Status.CANCELLED, None))}
+        unreachable = self.messages.unreachable({*parent_of.values()} - {row.pk for row in rows})
+        return [row for row in rows if parent_of.get(row.pk) not in unreachable] if unreachable else rows
 
     def descendants(self, ids: Iterable[UUID]) -> set[UUID]:
         """Return the live descendants of these tasks, also below tasks that have ended."""
