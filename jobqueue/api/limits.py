@@ -30,6 +30,7 @@ def set_number(
     kind: "concurrency" or "rate". key: "NAME:KEY" with the name of the limit, as the list of limits shows it. "NAME"
     alone sets the number of all keys for which people have set none. Raises LimitNotFound for an unknown key. Raises
     ValueError for a number below 1, for a limit that code declares with adjustable=False, or if a text is too long.
+    Raises OperationalError if another transaction has locked the limit for more than a second.
     """
     engine = engine_for(backend)
     kind, key = kind_of(kind), stored_key(key)

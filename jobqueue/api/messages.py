@@ -33,7 +33,8 @@ def send(
     After the commit, the receiver is woken. dedupe_key: a second message with this text to the same task inserts
     nothing and returns None, even after the end of the task. So a webhook may be repeated. Raises TaskNotFound or
     TaskFinished. Raises InvalidArguments for a function task, a body that is not JSON, or a dedupe_key of more than 255
-    characters.
+    characters. Raises OperationalError if another transaction has locked the receiver for more than a second, or has
+    not committed a message with this dedupe_key for so long.
     """
     sent = send_many([Send(to, body, dedupe_key=dedupe_key)], sender=sender, backend=backend)
     return sent[0] if sent else None
@@ -62,7 +63,8 @@ def send_many(messages: Iterable[Send], *, sender: UUID | str | None = None, bac
     if not rows:
         return []
     refuse_functions(engine, ids)
-    sent = engine.send(rows)
+    with engine.db.bounded("a receiver of the messages"):
+        sent = engine.send(rows)
     after_commit(engine, partial(wake_and_notify, engine, frozenset(ids)))
     return sent
 

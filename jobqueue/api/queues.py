@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -33,7 +33,8 @@ def pause(
     Keep executors from claiming tasks of a queue. Running tasks continue. Executors obey within a second.
 
     until: when the pause ends, a datetime or a timedelta from now. Raises ValueError if this time is past or after the
-    year 9000, or if a text is too long.
+    year 9000, or if a text is too long. Raises OperationalError if another transaction has locked the queue's row for
+    more than a second.
     """
     engine = engine_for(backend)
     _write_queue(engine, queue_name, **pause_columns(repr(queue_name), by, reason, until, engine.now()))
@@ -53,9 +54,10 @@ def pause_columns(what: str, by: str, reason: str, until: datetime | timedelta |
 
 
 def resume(queue_name: str, *, backend: str = "default") -> None:
-    """Let executors claim tasks of a paused queue again."""
+    """Let executors claim tasks of a paused queue again. Raises OperationalError as pause() does."""
     engine = engine_for(backend)
-    engine.queues.filter(name=queue_name).update(paused_at=None, paused_by="", pause_reason="", resume_at=None)
+    with engine.db.bounded(f"the queue {queue_name!r}"):
+        engine.queues.filter(name=queue_name).update(paused_at=None, paused_by="", pause_reason="", resume_at=None)
     notify_after_commit(engine, {queue_name})
 
 
@@ -64,7 +66,7 @@ def limit(queue_name: str, max_running: int | None, *, backend: str = "default")
     Limit how many tasks of a queue run at once, in all executors together. None removes the limit.
 
     Executors obey within a second. Running tasks continue, even if they exceed the limit. Raises ValueError for less
-    than 1: to stop a queue, pause it.
+    than 1: to stop a queue, pause it. Raises OperationalError as pause() does.
     """
     is_number = isinstance(max_running, int) and not isinstance(max_running, bool)
     if max_running is not None and not (is_number and 0 < max_running <= MAX_RUNNING_LIMIT):
@@ -80,7 +82,8 @@ def limit(queue_name: str, max_running: int | None, *, backend: str = "default")
 def _write_queue(engine: Engine, name: str, **columns: Any) -> None:
     if not is_text(name, 128):
         raise ValueError(f"A queue name must be a text of 1 to 128 characters, not {name!r:.200}.")
-    engine.queues.update_or_create(backend=engine.alias, name=name, defaults=columns)
+    with engine.db.bounded(f"the queue {name!r}"):
+        engine.queues.update_or_create(backend=engine.alias, name=name, defaults=columns)
 
 
 def command(executor_ids: Iterable[UUID | str], command: Command, *, backend: str = "default") -> int:
@@ -89,10 +92,16 @@ def command(executor_ids: Iterable[UUID | str], command: Command, *, backend: st
 
     Each executor obeys within about a second, on any host. The `state` of its row shows what it does. Return how many
     of them have not stopped yet. The command is written after the commit, because a transaction that locked an
-    executor's row would block its heartbeat.
+    executor's row would block its heartbeat. Raises OperationalError then if another transaction has locked a row for
+    more than a second.
     """
     engine = engine_for(backend)
     ids = [UUID(str(pk)) for pk in executor_ids]
     active = engine.executors.filter(pk__in=ids).exclude(state=Executor.State.STOPPED).count()
-    transaction.on_commit(partial(engine.command, ids, Command(command)), using=engine.database)
+    transaction.on_commit(partial(_write_command, engine, ids, Command(command)), using=engine.database)
     return active
+
+
+def _write_command(engine: Engine, ids: Collection[UUID], command: Command) -> None:
+    with engine.db.bounded("an executor"):
+        engine.command(ids, command)

@@ -1,4 +1,9 @@
-"""What people do with schedules: pause, resume, run now, backfill, and create or change their own."""
+"""
+What people do with schedules: pause, resume, run now, backfill, and create or change their own.
+
+If another transaction has locked a schedule for more than a second, these functions change nothing and raise
+OperationalError.
+"""
 
 from __future__ import annotations
 
@@ -50,13 +55,15 @@ def pause(
     engine = engine_for(backend)
     row = _find(engine, name)
     columns = pause_columns(f"the schedule {name!r}", by, reason, until, engine.schedules.now())
-    engine.schedules.pause([row.pk], **columns)
+    with engine.db.bounded(f"the schedule {name!r}"):
+        engine.schedules.pause([row.pk], **columns)
 
 
 def resume(name: str, *, backend: str = "default") -> None:
     """End the pause of a schedule. Its next tick is the first one after now. Raises ScheduleNotFound."""
     engine = engine_for(backend)
-    engine.schedules.resume([_find(engine, name).pk])
+    with engine.db.bounded(f"the schedule {name!r}"):
+        engine.schedules.resume([_find(engine, name).pk])
 
 
 def run(name: str, *, backend: str = "default") -> UUID:
@@ -68,7 +75,8 @@ def run(name: str, *, backend: str = "default") -> UUID:
     """
     engine = engine_for(backend)
     row = _find(engine, name)
-    answer = engine.schedules.run_now(row.pk)
+    with engine.db.bounded(f"the schedule {name!r}, or the key of its task,"):
+        answer = engine.schedules.run_now(row.pk)
     if not answer.created:
         raise DuplicateKey(
             f"Nothing was enqueued: the task {answer.id} has the key of the schedule {name!r}, and has not ended."
@@ -97,7 +105,8 @@ def backfill(name: str, start: datetime, end: datetime, *, backend: str = "defau
     engine = engine_for(backend)
     row = _find(engine, name)
     ticks = _backfill_of(engine, row, start, end).ticks
-    answers = engine.schedules.backfill(row.pk, ticks)
+    with engine.db.bounded(f"the schedule {name!r}, or the key of its task,"):
+        answers = engine.schedules.backfill(row.pk, ticks)
     _announce(engine, row, answers)
     return sum(answer.created for answer in answers)
 
@@ -109,7 +118,7 @@ def create(declaration: Declaration) -> Schedule:
     Raises ValueError with all problems of the declaration, or if there is a schedule of this name.
     """
     engine, columns = _checked(declaration)
-    with engine.transaction():
+    with engine.db.bounded(f"the schedule {declaration.name!r}"):
         others = engine.db.schedules.filter(name=declaration.name)
         known = engine.db.with_lock(others, wait=True).first()
         row, is_new = engine.schedules.save(declaration.name, columns)
@@ -128,7 +137,7 @@ def change(declaration: Declaration, *, unchanged_since: datetime | None = None)
     all problems of the declaration, or if code declares the schedule; ScheduleChanged; ScheduleNotFound.
     """
     engine, columns = _checked(declaration)
-    with engine.transaction():
+    with engine.db.bounded(f"the schedule {declaration.name!r}"):
         row = _find(engine, declaration.name, lock=True)
         _refuse_declared(row)
         if unchanged_since not in (None, row.updated_at):
@@ -143,7 +152,7 @@ def delete(name: str, *, backend: str = "default") -> None:
     Raises ScheduleNotFound, and ValueError if code declares the schedule.
     """
     engine = engine_for(backend)
-    with engine.transaction():
+    with engine.db.bounded(f"the schedule {name!r}"):
         row = engine.db.with_lock(engine.db.schedules.filter(name=name), wait=True).first() or _find(engine, name)
         if row.retired_at is None:
             _refuse_declared(row)

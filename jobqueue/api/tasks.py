@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from typing import TypeVar
@@ -19,6 +19,7 @@ from jobqueue.api.notifications import (
 )
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
+from jobqueue.engine.portable.database import LockTimeout
 from jobqueue.models import Task
 from jobqueue.records import CancelReport, ChangeReport, RequeueReport
 
@@ -26,6 +27,7 @@ Report = TypeVar("Report", CancelReport, RequeueReport, ChangeReport)
 
 LOCK_WAIT_SECONDS = 1.0  # how long a batch waits for rows that other transactions have locked
 LOCK_RETRY_SECONDS = 0.02
+LOCK_TRY = "50ms"  # how long a statement waits for a lock that it cannot skip: of a key, or of the whole table
 
 
 def cancel(
@@ -39,12 +41,12 @@ def cancel(
     Cancel tasks. READY, SCHEDULED and SUSPENDED tasks end at once. Running tasks are asked to stop.
 
     A running function is interrupted as soon as possible. If it returns a result before that, it ends SUCCESSFUL. A
-    running actor finishes its poll. If another transaction has locked a task for more than a second, the task is not
-    changed, and the report lists it in `busy`.
+    running actor finishes its poll. If another transaction has locked a task, or the parent to which it sends its end,
+    for more than a second, the task is not changed, and the report lists it in `busy`.
 
-    tree: cancel the live descendants, too. backend: None searches the default backend, then the others. may: a function
-    that gets each live task, with its backend, task_type and queue_name. If it returns False, the task continues, and
-    the report lists it in `not_allowed`.
+    tree: cancel the live descendants, too, except those of a `busy` task. backend: None searches the default backend,
+    then the others. may: a function that gets each live task, with its backend, task_type and queue_name. If it returns
+    False, the task continues, and the report lists it in `not_allowed`.
     """
 
     def act(engine: Engine, batch: Collection[UUID]) -> CancelReport:
@@ -55,7 +57,7 @@ def cancel(
             notify_after_commit(engine, {CANCEL_NOTIFICATION})
         return report
 
-    reports, busy = _in_batches(ids, backend, act)
+    reports, busy = _in_batches(ids, backend, act, CancelReport)
     return CancelReport(
         cancelled=sum(report.cancelled for report in reports),
         requested=sum(report.requested for report in reports),
@@ -79,7 +81,7 @@ def requeue(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = Non
             after_commit(engine, partial(notify_ready, engine, batch))
         return report
 
-    reports, busy = _in_batches(ids, backend, act)
+    reports, busy = _in_batches(ids, backend, act, RequeueReport)
     return RequeueReport(
         requeued=sum(report.requeued for report in reports),
         key_taken=sum(report.key_taken for report in reports),
@@ -101,45 +103,73 @@ def run_now(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = Non
             after_commit(engine, partial(notify_ready, engine, batch))
         return report
 
-    return _sum(*_in_batches(ids, backend, act))
+    return _change(ids, backend, act)
 
 
 def discard(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = None) -> ChangeReport:
     """Make FAILED tasks CANCELLED. They can be requeued until they are pruned. backend and `busy`: as for cancel()."""
-    return _sum(*_in_batches(ids, backend, lambda engine, batch: engine.discard(batch, wait=False)))
+    return _change(ids, backend, lambda engine, batch: engine.discard(batch, wait=False))
 
 
 def delete(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = None) -> ChangeReport:
     """Delete ended tasks with their messages. backend and `busy`: as for cancel()."""
-    return _sum(*_in_batches(ids, backend, lambda engine, batch: engine.delete(batch, wait=False)))
+    return _change(ids, backend, lambda engine, batch: engine.delete(batch, wait=False))
 
 
-def _sum(reports: list[ChangeReport], busy: frozenset[UUID]) -> ChangeReport:
+def _change(
+    ids: Iterable[UUID | str] | UUID | str,
+    backend: str | None,
+    act: Callable[[Engine, Collection[UUID]], ChangeReport],
+) -> ChangeReport:
+    reports, busy = _in_batches(ids, backend, act, ChangeReport)
     changed, skipped = (sum(getattr(one, name) for one in reports) for name in ("changed", "skipped"))
     return ChangeReport(changed=changed, skipped=skipped, busy=busy)
 
 
 def _in_batches(
-    ids: Iterable[UUID | str] | UUID | str, backend: str | None, act: Callable[[Engine, Collection[UUID]], Report]
+    ids: Iterable[UUID | str] | UUID | str,
+    backend: str | None,
+    act: Callable[[Engine, Collection[UUID]], Report],
+    report_class: type[Report],
 ) -> tuple[list[Report], frozenset[UUID]]:
     """Act on each batch, and for a second at most again on its locked tasks. Return what stays locked, too."""
+
+    def attempt(engine: Engine, batch: Sequence[UUID], deadline: float) -> list[Report]:
+        """Act on a batch. If a lock stops it, act on its halves, so that only the locked tasks stay unchanged."""
+        try:
+            with engine.db.bounded("a task", LOCK_TRY):
+                return [act(engine, batch)]
+        except LockTimeout:
+            if len(batch) == 1 or time.monotonic() >= deadline:
+                return [report_class(busy=frozenset(batch))]
+        half = len(batch) // 2
+        return attempt(engine, batch[:half], deadline) + attempt(engine, batch[half:], deadline)
+
     reports: list[Report] = []
     locked: set[UUID] = set()
     for engine, batch in group_by_backend(ids, backend):
-        reports.append(act(engine, batch))
         deadline = time.monotonic() + LOCK_WAIT_SECONDS
-        while reports[-1].busy and time.monotonic() < deadline:
+        answers = attempt(engine, batch, deadline)
+        reports += answers
+        while (busy := {pk for answer in answers for pk in answer.busy}) and time.monotonic() < deadline:
             time.sleep(LOCK_RETRY_SECONDS)
-            reports.append(act(engine, reports[-1].busy))
-        locked |= reports[-1].busy
+            answers = attempt(engine, sorted(busy), deadline)
+            reports += answers
+        locked |= busy
     return reports, frozenset(locked)
 
 
 def wake(ids: Iterable[UUID | str] | UUID | str, *, backend: str = "default") -> int:
-    """Make SUSPENDED tasks READY. Return how many there were. After the commit, idle executors are notified."""
+    """
+    Make SUSPENDED tasks READY. Return how many there were. After the commit, idle executors are notified.
+
+    Raises OperationalError if another transaction has locked one of the tasks for more than a second.
+    """
     engine, woken = engine_for(backend), 0
     for batch in batches(ids):
-        if count := engine.wake(batch):
+        with engine.db.bounded("a task"):
+            count = engine.wake(batch)
+        if count:
             after_commit(engine, partial(notify_ready, engine, batch))
             woken += count
     return woken

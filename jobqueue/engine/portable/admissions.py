@@ -320,9 +320,9 @@ class Admissions(Part):
         """
         Set the number of a key. Without text after the colon, set it for all keys of the limit. None: reset it.
 
-        Locks: the row of the limit.
+        Locks: the row of the limit. Raises LockTimeout.
         """
-        with self.db.transaction():
+        with self.db.bounded(f"the limit {key!r}"):
             rows = Limit.objects.using(self.db.using)
             if number is None:
                 rows.filter(backend=self.db.backend, kind=kind, key=key).delete()

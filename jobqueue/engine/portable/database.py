@@ -23,6 +23,7 @@ from jobqueue.serialization.json import decode
 
 ERRORS_KEPT = 20  # newest, per task
 WORKERS_KEPT = 100  # newest, per task
+LOCK_WAIT = "1s"  # for a verb that people or code of the site call
 
 # JSON columns of a claimed task.
 RAW = ("args", "kwargs", "inner_state", "options", "metadata", "errors", "worker_ids")
@@ -85,6 +86,22 @@ class Database:
     def lock_timeout(self, wait: str) -> Iterator[None]:
         """Raise LockTimeout if a statement waits longer for a lock, where the database can. wait: "500ms"."""
         yield
+
+    @contextmanager
+    def bounded(self, what: str, wait: str = "") -> Iterator[None]:
+        """
+        Open a transaction, or a savepoint in the caller's, that waits for no lock of others longer than LOCK_WAIT.
+
+        Raise LockTimeout after that. what: the objects that may be locked, for its message. wait: another limit.
+        """
+        wait = wait or LOCK_WAIT
+        try:
+            with self.transaction(), self.lock_timeout(wait):
+                yield
+        except LockTimeout as error:
+            raise LockTimeout(
+                f"Nothing was changed: another transaction has locked {what} for more than {wait}. Try again later."
+            ) from error.__cause__
 
     def now(self) -> datetime:
         """Read the database's clock."""
