@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
+from django.apps import apps
 from django.core import checks
 from django.db import connections
+from django.db.models import AutoField
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 LOCK_LONG_SECONDS = 5.0
 TABLES = [model._meta.db_table for model in (Task, Queue, InboxMessage)]
+SET_SEQUENCE = "SELECT setval('{sequence}', (SELECT max(id) FROM {table}));"  # for people to run
 LIMITS = ("max_connections", "superuser_reserved_connections", "reserved_connections")
 OWN_LIMITS = {
     "role_limit": gettext_lazy("the role's CONNECTION LIMIT"),
@@ -87,6 +90,25 @@ def lock_findings(engine: PostgresEngine) -> Iterator[checks.CheckMessage]:
                 "Until it releases the lock, executors cannot prune or add up counters."
             )
         yield kind(text % {"backend": engine.alias, "holder": holder, "lock": lock, "mode": mode}, hint=advice)
+
+
+def sequence_findings(engine: PostgresEngine) -> Iterator[checks.CheckMessage]:
+    """Name sequences that are behind their tables, as after logical replication, which copies rows only."""
+    numbered = {
+        model._meta.db_table: model
+        for model in apps.get_app_config("jobqueue").get_models()
+        if isinstance(model._meta.pk, AutoField)
+    }
+    for table, sequence, last in engine.db.query("sequences", names=sorted(numbered)):
+        ids = numbered[table]._base_manager.using(engine.database).order_by("-pk").values_list("pk", flat=True)
+        highest = ids.first()
+        if highest is not None and highest > (last or 0):
+            text = _(
+                "Backend %(backend)s: the sequence of %(table)s is behind its rows (at %(last)s of %(highest)s), as "
+                "after logical replication: inserts fail with 'duplicate key'."
+            )
+            values = {"backend": engine.alias, "table": table, "last": last or 0, "highest": highest}
+            yield checks.Error(text % values, hint=SET_SEQUENCE.format(sequence=sequence, table=table))
 
 
 def _session(

@@ -9,9 +9,11 @@ from functools import partial
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.core.checks import Tags, run_checks
-from django.db import OperationalError, connections
+from django.db import IntegrityError, OperationalError, connections, transaction
 from django.db.migrations.recorder import MigrationRecorder
+from django.db.models import AutoField
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import checks as system_checks
@@ -528,3 +530,32 @@ def test_tables_of_newer_code_that_lack_a_column_ask_for_newer_code() -> None:
     assert schema_problem("default") == (
         "The database 'default' is newer than this code: it lacks jobqueue_tasklog.dropped. Deploy newer code."
     )
+
+
+def test_sequence_behind_its_rows_is_an_error_with_the_statement() -> None:
+    """As after logical replication, which copies rows but no sequences."""
+    statement = "SELECT setval('public.jobqueue_counterdelta_id_seq', (SELECT max(id) FROM jobqueue_counterdelta));"
+    tasks.add.enqueue_many([((1,), {})] * 3)
+    tasks.add.enqueue(1)
+    assert not [one for one in findings_of("default", "error") if "sequence" in one]
+    change_tables("default", "ALTER SEQUENCE jobqueue_counterdelta_id_seq RESTART")
+
+    (error,) = [one for one in findings_of("default", "error") if "sequence" in one]
+    assert "the sequence of jobqueue_counterdelta is behind its rows" in error
+    assert error.endswith(statement)
+    with pytest.raises(IntegrityError, match="jobqueue_counterdelta_pkey"), transaction.atomic():
+        tasks.add.enqueue(1)
+
+    change_tables("default", statement)
+    assert tasks.add.enqueue(1).id
+    assert not [one for one in findings_of("default", "error") if "sequence" in one]
+
+
+def test_sequences_of_all_numbered_tables_are_watched() -> None:
+    models = apps.get_app_config("jobqueue").get_models()
+    names = [model._meta.db_table for model in models if isinstance(model._meta.pk, AutoField)]
+
+    rows = engine_for("default").db.query("sequences", names=names)  # type: ignore[attr-defined]
+
+    assert {"jobqueue_counterdelta", "jobqueue_inboxmessage", "jobqueue_schedule"} <= {*names}
+    assert {row[0] for row in rows} == {*names}
