@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from jobqueue.engine.portable import admissions
+from jobqueue.engine.postgres import admissions as postgres_admissions
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.models import AdmissionRequest, Queue, RateStart
 from jobqueue.records import ClaimedTask, LimitKind, Status
@@ -327,6 +329,62 @@ class TestConcurrency:
 
         assert changed == {first, second}
         assert statuses(bench, first, second) == ["READY", "BLOCKED"]
+
+
+def ask(bench: Bench, *keys: str, kind: str = "concurrency", seconds_ago: float = 60.0) -> None:
+    due_at = bench.engine.now() - timedelta(seconds=seconds_ago)
+    AdmissionRequest.objects.using(bench.engine.database).bulk_create(
+        AdmissionRequest(backend=bench.engine.alias, kind=kind, key=key, due_at=due_at) for key in keys
+    )
+
+
+class TestManyRequests:
+    """No key waits for the requests of another one, however many there are."""
+
+    @pytest.fixture(autouse=True)
+    def few_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(admissions.Admissions.admit_here, "__defaults__", (10,))
+
+    def requests(self, bench: Bench) -> Any:
+        return AdmissionRequest.objects.using(bench.engine.database).filter(backend=bench.engine.alias)
+
+    def test_many_requests_of_one_key_do_not_delay_another(self, bench: Bench) -> None:
+        ask(bench, *["imports:flood"] * 200)
+        pk = limited(bench)
+
+        with bench.engine.transaction():
+            assert bench.engine.admissions.admit_here().queues == {"default": 1}
+
+        assert bench.status(pk) == Status.READY
+        assert not self.requests(bench).exists()
+
+    def test_more_keys_than_a_look_takes_are_looked_at_next(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for module in (admissions, postgres_admissions):
+            monkeypatch.setattr(module, "KEYS_LOOKED_AT", 2)
+        ids = [limited(bench, key=f"imports:{n}") for n in range(5)]
+
+        with bench.engine.transaction():
+            found = bench.engine.admissions.admit_here()
+        assert (found.looked_at, found.looks_again) == (2, True)
+
+        assert admitted(bench) == 3
+        assert statuses(bench, *ids) == ["READY"] * 5
+
+    def test_request_of_a_kind_of_newer_code_stays_and_delays_no_other(
+        self, bench: Bench, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        admissions.is_known.cache_clear()
+        ask(bench, *["newer:anna"] * 30, kind="newer")
+        pk = limited(bench)
+
+        bench.engine.admit()
+
+        assert bench.status(pk) == Status.READY
+        assert self.requests(bench).filter(kind="newer").exists()
+        assert "admission.ignored kind=newer" in caplog.text
+        assert bench.engine.is_drained([], 1.0)
 
 
 class TestManyAtOnce:

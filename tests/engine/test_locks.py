@@ -8,15 +8,16 @@ from uuid import UUID
 import pytest
 from django.db import OperationalError, connection, transaction
 
+from jobqueue.engine.portable.admissions import Admissions
 from jobqueue.engine.portable.tasks import EXECUTORS_KEPT_SECONDS
 from jobqueue.engine.postgres import messages
 from jobqueue.engine.postgres.connection import statement
-from jobqueue.models import Executor, FallbackHeartbeat
-from jobqueue.records import Command, CommitResult, Effects, NewMessage, Status
+from jobqueue.models import AdmissionRequest, Executor, FallbackHeartbeat
+from jobqueue.records import Command, CommitResult, Effects, LimitKind, NewMessage, Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
 from tests.engine.sessions import Session, session, threads, wait_until_blocked
-from tests.waiting import DEADLINE_SECONDS
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -414,10 +415,52 @@ def test_request_of_a_locked_key_stays_and_asks_to_look_again(fast_bench: Bench)
     with session() as other:
         other.run(
             "SELECT pg_advisory_xact_lock('jobqueue_admissionrequest'::regclass::oid::int, number)"
-            " FROM generate_series(0, 1023) AS number"
+            " FROM generate_series(0, 4095) AS number"
         )
         found = fast_bench.engine.admissions.admit_here()
 
     assert (found.looked_at, found.looks_again) == (0, True)
     assert fast_bench.engine.admit().queues == {"default": 1}
     assert fast_bench.status(pk) == Status.READY
+
+
+def test_requests_of_a_locked_key_do_not_delay_other_keys(fast_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Admissions.admit_here, "__defaults__", (10,))
+    held = [fast_bench.add(concurrency_key="imports:held", concurrency_limit=1) for _ in range(30)]
+    other = fast_bench.add(concurrency_key="imports:other", concurrency_limit=1)
+    for _ in range(30):
+        fast_bench.add(concurrency_key="imports:held", concurrency_limit=1)
+    with session() as elsewhere:
+        elsewhere.run(
+            "SELECT pg_advisory_xact_lock('jobqueue_admissionrequest'::regclass::oid::int,"
+            " hashtext('default concurrency imports:held') & 4095)"
+        )
+        for _ in range(10):
+            with fast_bench.engine.transaction():
+                fast_bench.engine.admissions.admit_here()
+        assert fast_bench.status(other) == Status.READY
+        assert fast_bench.status(held[0]) == Status.BLOCKED
+        assert AdmissionRequest.objects.count() < 5  # those of the held key became one
+
+    wait_until(lambda: fast_bench.engine.admit().queues == {"default": 1}, "the request that was postponed")
+    assert fast_bench.status(held[0]) == Status.READY
+
+
+@pytest.mark.parametrize("strength", ["UPDATE", "KEY SHARE"])
+def test_locked_request_delays_no_other(fast_bench: Bench, strength: str) -> None:
+    first = fast_bench.add(concurrency_key="imports:a", concurrency_limit=1)
+    second = fast_bench.add(rate_key="imports:b", rate_limit=1, rate_seconds=60.0)
+    with session() as other:
+        other.run(f"SELECT id FROM jobqueue_admissionrequest WHERE key = 'imports:a' FOR {strength}")
+        assert fast_bench.engine.admit().queues == {"default": 1}
+        assert (fast_bench.status(first), fast_bench.status(second)) == (Status.BLOCKED, Status.READY)
+
+    assert fast_bench.engine.admit().queues == {"default": 1}
+
+
+def test_locked_number_of_a_limit_delays_no_look(fast_bench: Bench) -> None:
+    fast_bench.engine.admissions.set_number(LimitKind.CONCURRENCY, "imports:a", 1)
+    fast_bench.add(concurrency_key="imports:a", concurrency_limit=1)
+    with session() as other:
+        other.run("SELECT id FROM jobqueue_limit FOR UPDATE")
+        assert fast_bench.engine.admit().queues == {"default": 1}

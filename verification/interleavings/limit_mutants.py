@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db.models import Q
 
 from jobqueue.engine.clock import from_now
-from jobqueue.engine.portable.admissions import Admissions, Key
+from jobqueue.engine.portable.admissions import Admissions, Taken
 from jobqueue.engine.postgres.admissions import PostgresAdmissions
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.engine.postgres.engine import PostgresEngine
@@ -26,14 +26,14 @@ class AdmitsWithoutLocking(PostgresEngine):
 
     class database_class(RewrittenDatabase):
         name = "take_admission_requests"
-        words = ("key, pg_try_advisory_xact_lock(", "key, NULL IS NULL OR pg_try_advisory_xact_lock(")
+        words = ("AND pg_try_advisory_xact_lock(", "OR pg_try_advisory_xact_lock(")
 
 
 class CountsBeforeLocking(PostgresEngine):
     """Counts the tasks of a key before it locks the key."""
 
     class admissions_class(PostgresAdmissions):
-        def _take_requests(self, limit: int) -> dict[Key, bool]:
+        def _take_requests(self, limit: int) -> Taken:
             self.counted = self._counted()
             return super()._take_requests(limit)
 
@@ -58,10 +58,10 @@ class LosesRequests(PostgresEngine):
             with self.db.transaction():
                 taken = super()._take_requests(500)
             with self.db.transaction():
-                return super().admit_here() if not taken else self._admit_taken(taken)
+                return super().admit_here() if not taken.keys else self._admit_taken(taken)
 
-        def _admit_taken(self, taken: Mapping[Key, bool]) -> Admitted:
-            return self._admit_by_concurrency([key for kind, key in taken if kind is LimitKind.CONCURRENCY])
+        def _admit_taken(self, taken: Taken) -> Admitted:
+            return self._admit_by_concurrency([key for kind, key in taken.keys if kind is LimitKind.CONCURRENCY])
 
 
 class ForgetsLockedTasks(PostgresEngine):

@@ -9,13 +9,16 @@ from uuid import UUID
 from jobqueue.engine.portable.admissions import (
     AGAIN_SECONDS,
     GROUPS_PER_PERIOD,
+    KEYS_LOOKED_AT,
     KEYS_PER_SECOND,
     LATE_PART,
     LATE_SECONDS,
+    REPEATS_DELETED,
     UNSTARTED_SECONDS,
     Admissions,
-    Key,
+    Taken,
     at_once,
+    is_known,
 )
 from jobqueue.engine.postgres.connection import PostgresDatabase, as_array, as_text_array
 from jobqueue.limits import AFTER_SEPARATOR, split_key
@@ -38,9 +41,19 @@ class PostgresAdmissions(Admissions):
         if begun:
             self.db.execute_prepared("store_starts", **_starts(begun))
 
-    def _take_requests(self, limit: int) -> dict[Key, bool]:
-        rows = self.db.query_prepared("take_admission_requests", request_limit=limit)
-        return {(LimitKind(kind), key): is_locked for kind, key, is_locked in rows}
+    def _take_requests(self, limit: int) -> Taken:
+        rows = self.db.query_prepared(
+            "take_admission_requests",
+            kinds=as_array(LimitKind),
+            request_limit=limit,
+            key_limit=min(limit, KEYS_LOOKED_AT),
+            repeats_limit=REPEATS_DELETED,
+            again_seconds=AGAIN_SECONDS,
+        )
+        keys = [(LimitKind(kind), key) for kind, key, is_locked, _ in rows if is_locked]
+        left = [key for kind, key, is_locked, _ in rows if not is_locked and is_known(kind)]
+        is_full = any(is_full for *_, is_full in rows)
+        return Taken(keys, bool(left) or is_full or len(rows) >= KEYS_LOOKED_AT)
 
     def _admit_by_concurrency(self, keys: Sequence[str]) -> Admitted:
         rows = self.db.query_prepared(
