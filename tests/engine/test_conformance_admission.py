@@ -134,6 +134,59 @@ class TestConcurrency:
 
         assert statuses(bench, first, second) == ["READY", "BLOCKED"]
 
+    def test_task_that_runs_again_uncounted_still_counts_until_it_has_run(self, bench: Bench) -> None:
+        first = limited(bench, hold_while_retrying=True)
+        second = limited(bench, hold_while_retrying=True)
+        for _ in range(2):
+            (claimed,) = claim_admitted(bench)
+            assert claimed.id == first
+            bench.commit(outcome(claimed, Status.SCHEDULED, stale_polls=1, wake_after_seconds=0.0))
+            bench.engine.admit()
+            assert statuses(bench, first, second) == ["SCHEDULED", "BLOCKED"]
+            bench.engine.wake_due()
+        (claimed,) = claim_admitted(bench)
+        bench.commit(outcome(claimed))
+        bench.engine.admit()
+
+        assert statuses(bench, first, second) == ["SUCCESSFUL", "READY"]
+
+    @pytest.mark.parametrize("how", ["cancel", "run_now"])
+    def test_held_place_is_free_when_its_wait_ends(self, bench: Bench, how: str) -> None:
+        first = limited(bench, hold_while_retrying=True)
+        second = limited(bench, hold_while_retrying=True)
+        (claimed,) = claim_admitted(bench)
+        bench.commit(outcome(claimed, Status.SCHEDULED, wake_after_seconds=604_800.0))
+        if how == "cancel":
+            bench.engine.cancel([first])
+        else:
+            bench.engine.run_now([first])
+            (claimed,) = claim_admitted(bench)
+            bench.commit(outcome(claimed))
+        bench.engine.admit()
+
+        assert bench.status(second) == Status.READY
+
+    def test_suspended_actor_holds_no_place(self, bench: Bench) -> None:
+        limited(bench, hold_while_retrying=True)
+        second = limited(bench, hold_while_retrying=True)
+        (claimed,) = claim_admitted(bench)
+        bench.commit(outcome(claimed, Status.SUSPENDED, has_succeeded=True, wake_after_seconds=60.0))
+        bench.engine.admit()
+
+        assert bench.status(second) == Status.READY
+
+    def test_rescued_task_with_a_rate_holds_its_place(self, bench: Bench) -> None:
+        bench.beat()
+        rate: dict[str, Any] = {"rate_key": "api:", "rate_limit": 1, "rate_seconds": 3600.0}
+        first = limited(bench, hold_while_retrying=True, **rate)
+        second = limited(bench, hold_while_retrying=True)
+        claim_admitted(bench)
+        bench.time_passes(100)
+        assert len(bench.engine.rescue()) == 1
+        bench.engine.admit()
+
+        assert statuses(bench, first, second) == ["BLOCKED", "BLOCKED"]
+
     def test_released_task_still_counts(self, bench: Bench) -> None:
         first, second = limited(bench), limited(bench)
         bench.engine.release(claim_admitted(bench))

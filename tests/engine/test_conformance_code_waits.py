@@ -191,6 +191,28 @@ def test_task_with_a_limit_returns_and_is_admitted_by_the_same_claim(bench: Benc
     assert [one.id for one in claims] == [claimed.id]
 
 
+@pytest.mark.parametrize("how", ["stale", "stopped", "never begun"])
+def test_task_whose_body_has_begun_keeps_its_place_uncounted(bench: Bench, how: str) -> None:
+    limit: dict[str, Any] = {"concurrency_key": "imports:anna", "concurrency_limit": 1}
+    bench.add(hold_while_retrying=True, **limit)
+    other = bench.add(**limit)
+    bench.engine.admit()
+    (claimed,) = bench.claim()
+    if how == "stale":
+        bench.commit(outcome(claimed, Status.SCHEDULED, stale_polls=1, wake_after_seconds=0.0))
+        bench.engine.wake_due()
+    elif how == "stopped":
+        bench.commit(outcome(claimed, Status.READY, worker_id="old", keeps_rank=True))
+    else:
+        bench.engine.release([claimed])
+    (claimed,) = bench.claim()
+    bench.commit(outcome(claimed, Status.AWAITING_CODE, stale_polls=claimed.stale_polls, error=ERROR))
+    bench.engine.admit()
+
+    expected = Status.READY if how == "never begun" else Status.BLOCKED
+    assert bench.status(other) == expected
+
+
 def test_task_that_holds_its_place_between_attempts_keeps_it(bench: Bench) -> None:
     limit = {"concurrency_key": "k:", "concurrency_limit": 1}
     bench.add(hold_while_retrying=True, **limit)

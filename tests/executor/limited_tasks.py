@@ -6,7 +6,10 @@ import asyncio
 import time
 from typing import Any
 
+from django.db import connection
+
 from jobqueue import Actor, Concurrency, Done, PollContext, Rate, Spawn, Suspend, task
+from jobqueue.exceptions import Stale
 from tests.executor.harness import gates
 from tests.executor.tasks import AT_ONCE
 
@@ -31,6 +34,29 @@ def fail_twice(gate: str, who: str) -> None:
     gates[gate].arrive(who)
     if gates[gate].arrived.count(who) < 3:
         raise ValueError(who)
+
+
+@task(concurrency=Concurrency(1, key="{gate}", hold_while_retrying=True), atomic=True)
+def meet_conflict_first(gate: str, who: str) -> None:
+    """Meet a conflict in the first run of the first task. No attempt is counted."""
+    gates[gate].arrive(who)
+    if gates[gate].arrived == ["a"]:
+        with connection.cursor() as cursor:
+            cursor.execute("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '40001'; END $$")
+
+
+@task(concurrency=Concurrency(1, key="{gate}", hold_while_retrying=True))
+def be_stale_first(gate: str, who: str) -> None:
+    gates[gate].arrive(who)
+    if gates[gate].arrived == ["a"]:
+        raise Stale
+
+
+@task(concurrency=Concurrency(1, key="{gate}", hold_while_retrying=True))
+async def be_stale_first_later(gate: str, who: str) -> None:
+    gates[gate].arrive(who)
+    if gates[gate].arrived == ["a"]:
+        raise Stale
 
 
 @task(rate=Rate(2, per=0.5, key="{gate}"))

@@ -205,6 +205,22 @@ def test_retries_that_still_count_keep_the_order(burst: Burst, backend: str) -> 
     assert gates["gate"].arrived == ["a", "a", "a", "b", "b", "b"]
 
 
+@pytest.mark.parametrize(
+    "body",
+    [limited_tasks.meet_conflict_first, limited_tasks.be_stale_first, limited_tasks.be_stale_first_later],
+    ids=["conflict", "stale", "async"],
+)
+@on_both_databases
+def test_runs_that_are_not_counted_keep_the_order(burst: Burst, body: Any, backend: str) -> None:
+    if body is limited_tasks.meet_conflict_first and backend == "sqlite":
+        pytest.skip("SQLite has no conflicts")
+    body.using(backend=backend).enqueue_many([(("gate", name), {}) for name in ("a", "b", "c")])
+
+    burst(backend=backend, threads=4)
+
+    assert gates["gate"].arrived == ["a", "a", "b", "c"]
+
+
 @on_both_databases
 def test_task_released_at_the_end_of_an_executor_is_the_first_again(start: Start, backend: str) -> None:
     limited = limited_tasks.wait_alone.using(backend=backend, queue_name="limited")

@@ -52,6 +52,9 @@ IS_BLOCKED = Q(rate_key__isnull=False) | Q(concurrency_key__isnull=False, counts
 WAITS_FOR_CONCURRENCY = Q(status=Status.BLOCKED, counts_while_waiting=False)
 WAITS_FOR_RATE = Q(Q(concurrency_key__isnull=True) | Q(counts_while_waiting=True), status=Status.BLOCKED)
 
+# The body has begun in this attempt, or in one that was not counted: after a conflict, a stop, a lost executor.
+HAS_BEGUN = Q(attempts__gt=0) | Q(stale_polls__gt=0) | Q(polls=0) & ~Q(worker_ids=[])
+
 # Admitted by a rate, but its start is not counted yet: it may start at any moment.
 IS_STARTING = Q(status=Status.READY) | Q(status=Status.RUNNING, start_counted_at__isnull=True)
 
@@ -125,7 +128,7 @@ class Admissions(Part):
         Apply the limits of tasks whose outcomes this transaction has written, and request to look at them.
 
         A rate counts each start, so a task that is to run again becomes BLOCKED. It still counts for its concurrency
-        limit. So does a task that waits for a retry with hold_while_retrying. A task that was released after its claim
+        limit. So does a task with hold_while_retrying that waits to run again. A task that was released after its claim
         gets the rank of its enqueue, not of its admission. So it is before the tasks that were BLOCKED behind it.
         ended: by task, the seconds since its body has begun; None: no start that a rate counts.
         """
@@ -140,7 +143,7 @@ class Admissions(Part):
             counts_while_waiting=Case(When(concurrency_key__isnull=False, then=True), default=False),
             rank=Case(is_released, default=F("rank")),
         )
-        rows.filter(status=Status.SCHEDULED, hold_while_retrying=True, attempts__gt=0).update(counts_while_waiting=True)
+        rows.filter(status=Status.SCHEDULED, hold_while_retrying=True).update(counts_while_waiting=True)
         self.request(ids)
 
     # --- starts of bodies

@@ -12,7 +12,7 @@ from django.db.models import Case, F, Min, Q, TextField, When
 from django.db.models.functions import Cast
 
 from jobqueue.engine.clock import Clock, from_now, now_plus
-from jobqueue.engine.portable.admissions import Admissions, ready_status
+from jobqueue.engine.portable.admissions import HAS_BEGUN, Admissions, ready_status
 from jobqueue.engine.portable.claim import Claims
 from jobqueue.engine.portable.database import Part
 from jobqueue.models import TaskQuerySet
@@ -23,7 +23,7 @@ MAX_GROUPS = 1000
 ENDED_BATCH = 100
 
 # It counts for its concurrency limit no more, unless it keeps its place between two attempts.
-KEEPS_PLACE = Case(When(hold_while_retrying=True, attempts__gt=0, then=True), default=False)
+KEEPS_PLACE = Case(When(HAS_BEGUN, hold_while_retrying=True, then=True), default=False)
 EXPIRES = Case(When(polls=0, then=F("expires_at")), default=None)
 Place = tuple[datetime, UUID]  # of a task in its group, in the order in which they began to wait
 

@@ -438,6 +438,8 @@ def await_code(running: RunningTask, error: Exception, awaited: str, longest: fl
     outcome = replace(
         outcome,
         attempts=running.claimed.attempts,
+        unread_polls=running.claimed.unread_polls,
+        stale_polls=running.claimed.stale_polls,
         worker_id=None,
         wake_after_seconds=longest,
         error=None if is_known else outcome.error,
