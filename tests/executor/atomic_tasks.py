@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from django.db import Error, OperationalError, connection, connections, transaction
 
-from jobqueue import task
+from jobqueue import Actor, PollContext, task
 from jobqueue.models import InboxMessage
 from tests.executor.harness import gates
 from tests.executor.tasks import AT_ONCE, raise_one, spin_at
@@ -121,3 +121,39 @@ ATOMIC_ENDINGS: dict[str, Callable[[str], Any]] = {
     "autocommit": lambda database: transaction.set_autocommit(False, using=database),
     "leaves a block": lambda database: transaction.atomic(using=database).__enter__(),
 }
+
+
+def end_durably() -> None:
+    with transaction.atomic(durable=True):
+        pass
+
+
+def vacuum() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM")
+
+
+NEVER_IN_TRANSACTION: dict[str, Callable[[], object]] = {
+    "durable": end_durably,
+    "commit": transaction.commit,
+    "rollback": transaction.rollback,
+    "autocommit": lambda: transaction.set_autocommit(False),
+    "vacuum": vacuum,
+}
+
+
+@task(atomic=True, max_attempts=4, backoff=AT_ONCE)
+def forbidden(what: str) -> None:
+    write(what)
+    NEVER_IN_TRANSACTION[what]()
+
+
+@task(max_attempts=2, backoff=AT_ONCE)
+def forbidden_by_its_own_transaction() -> None:
+    with transaction.atomic():
+        end_durably()
+
+
+class ForbiddenFunction(Actor, max_attempts=4, backoff=AT_ONCE):
+    def poll(self, context: PollContext[Any], what: str) -> Any:
+        return NEVER_IN_TRANSACTION[what]

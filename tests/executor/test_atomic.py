@@ -224,3 +224,31 @@ def test_receivers_see_what_was_committed(burst: Burst) -> None:
         burst()
 
     assert seen == [1]
+
+
+@pytest.mark.parametrize("what", atomic_tasks.NEVER_IN_TRANSACTION)
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (atomic_tasks.forbidden, "atomic=True runs the body in the transaction of its outcome"),
+        (atomic_tasks.ForbiddenFunction, "The function that a poll returned runs in the transaction of its outcome"),
+    ],
+)
+def test_what_no_transaction_allows_fails_at_once(burst: Burst, what: str, body: Any, words: str) -> None:
+    result = body.enqueue(what)
+
+    burst()
+
+    row = row_of(result)
+    assert (row.status, row.attempts) == (Status.FAILED, 1)
+    assert words in row.errors[-1]["message"]
+    assert "durable=True, commit(), rollback(), set_autocommit()" in row.errors[-1]["message"]
+    assert atomic_tasks.written() == []
+
+
+def test_durable_block_in_the_bodys_own_transaction_is_retried(burst: Burst) -> None:
+    result = atomic_tasks.forbidden_by_its_own_transaction.enqueue()
+
+    burst()
+
+    assert (row_of(result).status, row_of(result).attempts) == (Status.FAILED, 2)

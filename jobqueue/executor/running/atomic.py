@@ -15,7 +15,7 @@ from django.db import transaction
 from django.db.transaction import TransactionManagementError
 from msgspec.structs import replace
 
-from jobqueue.exceptions import ClaimLost, Stale
+from jobqueue.exceptions import ClaimLost, GiveUp, Stale
 from jobqueue.executor.running.actor_runner import poll_again
 from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, Raised, Returned, run_interruptibly
 from jobqueue.executor.running.task_runner import (
@@ -36,6 +36,9 @@ from jobqueue.records import Outcome, release_outcome
 logger = get_logger(__name__)
 
 IMPATIENT = ("57014", "55P03")  # statement_timeout or pg_cancel_backend(); lock_timeout
+# How Django refuses durable=True, and commit(), rollback() and set_autocommit(); the server's code for the same.
+FORBIDDEN = ("A durable atomic block cannot be nested", "This is forbidden when an 'atomic' block is active")
+IN_TRANSACTION = "25001"
 CONFLICTS = ("40001", "40P01")  # serialization failure, deadlock
 # Classes of SQLSTATE: no disk, memory or connections left on the server; the connection is lost.
 EXHAUSTED, CONNECTION_STATES = ("53", "58"), ("08", "57P")
@@ -127,7 +130,13 @@ def _run_and_commit(
 
 
 def _completed(attempt: Attempt, ending: Returned | Raised) -> CompletedAttempt:
-    """As complete(). After a conflict with another transaction the task runs again, and no attempt is counted."""
+    """
+    As complete(). After a conflict with another transaction the task runs again, and no attempt is counted.
+
+    What no transaction allows fails at once: it would fail again in each attempt.
+    """
+    if isinstance(ending, Raised) and (problem := forbidden_in_transaction(attempt, ending.error)):
+        ending = Raised(problem)
     completed = complete(attempt, ending)
     has_conflict = any(getattr(cause, "sqlstate", None) in CONFLICTS for cause in causes(completed.error))
     if has_conflict and attempt.running.reason is None and (outcome := retry_stale(attempt.running)) is not None:
@@ -187,6 +196,20 @@ def _in_doubt(success: CompletedAttempt, failure: CompletedAttempt) -> Completed
     if not is_verdict(error):
         failure = replace(failure, outcome=replace(release_outcome(claimed), worker_id=success.outcome.worker_id))
     return replace(failure, if_lost=success)
+
+
+def forbidden_in_transaction(attempt: Attempt, error: BaseException) -> GiveUp | None:
+    """Return an error that names the cause, if a body did what the transaction of its outcome never allows."""
+    is_forbidden = isinstance(error, (RuntimeError, TransactionManagementError)) and message_of(error).startswith(FORBIDDEN)
+    if not is_forbidden and getattr(error.__cause__, "sqlstate", None) != IN_TRANSACTION:
+        return None
+    where = "atomic=True runs the body" if attempt.task.atomic else "The function that a poll returned runs"
+    problem = GiveUp(
+        f"{where} in the transaction of its outcome, where durable=True, commit(), rollback(), set_autocommit() and "
+        f"statements such as VACUUM cannot work: {message_of(error)}"
+    )
+    problem.__cause__ = error
+    return problem.with_traceback(error.__traceback__)
 
 
 def is_verdict(error: BaseException | None) -> bool:
