@@ -20,7 +20,7 @@ class JobQueueConfig(AppConfig):
             from jobqueue import checks as our_checks
             from jobqueue import registry
         except ImproperlyConfigured as error:  # Django 5.2 without the backport: compat.py
-            missing = checks.Error(str(error), hint="pip install django-jobqueue[django52]", id="jobqueue.E001")
+            missing = checks.Error(str(error), hint="pip install 'django-tasks>=0.12'", id="jobqueue.E001")
             checks.register(lambda **_: [missing])
         else:
             our_checks.register()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from django.apps import apps
@@ -287,6 +288,13 @@ def _database_problems(here: str, alias: str) -> Iterator[checks.CheckMessage]:
         )
         return
     if connection.vendor == "postgresql":
+        if find_spec("psycopg2") is not None:
+            yield checks.Info(
+                f"{here}: psycopg2 is installed, but Django prefers psycopg 3, which came with jobqueue. It binds some "
+                "parameters in another way: a tuple after IN, for example.",
+                hint="Read 'Differences from psycopg2' in the documentation of psycopg. Then uninstall psycopg2.",
+                id="jobqueue.I001",
+            )
         size = pool_size(connection.settings_dict["OPTIONS"].get("pool"))
         if size is not None and size < CONNECTIONS_OF_AN_EXECUTOR:
             yield checks.Warning(

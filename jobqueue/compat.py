@@ -69,7 +69,7 @@ elif find_spec("django_tasks") is not None:
 else:
     raise ImproperlyConfigured(
         "Django before 6.0 has no task framework, and the django-tasks package, which brings it, is not "
-        "installed. Run: pip install django-jobqueue[django52]"
+        "installed. Run: pip install 'django-tasks>=0.12'"
     )
 
 __all__ = [

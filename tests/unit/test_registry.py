@@ -160,6 +160,16 @@ def test_unsuitable_database_is_a_check_message(
             del connections["other"]
 
 
+@pytest.mark.parametrize(("installed", "ids"), [(True, ["jobqueue.I001"]), (False, [])])
+def test_psycopg2_beside_psycopg_is_named(installed: bool, ids: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobqueue.checks.find_spec", lambda name: object() if installed else None)
+
+    found = JobQueueBackend("default", {"OPTIONS": {}}).check()
+
+    assert [message.id for message in found] == ids
+    assert all(not message.is_serious(checks.WARNING) for message in found)
+
+
 @override_settings(TASKS={"default": {"BACKEND": "jobqueue.backend.JobQueueBackend", "OPTIONS": {"POLL": 1}}})
 def test_each_problem_is_reported_once() -> None:
     registered: list[Any] = [
@@ -217,9 +227,9 @@ def test_missing_backport_fails_import_and_check(tmp_path: Path) -> None:
         check=False,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
     )
-    assert "Run: pip install django-jobqueue[django52]" in ran.stdout
+    assert "Run: pip install 'django-tasks>=0.12'" in ran.stdout
     assert "(jobqueue.E001)" in ran.stderr
-    assert "HINT: pip install django-jobqueue[django52]" in ran.stderr
+    assert "HINT: pip install 'django-tasks>=0.12'" in ran.stderr
 
 
 IMPORTABLE = """

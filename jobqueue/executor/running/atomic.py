@@ -200,7 +200,9 @@ def _in_doubt(success: CompletedAttempt, failure: CompletedAttempt) -> Completed
 
 def forbidden_in_transaction(attempt: Attempt, error: BaseException) -> GiveUp | None:
     """Return an error that names the cause, if a body did what the transaction of its outcome never allows."""
-    is_forbidden = isinstance(error, (RuntimeError, TransactionManagementError)) and message_of(error).startswith(FORBIDDEN)
+    is_forbidden = isinstance(error, (RuntimeError, TransactionManagementError)) and message_of(error).startswith(
+        FORBIDDEN
+    )
     if not is_forbidden and getattr(error.__cause__, "sqlstate", None) != IN_TRANSACTION:
         return None
     where = "atomic=True runs the body" if attempt.task.atomic else "The function that a poll returned runs"
