@@ -154,3 +154,26 @@ class TestLogs:
         bench.engine.prune_status("FAILED", 0.0)
 
         assert [pk for pk, *_ in written(bench)] == [other.id]
+
+
+def test_prune_deletes_reports_whose_task_is_gone(bench: Bench) -> None:
+    kept = bench.running()
+    bench.engine.write_logs([log(kept)])
+    bench.engine.write_progress([Progress(task_id=kept.id, claim_number=kept.claim_number, done=1.0)])
+    using = bench.engine.database
+    theirs = Task.objects.using(using).create(
+        backend="theirs", task_type="tests.noop", rank=bench.engine.now(), enqueued_at=bench.engine.now()
+    )
+    gone = [new_id() for _ in range(5)]
+    for pk in (theirs.pk, *gone):
+        TaskLog.objects.using(using).create(task_id=pk, claim_number=1, dropped=0, lines="[]")
+        TaskProgress.objects.using(using).create(
+            task_id=pk, claim_number=1, done=1.0, note="", reported_at=bench.engine.now()
+        )
+
+    for _ in range(4):
+        bench.engine.prune(2)
+
+    for model in (TaskLog, TaskProgress):
+        left = model._default_manager.using(using).values_list("task_id", flat=True)
+        assert set(left) == {kept.id, theirs.pk}

@@ -8,11 +8,12 @@ from uuid import UUID
 import pytest
 from django.db import OperationalError, connection, transaction
 
+from jobqueue.body_log import BodyLog
 from jobqueue.engine.portable.admissions import Admissions
 from jobqueue.engine.portable.tasks import EXECUTORS_KEPT_SECONDS
 from jobqueue.engine.postgres import messages
 from jobqueue.engine.postgres.connection import statement
-from jobqueue.models import AdmissionRequest, Executor, FallbackHeartbeat
+from jobqueue.models import AdmissionRequest, Executor, FallbackHeartbeat, TaskLog
 from jobqueue.records import Command, CommitResult, Effects, LimitKind, NewMessage, Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
@@ -393,6 +394,21 @@ class TestWaiting:
             fast_bench.engine.wake_or_defer([locked])
             cursor.execute("SHOW lock_timeout")
             assert cursor.fetchone() == ("7s",)
+
+
+def test_line_that_is_written_beside_the_deletion_of_its_task_is_pruned(bench: Bench) -> None:
+    claimed = bench.running()
+    bench.commit(outcome(claimed))
+    line = BodyLog(task_id=claimed.id, claim_number=1, dropped=0, lines=[])
+    with threads(1) as start:
+        with transaction.atomic():
+            bench.engine.delete([claimed.id])
+            start(bench.engine.write_logs, [line]).result(DEADLINE_SECONDS)
+        assert TaskLog.objects.count() == 1
+
+    bench.engine.prune()
+
+    assert not TaskLog.objects.exists()
 
 
 class TestKeysAtOnce:

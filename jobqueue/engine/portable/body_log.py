@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from uuid import UUID
 
-from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models import OuterRef, Subquery
 
 from jobqueue.body_log import CLAIMS_KEPT, BodyLog, as_text
-from jobqueue.engine.portable.database import Part
+from jobqueue.engine.portable.reports import ReportTable
 from jobqueue.models import Task, TaskLog
 
 
-class LogTable(Part):
+class LogTable(ReportTable):
+    model = TaskLog
+
     def write_logs(self, logs: Sequence[BodyLog]) -> None:
         """
         Write the lines of bodies in place of their earlier ones. Those of an ended or lost claim are written, too.
@@ -28,7 +29,7 @@ class LogTable(Part):
             for one in sorted(logs, key=lambda one: (one.task_id, one.claim_number))
             if one.claim_number <= claims.get(one.task_id, -1)
         ]
-        TaskLog.objects.using(self.db.using).bulk_create(
+        self.rows.bulk_create(
             rows,
             update_conflicts=True,
             unique_fields=["task_id", "claim_number"],
@@ -37,10 +38,3 @@ class LogTable(Part):
         if many := [pk for pk, claim_number in claims.items() if claim_number > CLAIMS_KEPT]:
             newest = Subquery(Task.objects.filter(pk=OuterRef("task_id")).values("claim_number"))
             self.rows_of(many).filter(claim_number__lte=newest - CLAIMS_KEPT)._raw_delete(self.db.using)
-
-    def delete_of(self, ids: Sequence[UUID]) -> None:
-        """Delete the lines of tasks that are deleted."""
-        self.rows_of(ids)._raw_delete(self.db.using)
-
-    def rows_of(self, ids: Sequence[UUID]) -> QuerySet[TaskLog]:
-        return TaskLog.objects.using(self.db.using).filter(task_id__in=ids)

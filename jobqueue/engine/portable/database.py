@@ -124,6 +124,10 @@ class Database:
             return rows
         return rows.select_for_update(no_key=no_key, skip_locked=not wait, of=("self",))
 
+    def existing(self, ids: Collection[UUID]) -> set[UUID]:
+        """Return the ids that have a row, of any backend."""
+        return set(Task.objects.using(self.using).filter(pk__in=ids).values_list("pk", flat=True))
+
     def missing(self, ids: Collection[UUID]) -> set[UUID]:
         """Return the ids that have no row."""
         return set(ids) - set(self.by_ids(ids).values_list("pk", flat=True)) if ids else set()

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from uuid import UUID
 
-from jobqueue.engine.portable.database import Part
+from jobqueue.engine.portable.reports import ReportTable
 from jobqueue.models import TaskProgress
 from jobqueue.records import Progress
 
 REPORTED = ("claim_number", "done", "total", "note", "reported_at")
 
 
-class ProgressTable(Part):
+class ProgressTable(ReportTable):
+    model = TaskProgress
+
     def write_progress(self, reports: Sequence[Progress]) -> None:
         """
         Write the progress of tasks. A report of a claim that was lost since is dropped.
@@ -35,10 +36,4 @@ class ProgressTable(Part):
             for one in sorted(reports, key=lambda one: one.task_id)
             if claims.get(one.task_id) == one.claim_number
         ]
-        TaskProgress.objects.using(self.db.using).bulk_create(
-            rows, update_conflicts=True, unique_fields=["task_id"], update_fields=REPORTED
-        )
-
-    def delete_of(self, ids: Sequence[UUID]) -> None:
-        """Delete the progress of tasks that are deleted."""
-        TaskProgress.objects.using(self.db.using).filter(task_id__in=ids)._raw_delete(self.db.using)
+        self.rows.bulk_create(rows, update_conflicts=True, unique_fields=["task_id"], update_fields=REPORTED)

@@ -285,6 +285,8 @@ class Tasks(Part):
                 return limit if is_full else 0
             is_full |= max(self._prune_executors(limit)) >= limit
             is_full |= self.counters.prune_periods(limit)
+            self.progress.delete_orphans(limit)
+            self.logs.delete_orphans(limit)
             kept = self.db.options.retention.items()
             count = sum(self.prune_status(status, seconds, limit) for status, seconds in kept if seconds is not None)
             if count:

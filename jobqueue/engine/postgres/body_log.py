@@ -16,4 +16,4 @@ class PostgresLogTable(LogTable):
     db: PostgresDatabase
 
     def rows_of(self, ids: Sequence[UUID]) -> QuerySet[TaskLog]:
-        return TaskLog.objects.using(self.db.using).filter(OneOf(F("task_id"), Value(list(ids))))
+        return self.rows.filter(OneOf(F("task_id"), Value(list(ids))))

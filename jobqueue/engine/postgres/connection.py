@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
@@ -20,7 +20,7 @@ from psycopg.pq import Format
 
 from jobqueue.engine.portable.database import Database, LockTimeout
 from jobqueue.history import HISTORY_CHARACTERS
-from jobqueue.models import ISOLATION_LOSSES, TaskQuerySet
+from jobqueue.models import ISOLATION_LOSSES, Task, TaskQuerySet
 
 CHANNEL = "jobqueue"
 LOCK_TIMEOUT = "55P03"  # error code
@@ -197,6 +197,10 @@ class PostgresDatabase(Database):
         with connections[self.using].cursor() as cursor:
             cursor.execute(statement(name), self.common | parameters)
             return int(cursor.rowcount)
+
+    def existing(self, ids: Collection[UUID]) -> set[UUID]:
+        rows = Task.objects.using(self.using).filter(OneOf(F("pk"), Value(list(ids))))
+        return set(rows.values_list("pk", flat=True))
 
     def by_ids(self, ids: Iterable[UUID]) -> TaskQuerySet:
         return self.tasks.filter(OneOf(F("pk"), Value(list(ids))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from django.db.models import F, Value
+from django.db.models import F, QuerySet, Value
 
 from jobqueue.engine.portable.progress import ProgressTable
 from jobqueue.engine.postgres.connection import OneOf, PostgresDatabase
@@ -15,6 +15,5 @@ from jobqueue.models import TaskProgress
 class PostgresProgressTable(ProgressTable):
     db: PostgresDatabase
 
-    def delete_of(self, ids: Sequence[UUID]) -> None:
-        rows = TaskProgress.objects.using(self.db.using).filter(OneOf(F("pk"), Value(list(ids))))
-        rows._raw_delete(self.db.using)
+    def rows_of(self, ids: Sequence[UUID]) -> QuerySet[TaskProgress]:
+        return self.rows.filter(OneOf(F("pk"), Value(list(ids))))
