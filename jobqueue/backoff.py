@@ -23,7 +23,7 @@ class Backoff:
     def __post_init__(self) -> None:
         for name, low in (("base", 0.0), ("cap", 0.0), ("factor", 1.0), ("jitter", 0.0)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value < float("inf"):
+            if isinstance(value, bool) or not issubclass(type(value), int | float) or not low <= value < float("inf"):
                 raise ValueError(f"Backoff({name}=...) must be a finite number from {low} up, not {value!r}")
 
     def seconds(self, attempt: int, draw: Callable[[], float] = random.random) -> float:

@@ -91,7 +91,9 @@ _TYPES = get_type_hints(Options, include_extras=True)
 
 def seconds(value: Any) -> Any:
     """Return a duration in seconds. Settings may use a timedelta."""
-    return value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return float.__float__(value) if issubclass(type(value), float) else value  # a subclass, such as one of numpy
 
 
 def problem(value: Any, kind: Any) -> str | None:

@@ -144,7 +144,7 @@ class Declaration:
         if self.catch_up == CatchUp.ALL and self.overlap != Overlap.ALLOW:
             text = gettext_noop("catch_up='all' needs overlap='allow', because the missed ticks run at the same time")
             yield Problem("catch_up", text)
-        if not isinstance(self.max_catch_up, int) or not 1 <= self.max_catch_up <= MAX_CATCH_UP:
+        if not issubclass(type(self.max_catch_up), int) or not 1 <= self.max_catch_up <= MAX_CATCH_UP:
             text = f"max_catch_up must be a whole number from 1 to {MAX_CATCH_UP}, not {self.max_catch_up!r:.100}"
             yield Problem("max_catch_up", text)
         yield from _duration_problems("jitter", self.jitter, MAX_JITTER)
@@ -204,7 +204,7 @@ def _choice_problems(name: str, value: Any, choices: type[Overlap] | type[CatchU
 def _duration_problems(name: str, value: Any, at_most: timedelta) -> Iterator[Problem]:
     if value is None:
         return
-    is_number = isinstance(value, int | float | timedelta) and not isinstance(value, bool)
+    is_number = issubclass(type(value), int | float | timedelta) and not isinstance(value, bool)
     longest = at_most.total_seconds()
     if not is_number or not 0 <= (seconds(value) or 0.0) <= longest:
         text = f"{name} must be seconds or a timedelta, from 0 to {longest:,.0f} seconds, not {value!r:.100}"

@@ -17,7 +17,7 @@ class NotMigrated(JobQueueError, ProgrammingError):
     """The database lacks tables or functions of django-jobqueue: run manage.py migrate."""
 
 
-class InvalidArguments(JobQueueError, ValueError):
+class InvalidArguments(JobQueueError, ValueError, TypeError):
     """The function does not take these arguments, or they are not JSON."""
 
 
@@ -55,7 +55,7 @@ class Retry(JobQueueError):
     def __init__(self, message: str | None = None, *, after: float | timedelta | None = None) -> None:
         super().__init__(message or "The task asked for a retry.")
         seconds = after.total_seconds() if isinstance(after, timedelta) else after
-        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        is_number = issubclass(type(seconds), int | float) and not isinstance(seconds, bool)
         if seconds is not None and not (is_number and seconds < math.inf):
             raise ValueError(f"Retry(after=...) must be a number of seconds or a timedelta, not {after!r}")
         self.after = None if seconds is None else max(0.0, seconds)
@@ -105,7 +105,7 @@ class UndecodableTask(JobQueueError):
     """The stored arguments of the task cannot be read."""
 
 
-class InvalidResult(JobQueueError):
+class InvalidResult(JobQueueError, TypeError):
     """The return value of the task cannot be stored."""
 
 

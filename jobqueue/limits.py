@@ -103,7 +103,7 @@ def limit_problems(task: Any, parameters: Parameters) -> Iterator[str]:
 
 # limit: Any, because a type checker may not have checked its fields.
 def _common_problems(option: str, limit: Any, task: Any, parameters: Parameters) -> Iterator[str]:
-    if not isinstance(limit.limit, int) or isinstance(limit.limit, bool) or not 1 <= limit.limit <= MAX_LIMIT:
+    if not issubclass(type(limit.limit), int) or isinstance(limit.limit, bool) or not 1 <= limit.limit <= MAX_LIMIT:
         yield f"{option}: limit must be a whole number from 1 to {MAX_LIMIT:,}, not {limit.limit!r:.200}"
     if limit.shared is not None and (not is_text(limit.shared, MAX_NAME_CHARACTERS) or SEPARATOR in limit.shared):
         allowed = f"a text of 1 to {MAX_NAME_CHARACTERS} characters without ':'"
@@ -178,7 +178,7 @@ def replaces_or_reserves(task: Any) -> bool:
 
 def _duration_problems(option: str, value: Any) -> Iterator[str]:
     length = seconds(value)
-    is_number = isinstance(length, int | float) and not isinstance(length, bool)
+    is_number = issubclass(type(length), int | float) and not isinstance(length, bool)
     if not is_number or not MIN_SECONDS <= length <= MAX_SECONDS:
         yield f"{option} must be seconds or a timedelta, above 0 and a year at most, not {value!r:.200}"
 

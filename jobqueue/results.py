@@ -46,7 +46,7 @@ def checked_progress(done: Any, total: Any, note: Any) -> tuple[float, float | N
     for name, value in (("done", done), ("total", total)):
         if value is None and name == "total":
             continue
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not issubclass(type(value), int | float):  # no lazy object
             raise TypeError(f"progress() takes a number as {name}, not {value!r:.100}.")
         if not 0 <= value < inf:
             raise ValueError(f"progress() takes a finite number from 0 as {name}, not {value!r:.100}.")

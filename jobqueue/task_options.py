@@ -18,9 +18,11 @@ from jobqueue.conf import Flag, MaxAttempts, Options, RetryBackoff, Timeout, pro
 from jobqueue.limits import limit_problems
 from jobqueue.records import INTERNAL_PREFIX, is_internal
 from jobqueue.serialization.arguments import parameters_of
+from jobqueue.serialization.json import Normalizer
 from jobqueue.serialization.text import is_text
 
 EARLIEST_YEAR, LATEST_YEAR = 1970, 9000
+MAX_OPTION_BYTES = 100
 LONGEST = timedelta(days=365 * 1000)
 
 
@@ -39,7 +41,7 @@ MAX_CHARACTERS = {"name": 500, "task_type": 500, "key": 255, "queue_name": 128}
 # Any: a type checker may not have checked the caller.
 def problems(task: Any) -> Iterator[str]:
     """Yield the problems of a declared task's options."""
-    if not isinstance(task.priority, int | float) or task.priority != task.priority:
+    if not issubclass(type(task.priority), int | float) or task.priority != task.priority:
         yield f"priority must be a whole number, not {task.priority!r}"
     for option, kind in KINDS.items():
         value = getattr(task, option)
@@ -156,7 +158,9 @@ def stored_options(task: HasRunOptions, declared: HasRunOptions | None) -> str:
         return "{}"
     values = {name: getattr(task, name) for name in StoredRunOptions.__struct_fields__}
     changed = {name: v for name, v in values.items() if v is not None and v != getattr(declared, name)}
-    return msgspec.json.encode(StoredRunOptions(**changed)).decode()
+    # A subclass of int or float becomes a plain number.
+    plain = Normalizer(MAX_OPTION_BYTES).normalize
+    return msgspec.json.encode(StoredRunOptions(**changed), enc_hook=plain).decode()
 
 
 def run_options(task: HasRunOptions, stored: str, defaults: Options) -> RunOptions:

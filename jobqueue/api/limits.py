@@ -34,7 +34,7 @@ def set_number(
     """
     engine = engine_for(backend)
     kind, key = kind_of(kind), stored_key(key)
-    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= MAX_LIMIT:
+    if not issubclass(type(number), int) or isinstance(number, bool) or not 1 <= number <= MAX_LIMIT:
         raise ValueError(
             f"The number of a limit must be a whole number from 1 to {MAX_LIMIT:,}, not {number!r:.200}. "
             "To run no tasks, pause their queue."

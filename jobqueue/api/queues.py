@@ -68,7 +68,7 @@ def limit(queue_name: str, max_running: int | None, *, backend: str = "default")
     Executors obey within a second. Running tasks continue, even if they exceed the limit. Raises ValueError for less
     than 1: to stop a queue, pause it. Raises OperationalError as pause() does.
     """
-    is_number = isinstance(max_running, int) and not isinstance(max_running, bool)
+    is_number = issubclass(type(max_running), int) and not isinstance(max_running, bool)
     if max_running is not None and not (is_number and 0 < max_running <= MAX_RUNNING_LIMIT):
         raise ValueError(
             f"max_running must be None or a whole number from 1 to {MAX_RUNNING_LIMIT:,}, not {max_running!r}. "

@@ -12,6 +12,7 @@ from math import isfinite
 from typing import Any
 
 import msgspec
+from django.utils.functional import LazyObject, empty
 
 from jobqueue.exceptions import InvalidArguments, InvalidResult, PayloadTooLarge
 from jobqueue.serialization.text import UNSTORABLE, escape, is_text
@@ -82,28 +83,51 @@ class Normalizer:
             raise Oversized(self.max_bytes)
         match value:
             case str():
-                return self._text(str.__str__(value))
-            case None | bool():
+                try:
+                    text = str.__str__(value)
+                except TypeError:
+                    return self.normalize(unwrapped(value), depth)
+                return self._text(text)
+            case None | True | False:
                 return value
             case int():
-                if not MIN_INTEGER <= value <= MAX_INTEGER:
+                try:
+                    number = int.__int__(value)
+                except TypeError:
+                    return self.normalize(unwrapped(value), depth)
+                if not MIN_INTEGER <= number <= MAX_INTEGER:
                     raise Rejected("an integer of more than 4300 digits cannot be read back")
-                return int.__int__(value)
+                return number
             case float():
-                if not isfinite(value):
-                    raise Rejected(f"{'NaN' if value != value else 'Infinity'} is not JSON")
-                return float.__float__(value)
+                try:
+                    real = float.__float__(value)
+                except TypeError:
+                    return self.normalize(unwrapped(value), depth)
+                if not isfinite(real):
+                    raise Rejected(f"{'NaN' if real != real else 'Infinity'} is not JSON")
+                return real
+        try:
+            return self._composed(value, depth)
+        except TypeError:
+            if type(value) is value.__class__:
+                raise
+        return self.normalize(unwrapped(value), depth)
+
+    def _composed(self, value: Any, depth: int) -> Any:
+        match value:
             case dict() | Mapping():
                 return self._members(value.items(), depth)
             case list() | tuple():
                 return self._items(value, depth)
             case bytes():
                 try:
-                    return self._text(value.decode())
+                    return self._text(bytes(value).decode())
                 except UnicodeDecodeError:
                     raise Rejected("bytes that are not UTF-8 are not JSON; pass base64 text") from None
             case Sequence():
                 return self._items(value, depth)
+        if issubclass(type(value), LazyObject):
+            return self.normalize(unwrapped(value), depth)
         raise Rejected(_type_problem(value))
 
     def _text(self, value: str) -> str:
@@ -149,20 +173,37 @@ class Normalizer:
     def key(self, key: Any) -> str:
         """Return the text that a mapping's key becomes in JSON."""
         match key:
-            case str():
+            case str() if issubclass(type(key), str):
                 return self._text(str.__str__(key))
-            case bytes() | int() | float() | None:
+            case str() | bytes() | int() | float() | None:
                 plain = self.normalize(key)
                 return plain if isinstance(plain, str) else msgspec.json.encode(plain).decode()
         raise Rejected(f"{type(key).__qualname__} is not a JSON key")
+
+
+def unwrapped(value: Any) -> Any:
+    """
+    Return what a lazy object of Django stands for, such as the nonce of a CSP.
+
+    Raises Rejected for other objects that isinstance() takes for a type that they do not have, such as mocks.
+    """
+    if issubclass(type(value), LazyObject):
+        inner = object.__getattribute__(value, "_wrapped")
+        if inner is not empty:
+            return inner
+    claimed = value.__class__.__name__
+    raise Rejected(f"{_name_of(type(value))} is not JSON, although its class is {claimed}; pass {claimed}() of it")
+
+
+def _name_of(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
 
 
 def _type_problem(value: Any) -> str:
     kind = type(value)
     is_model = hasattr(kind, "_meta") and hasattr(value, "pk")
     advice = "pass its primary key" if is_model else ADVICE.get(kind.__name__, "")
-    name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-    return f"{name} is not JSON" + (f"; {advice}" if advice else "")
+    return f"{_name_of(kind)} is not JSON" + (f"; {advice}" if advice else "")
 
 
 def encode(value: Any, *, place: str, max_bytes: int) -> str:

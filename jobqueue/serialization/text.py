@@ -10,7 +10,7 @@ UNSTORABLE = re.compile("[\x00\ud800-\udfff]")  # NUL and lone surrogates, which
 
 def is_text(value: Any, limit: int) -> bool:
     """Return whether a value is a text of 1 to `limit` characters that a column can store."""
-    return isinstance(value, str) and 0 < len(value) <= limit and escape(value) == value
+    return issubclass(type(value), str) and 0 < len(value) <= limit and escape(value) == value
 
 
 def escape(text: str) -> str:

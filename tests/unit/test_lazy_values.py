@@ -1,0 +1,152 @@
+"""Objects that isinstance() takes for a type that they do not have, and subclasses of JSON's own types."""
+
+from __future__ import annotations
+
+import enum
+from datetime import timedelta
+from typing import Any
+from unittest.mock import MagicMock, Mock
+
+import pytest
+from django.utils.functional import LazyObject, SimpleLazyObject
+
+from jobqueue import Concurrency, Retry
+from jobqueue.compat import InvalidTask
+from jobqueue.exceptions import InvalidArguments, InvalidResult
+from jobqueue.results import checked_progress
+from jobqueue.serialization.arguments import encode_arguments
+from jobqueue.serialization.json import encode_message, encode_result
+from jobqueue.task_options import stored_options
+from tests.executor import tasks
+
+
+class Text(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "another text"
+
+
+class Whole(int):
+    pass
+
+
+class Real(float):
+    pass
+
+
+class Color(enum.StrEnum):
+    RED = "red"
+
+
+class Size(enum.IntEnum):
+    SMALL = 1
+
+
+class Later(LazyObject):  # type: ignore[type-arg]
+    def _setup(self) -> None:
+        self._wrapped = "set up"
+
+
+def lazy(value: Any) -> Any:
+    return SimpleLazyObject(lambda: value)
+
+
+def pack(*args: Any, **kwargs: Any) -> tuple[str, str]:
+    return encode_arguments(lambda *a, **k: None, args, kwargs, name="pack()", max_bytes=10_000)
+
+
+VALUES = [
+    (lazy("x"), '"x"'),
+    (lazy(3), "3"),
+    (lazy(3.5), "3.5"),
+    (lazy(True), "true"),
+    (lazy(False), "false"),
+    (lazy(None), "null"),
+    (lazy([lazy(1)]), "[1]"),
+    (lazy({"a": lazy("b")}), '{"a":"b"}'),
+    (lazy(lazy("twice")), '"twice"'),
+    (lazy(b"bytes"), '"bytes"'),
+    (Later(), '"set up"'),
+    ({lazy("key"): 1}, '{"key":1}'),
+    ({lazy(3): 1}, '{"3":1}'),
+    (Text("x"), '"x"'),
+    (Whole(3), "3"),
+    (Real(3.5), "3.5"),
+    (Color.RED, '"red"'),
+    (Size.SMALL, "1"),
+    ({Text("x"): Size.SMALL, Size.SMALL: Color.RED}, '{"x":1,"1":"red"}'),
+]
+
+
+@pytest.mark.parametrize(("value", "text"), VALUES, ids=[text for _, text in VALUES])
+def test_value_is_stored_as_the_one_that_it_stands_for(value: Any, text: str) -> None:
+    assert pack(value) == (f"[{text}]", "{}")
+    assert pack(name=value) == ("[]", f'{{"name":{text}}}')
+    assert encode_result(value, max_bytes=1000) == text
+
+
+@pytest.mark.parametrize("kind", [str, int, float, bool, list, dict, bytes])
+def test_mock_of_a_type_is_refused_with_its_place(kind: type) -> None:
+    mock = Mock(spec=kind)
+    reason = f"unittest.mock.Mock is not JSON, although its class is {kind.__name__}; pass {kind.__name__}() of it"
+
+    with pytest.raises(InvalidArguments) as found:
+        pack([{"a": mock}])
+    assert str(found.value) == f"pack(): argument '*a'[0][0]['a']: {reason}"
+    with pytest.raises(InvalidResult, match=r"result: unittest\.mock\.Mock is not JSON"):
+        encode_result(mock, max_bytes=1000)
+    with pytest.raises(InvalidArguments, match=r"message: unittest\.mock\.Mock is not JSON"):
+        encode_message(mock, max_bytes=1000)
+
+
+def test_key_that_is_a_mock_is_refused() -> None:
+    with pytest.raises(InvalidArguments, match="although its class is str"):
+        pack({Mock(spec=str): 1})
+
+
+def test_lazy_object_around_another_type_is_refused_by_that_type() -> None:
+    with pytest.raises(InvalidArguments, match=r"argument '\*a'\[0\]: set is not JSON; pass a list"):
+        pack(lazy({1}))
+
+
+@pytest.mark.parametrize("pretender", [lazy("x"), Mock(spec=str)], ids=["lazy", "mock"])
+@pytest.mark.parametrize("option", ["key", "queue_name"])
+def test_lazy_text_of_an_option_is_refused(option: str, pretender: Any) -> None:
+    with pytest.raises(InvalidTask, match=f"{option} must be a text"):
+        tasks.add.using(**{option: pretender})
+
+
+@pytest.mark.parametrize("pretender", [lazy("x"), Mock(spec=str)], ids=["lazy", "mock"])
+def test_lazy_tag_is_refused(pretender: Any) -> None:
+    with pytest.raises(InvalidTask, match="tags must be a list"):
+        tasks.add.using(tags=[pretender])
+
+
+@pytest.mark.parametrize(
+    "pretender", [lazy(3), lazy(3.5), MagicMock(spec=int), Mock(spec=float)], ids=["int", "float", "magic", "mock"]
+)
+def test_lazy_number_is_refused_in_plain_words(pretender: Any) -> None:
+    for option in ("priority", "timeout", "max_attempts"):
+        with pytest.raises(InvalidTask, match=f"{option} must be"):
+            tasks.add.using(**{option: pretender})
+    with pytest.raises(InvalidTask, match="unique_for must be"):
+        tasks.add.using(key="k", unique_for=pretender)
+    with pytest.raises(InvalidTask, match="concurrency"):
+        tasks.add.using(concurrency=Concurrency(pretender))
+    with pytest.raises(TypeError, match="takes a number as done"):
+        checked_progress(pretender, None, "")
+    with pytest.raises(ValueError, match="must be a number of seconds"):
+        Retry(after=pretender)
+
+
+def test_numbers_of_subclasses_are_stored_as_numbers() -> None:
+    changed = tasks.add.using(timeout=Real(2.5), max_attempts=Whole(7))
+
+    assert stored_options(changed, tasks.add) == '{"max_attempts":7,"timeout":2.5}'
+    assert tasks.add.using(timeout=timedelta(seconds=1)).timeout == 1.0
+
+
+@pytest.mark.parametrize("error", [InvalidArguments, InvalidResult])
+def test_invalid_values_are_type_errors_as_django_wants(error: type[Exception]) -> None:
+    assert issubclass(error, TypeError)
