@@ -618,3 +618,60 @@ def test_has_isolated_in_queues_with_limits_reads_few_rows(bench: Bench) -> None
         bench.limit(queue, 1000)
 
     assert read(lambda: bench.engine.has_isolated(QUEUES))
+
+
+AWAITING = """
+UPDATE jobqueue_task SET status = 'AWAITING_CODE', awaits_code_since = now() - random() * interval '1 hour'
+WHERE status = 'SCHEDULED' AND id < lpad(to_hex(100000), 32, '0')::uuid
+"""
+
+
+class TestAwaitingCode:
+    """Beside 10,000 tasks that wait for code. Executors look at them twice a second."""
+
+    @pytest.fixture
+    def waiting(self, bench: Bench) -> Bench:
+        with connection.cursor() as cursor:
+            cursor.execute(AWAITING)
+        return bench
+
+    def test_groups_reads_few_rows(self, waiting: Bench) -> None:
+        assert len(read(lambda: waiting.engine.code_waits.groups(), most_rows=100)) == 5
+
+    def test_pages_of_calls_read_few_rows(self, waiting: Bench) -> None:
+        waits = waiting.engine.code_waits
+        (group, *_) = waits.groups()
+
+        last = read(lambda: waits.calls(group, 500), most_rows=600)
+        earlier = read(lambda: waits.calls(group, 500, before=last[-1].place), most_rows=600)
+        later = read(lambda: waits.calls(group, 500, after=earlier[-1].place), most_rows=600)
+
+        assert [len(page) for page in (last, earlier, later)] == [500, 500, 500]
+        assert len(read(lambda: waits.errors_of([call.id for call in last]))) == 500
+
+    def test_return_and_claim_read_few_rows(self, waiting: Bench) -> None:
+        waits = waiting.engine.code_waits
+        ids = [call.id for call in waits.calls(waits.groups()[0], 500)]
+        request = waiting.claim_request(100, queues=QUEUES)
+
+        _, claimed = read(lambda: waiting.engine.commit_and_claim([], request, returning=ids))
+
+        assert (claimed.returned, len(claimed)) == (100, 100)
+
+    def test_claim_of_ended_waits_reads_few_rows(self, waiting: Bench) -> None:
+        ids = list(Task.objects.awaiting_code().values_list("pk", flat=True)[:50])
+        Task.objects.filter(pk__in=ids).update(wake_at=waiting.engine.now())
+
+        assert len(read(lambda: waiting.engine.code_waits.claim_ended(waiting.executor_id))) == 50
+
+    def test_park_reads_the_head_of_the_queue(self, bench: Bench) -> None:
+        counts = read(
+            lambda: bench.engine.code_waits.park([("queue-1", PoolName.THREADS)], {"tests.noop": {}}), most_rows=10_000
+        )
+
+        assert counts == {"tests.noop": 2000}
+
+    def test_depths_read_few_rows(self, waiting: Bench) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(postgres_queues, "MAX_COUNTED", 100)
+            assert read(lambda: waiting.engine.depths())
