@@ -34,12 +34,13 @@ DAY = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A sentence, what to do, and the address of the rows; empty without rows."""
+    """A sentence, what to do, the address of the rows, and an action for all of them; empty if there is none."""
 
     text: str
     advice: str
     address: str
     is_error: bool
+    action: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def problem_of(message: checks.CheckMessage, pages: Pages) -> Problem | None:
     if not pages.may_view(rows.model):
         return None
     address = pages.address(rows) if message.obj is not None else ""
-    return Problem(message.msg, message.hint or "", address, message.is_serious())
+    return Problem(message.msg, message.hint or "", address, message.is_serious(), rows.action)
 
 
 def figures(engine: Engine, stats: BackendStats, pages: Pages) -> list[Figure]:

@@ -7,6 +7,7 @@ Each finding is a message of Django's check framework. Its `obj` is where the ad
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from shlex import quote
 from typing import TYPE_CHECKING, cast
@@ -163,7 +164,9 @@ def _awaiting_code(engine: Engine, stats: BackendStats) -> Iterator[checks.Check
         command = f"{cancel} --task {quote(name)}"
         advice = _("Deploy code for them, or cancel them here or with: %(command)s")
         yield checks.Warning(
-            text % values, hint=advice % {"command": command}, obj=_tasks(Status.AWAITING_CODE, task=name)
+            text % values,
+            hint=advice % {"command": command},
+            obj=replace(_tasks(Status.AWAITING_CODE, task=name), action="cancel_selected"),
         )
     if others := oldest[MAX_NAMES:]:
         text = ngettext(

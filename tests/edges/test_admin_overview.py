@@ -275,3 +275,27 @@ def test_number_of_queries_does_not_depend_on_the_rows(make, make_executor, show
         period(scope="task", name=f"task_{number}", attempts=1)
 
     assert count() == before
+
+
+def test_tasks_without_code_can_be_cancelled_from_the_overview(client, make, make_executor, show, backend):
+    make_executor(task_types=["shop.tasks.known"])
+    rows = [make(awaiting_code=True, task_type="shop.tasks.removed") for _ in range(3)]
+    other = make(awaiting_code=True, task_type="shop.tasks.other")
+
+    pattern = r'<form class="jq-problem-action" method="post" action="([^"]*task=shop.tasks.removed[^"]*)">'
+    (address,) = map(html.unescape, re.findall(pattern, show("")))
+    asked = {"action": "cancel_selected", "select_across": "1", "_selected_action": "all"}
+    (bounds,) = re.findall(r'name="bounds" value="([^"]*)"', client.post(address, asked).content.decode())
+    client.post(address, {**asked, "confirmed": "1", "bounds": html.unescape(bounds)})
+
+    statuses = dict(Task.objects.using(backend).values_list("pk", "status"))
+    assert statuses == {**{row.pk: "CANCELLED" for row in rows}, other.pk: "AWAITING_CODE"}
+
+
+def test_reader_is_offered_no_cancel_of_tasks_without_code(client, make, backend):
+    make(awaiting_code=True, task_type="shop.tasks.removed")
+    client.force_login(make_user("view_task"))
+
+    content = client.get("/admin/jobqueue/").content.decode()
+
+    assert "jq-problem-action" not in content

@@ -156,10 +156,11 @@ class TestCreate:
 
         rows = Task.objects.in_bulk()
         assert [rows[pk].return_value for pk in (good, coroutine)] == [5, 21]
-        assert [rows[pk].status for pk in (bad, as_declared, misfit, expired)] == ["FAILED"] * 4
+        assert [rows[pk].status for pk in (bad, as_declared, expired)] == ["FAILED"] * 3
         assert (rows[bad].attempts, rows[bad].max_attempts) == (3, 3)
         assert rows[as_declared].attempts == 2
-        assert rows[misfit].errors[-1]["exception_class_path"] == "builtins.TypeError"
+        assert rows[misfit].status == "AWAITING_CODE"
+        assert rows[misfit].errors[-1]["exception_class_path"] == "jobqueue.exceptions.UnboundCall"
         assert rows[expired].errors[-1]["exception_class_path"] == "jobqueue.exceptions.Expired"
 
 
