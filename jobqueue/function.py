@@ -253,7 +253,7 @@ duplicates: list[tuple[FunctionTask[..., Any], FunctionTask[..., Any]]] = []
 
 
 def is_test() -> bool:
-    """Whether this process runs tests. Their modules may declare tasks that no executor runs."""
+    """Whether this process runs tests now. Their modules may declare tasks that no executor runs."""
     return hasattr(mail, "outbox")  # made by django.test.utils.setup_test_environment()
 
 
@@ -264,7 +264,7 @@ def declare(task: FunctionTask[..., Any]) -> None:
     A function of the same module and name replaces the earlier one, because its module was reloaded.
     """
     known = declared.setdefault(task.task_type, task)
-    if known is task and (apps.ready or task.func.__module__ == MAIN) and not is_test():
+    if known is task and (apps.ready or task.func.__module__ == MAIN):
         late.add(task.task_type)
     if known.func is task.func:
         return
