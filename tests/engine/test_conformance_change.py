@@ -161,11 +161,9 @@ def test_prune_deletes_reports_whose_task_is_gone(bench: Bench) -> None:
     bench.engine.write_logs([log(kept)])
     bench.engine.write_progress([Progress(task_id=kept.id, claim_number=kept.claim_number, done=1.0)])
     using = bench.engine.database
-    theirs = Task.objects.using(using).create(
-        backend="theirs", task_type="tests.noop", rank=bench.engine.now(), enqueued_at=bench.engine.now()
-    )
+    theirs = Bench(type(bench.engine)("theirs", bench.engine.options)).add()
     gone = [new_id() for _ in range(5)]
-    for pk in (theirs.pk, *gone):
+    for pk in (theirs, *gone):
         TaskLog.objects.using(using).create(task_id=pk, claim_number=1, dropped=0, lines="[]")
         TaskProgress.objects.using(using).create(
             task_id=pk, claim_number=1, done=1.0, note="", reported_at=bench.engine.now()
@@ -176,4 +174,4 @@ def test_prune_deletes_reports_whose_task_is_gone(bench: Bench) -> None:
 
     for model in (TaskLog, TaskProgress):
         left = model._default_manager.using(using).values_list("task_id", flat=True)
-        assert set(left) == {kept.id, theirs.pk}
+        assert set(left) == {kept.id, theirs}
