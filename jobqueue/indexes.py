@@ -1,4 +1,4 @@
-"""Indexes and constraints of the tables."""
+"""Indexes and constraints of the tables, and the order of keys in them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ from typing import Any
 
 from django.db import models
 from django.db.models import Q
+
+
+class LimitKeyField(models.CharField):  # type: ignore[type-arg]
+    """A key of a limit. PostgreSQL sorts it by bytes, so that a range of an index has exactly the keys of one limit."""
+
+    def db_parameters(self, connection: Any) -> Any:
+        found = super().db_parameters(connection)
+        return {**found, "collation": "C"} if connection.vendor == "postgresql" else found
 
 
 def index(name: str, *fields: str, **condition: Any) -> models.Index:

@@ -18,7 +18,7 @@ from jobqueue import records
 from jobqueue.counter_models import Counter as Counter
 from jobqueue.counter_models import CounterDelta as CounterDelta
 from jobqueue.counter_models import CounterPeriod as CounterPeriod
-from jobqueue.indexes import index, unique
+from jobqueue.indexes import LimitKeyField, index, unique
 from jobqueue.limit_models import AdmissionRequest as AdmissionRequest
 from jobqueue.limit_models import KeyReservation as KeyReservation
 from jobqueue.limit_models import Limit as Limit
@@ -118,12 +118,12 @@ class Task(models.Model):
     )
 
     # A task with limits by key becomes BLOCKED where another task becomes READY. admit() makes it READY.
-    concurrency_key = models.CharField(_("concurrency key"), max_length=560, null=True)
+    concurrency_key = LimitKeyField(_("concurrency key"), max_length=560, null=True)
     concurrency_limit = models.IntegerField(_("concurrency limit"), null=True)
     hold_while_retrying = models.BooleanField(_("hold while retrying"), default=False, db_default=False)
     # Counts for its concurrency limit while it waits for a retry or for its rate. READY and RUNNING tasks count anyway.
     counts_while_waiting = models.BooleanField(_("counts while waiting"), default=False, db_default=False)
-    rate_key = models.CharField(_("rate key"), max_length=560, null=True)
+    rate_key = LimitKeyField(_("rate key"), max_length=560, null=True)
     rate_limit = models.IntegerField(_("rate limit"), null=True)
     rate_seconds = models.FloatField(_("rate in seconds"), null=True)
     # When its rate counted the start of its body, if that still ran then. NULL from its admission until then.

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 from django.core.management import call_command
-from django.db import IntegrityError, connection, connections
+from django.db import IntegrityError, connection, connections, transaction
 from django.db.migrations.executor import MigrationExecutor
 from django.utils.timezone import now
 
@@ -97,6 +97,32 @@ def test_index_of_rates_is_built_beside_writers_and_after_a_broken_attempt() -> 
     built = [sql for sql in statements if sql.startswith("CREATE") and "INDEX" in sql]
     assert len(built) == 1
     assert built[0].startswith("CREATE INDEX CONCURRENTLY")
+
+
+@pytest.mark.parametrize("kind", ["concurrency", "rate"])
+def test_key_of_a_limit_keeps_its_order_when_its_column_changes(kind: str) -> None:
+    """With another one, a range of keys contains those of other limits."""
+    old = latest_state().get_model("jobqueue", "Task")._meta.get_field(f"{kind}_key")
+    new = old.clone()
+    new.max_length = 600
+    new.set_attributes_from_name(f"{kind}_key")
+    with transaction.atomic(), connection.cursor() as cursor:
+        with connection.schema_editor(atomic=False) as editor:
+            editor.alter_field(Task, old, new)
+        cursor.execute(
+            "SELECT character_maximum_length, collation_name FROM information_schema.columns"
+            " WHERE table_name = 'jobqueue_task' AND column_name = %s",
+            [f"{kind}_key"],
+        )
+        found = cursor.fetchone()
+        transaction.set_rollback(True)
+
+    assert found == (600, "C")
+
+
+def latest_state() -> Any:
+    loader = MigrationExecutor(connection).loader
+    return loader.project_state(loader.graph.leaf_nodes("jobqueue")).apps
 
 
 @pytest.mark.parametrize("status", ["", "READ", "ready"])
