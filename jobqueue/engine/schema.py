@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pkgutil
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from shlex import quote
+from typing import Any
 
 from django.apps import apps
 from django.db import DatabaseError, ProgrammingError, connections
@@ -25,8 +26,7 @@ UNDEFINED_IN_SQLITE = ("no such table", "no such column", "has no column named")
 def missing_tables(database: str) -> list[str]:
     """Return the names of our tables that the database does not have."""
     existing = set(connections[database].introspection.table_names())
-    tables = {model._meta.db_table for model in apps.get_app_config(APP).get_models()}
-    return sorted(tables - existing)
+    return sorted({*current_models()} - existing)
 
 
 def missing_migrations(database: str) -> list[str]:
@@ -67,42 +67,54 @@ def schema_problem(database: str) -> str:
     """
     Return what the database lacks and what to do, "" if nothing.
 
-    Columns of newer code are no problem: they have defaults. Others can only come from a version before the first
-    release, whose migrations had the same names, or from people.
+    It must have what its applied migrations make. A version before the first release had migrations of the same names
+    that made other tables, which no migration can repair. Columns of newer code are no problem: they have defaults.
     """
     known, applied = known_migrations(), applied_migrations(database)
-    tables, outdated = missing_tables(database), sorted(known - applied) if applied is not None else []
+    outdated = sorted(known - applied) if applied is not None else []
     is_newer = bool(applied and applied - known)
-    lacking, foreign = changed_columns(database)
+    made = _models_after(known & applied) if applied and outdated else current_models()
     here, command = f"The database {database!r}", migrate_command(database)
+    missing = missing_tables(database)
+    should_exist = bool(known and applied)  # otherwise nobody says that migrations have made the tables
+    gone = sorted({*missing} & {*made}) if should_exist else []
+    lacking, foreign = changed_columns(database, made)
+    if is_newer and (gone or lacking):
+        return f"{here} is newer than this code: it lacks {', '.join(gone or lacking)}. Deploy newer code."
     if foreign and not is_newer:
         return f"{here} has columns that are not ours ({', '.join(foreign)}). {_repair(command)}"
-    if tables and (outdated or not known):
-        return f"{here} lacks tables ({', '.join(tables)}). Run: {command}"
-    if outdated:
-        return f"{here} lacks migrations ({', '.join(outdated)}). Run: {command}"
-    if is_newer and (tables or lacking):
-        return f"{here} is newer than this code: it lacks {', '.join(tables or lacking)}. Deploy newer code."
-    if tables or lacking:
-        kind = "tables" if tables else "columns"
-        return f"{here} lacks {kind} ({', '.join(tables or lacking)}). {_repair(command)}"
-    if functions := missing_functions(database):
-        return f"{here} lacks functions ({', '.join(functions)}). Run: {command}"
+    if gone or lacking:
+        kind = "tables" if gone else "columns"
+        return f"{here} lacks {kind} ({', '.join(gone or lacking)}). {_repair(command)}"
+    for kind, names in (("tables", missing), ("migrations", outdated), ("functions", missing_functions(database))):
+        if names:
+            return f"{here} lacks {kind} ({', '.join(names)}). Run: {command}"
     return ""
+
+
+def current_models() -> dict[str, Any]:
+    """Return our models by table."""
+    return {model._meta.db_table: model for model in apps.get_app_config(APP).get_models()}
+
+
+def _models_after(migrations: Collection[str]) -> dict[str, Any]:
+    """Return our models by table as they were after some of our migrations."""
+    loader = MigrationLoader(None, ignore_no_migrations=True)
+    state = loader.project_state([(APP, name) for name in sorted(migrations)])
+    return {model._meta.db_table: model for model in state.apps.get_app_config(APP).get_models()}
 
 
 def _repair(command: str) -> str:
     return (
-        "All migrations are applied, so people have changed the tables, or a version before the first release made "
+        "Its migrations make other tables: people have changed these, or a version before the first release made "
         f"them. Drop all tables and functions of {APP}, delete its rows in django_migrations, and run: {command} "
         "(docs/deploy.md, Tables that migrate cannot repair)"
     )
 
 
-def changed_columns(database: str) -> tuple[list[str], list[str]]:
+def changed_columns(database: str, models: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Return the columns that our tables lack, and those of others that an INSERT would have to name."""
     lacking, foreign = [], []
-    models = {model._meta.db_table: model for model in apps.get_app_config(APP).get_models()}
     for table, found in columns_of(database, sorted(models)).items():
         ours = {str(field.column) for field in models[table]._meta.local_concrete_fields}
         lacking += [f"{table}.{name}" for name in sorted(ours - {*found})]
