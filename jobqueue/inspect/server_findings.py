@@ -57,6 +57,7 @@ def server_findings(engine: PostgresEngine, stats: BackendStats) -> Iterator[che
     settings = dict(engine.db.query("server_settings", names=[*SAFETY, *LIMITS]))
     yield from lock_findings(engine)
     yield from _durability(engine, settings)
+    yield from _indexes(engine)
     yield from _connections(settings, stats)
     yield from _pool(engine, stats)
 
@@ -136,6 +137,15 @@ def _durability(engine: PostgresEngine, settings: Mapping[str, str]) -> Iterator
     for (name,) in engine.db.query("unlogged_tables", names=TABLES):
         text = _("Backend %(backend)s: %(table)s is UNLOGGED: a crash of the server empties it.")
         yield checks.Error(text % {**here, "table": name}, hint=f"ALTER TABLE {name} SET LOGGED;")
+
+
+def _indexes(engine: PostgresEngine) -> Iterator[checks.CheckMessage]:
+    """Name indexes that the planner does not use: a CREATE or REINDEX CONCURRENTLY did not end."""
+    names = [model._meta.db_table for model in apps.get_app_config("jobqueue").get_models()]
+    for index, table in engine.db.query("invalid_indexes", names=names):
+        text = _("Backend %(backend)s: the index %(index)s of %(table)s is INVALID: statements read the whole table.")
+        values = {"backend": engine.alias, "index": index, "table": table}
+        yield checks.Error(text % values, hint=f"REINDEX INDEX CONCURRENTLY {index};")
 
 
 def _connections(settings: Mapping[str, str], stats: BackendStats) -> Iterator[checks.CheckMessage]:

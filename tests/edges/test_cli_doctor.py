@@ -388,6 +388,16 @@ class TestServer:
         assert "jobqueue_inboxmessage is UNLOGGED" in error
         assert "ALTER TABLE jobqueue_inboxmessage SET LOGGED;" in error
 
+    def test_invalid_index_is_an_error(self) -> None:
+        assert not any("INVALID" in text for text in findings_of("default", "error"))
+        with connections["default"].cursor() as cursor:
+            cursor.execute(
+                "UPDATE pg_index SET indisvalid = FALSE WHERE indexrelid = 'jobqueue_inbox_unread'::regclass"
+            )
+        (error,) = [text for text in findings_of("default", "error") if "INVALID" in text]
+        assert "the index jobqueue_inbox_unread of jobqueue_inboxmessage is INVALID" in error
+        assert "REINDEX INDEX CONCURRENTLY jobqueue_inbox_unread;" in error
+
     def test_long_transaction_is_a_warning(self, monkeypatch) -> None:
         def matching() -> list[str]:
             return [text for text in findings_of("default", "warning") if "transaction has been open" in text]
