@@ -11,6 +11,7 @@ from verification.faults.environment import FaultEnvironment
 from verification.faults.fault_runner import FaultRunner, Figures, Plan
 from verification.faults.limits import LimitPlan, run_limits
 from verification.faults.pgbouncer import PROGRAM, Mode
+from verification.faults.slow_statements import SlowPlan, run_slow_statements
 from verification.faults.ticks import TickPlan, run_schedules
 
 DURABLE: Mapping[str, str] = {
@@ -27,13 +28,14 @@ class Campaign:
     A series of faults on a running queue.
 
     title: its row in the table. faults: a plan, or the name of a fault that runs at each failpoint. A TickPlan has
-    schedules, a LimitPlan has tasks with limits. is_timed: compare its restarts with the promise. leaves_a_rescuer: an
-    executor that may rescue is always alive; otherwise the times of restarts mean nothing. every: 5 means each fifth
-    seed, from the first one. pooler_mode: run PgBouncer in front of the server in this mode.
+    schedules, a LimitPlan has tasks with limits, a SlowPlan slows statements. is_timed: compare its restarts with the
+    promise. leaves_a_rescuer: an executor that may rescue is always alive; otherwise the times of restarts mean
+    nothing. every: 5 means each fifth seed, from the first one. pooler_mode: run PgBouncer in front of the server in
+    this mode.
     """
 
     title: str
-    faults: Plan | TickPlan | LimitPlan | str
+    faults: Plan | TickPlan | LimitPlan | SlowPlan | str
     options: Mapping[str, Any] = field(default_factory=dict)
     is_timed: bool = False
     leaves_a_rescuer: bool = True
@@ -48,6 +50,8 @@ class Campaign:
                 return run_schedules(env, seed, self.faults)
             case LimitPlan():
                 return run_limits(env, seed, self.faults)
+            case SlowPlan():
+                return run_slow_statements(env, seed, self.faults)
             case str():
                 return points.run_at_points(env, seed, self.faults)
 
@@ -108,6 +112,10 @@ QUICK = {
     "limits": Campaign(
         "30 keys with limits of 1 to 3 and a rate, executor SIGKILL each second", LimitPlan(keys=30, seconds=15)
     ),
+    "slow-statements": Campaign(
+        "six statements of an executor slower than their timeout, one at a time",
+        SlowPlan(sample=6, learn_seconds=5.0, slow_seconds=5.0, wait_seconds=4.0),
+    ),
     "poison": Campaign(
         "tasks that kill their process", Plan({"poison": 3}, pause_seconds=1.0), AS_IT_COMES, is_timed=True
     ),
@@ -134,6 +142,9 @@ FULL = {
     ),
     "limits": Campaign(
         "200 keys with limits of 1 to 3 and a rate for two minutes, executor SIGKILL each second", LimitPlan(), every=5
+    ),
+    "slow-statements": Campaign(
+        "each statement of an executor slower than its timeout, one at a time", SlowPlan(), every=10
     ),
     "senders": Campaign("sender SIGKILL", Plan({"kill_sender": 10}, pause_seconds=0.0)),
     "zombies": Campaign(

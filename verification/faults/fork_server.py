@@ -15,6 +15,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 import django
@@ -111,8 +112,11 @@ def run_role(order: Mapping[str, Any]) -> None:
     match order["role"]:
         case "executor":
             from jobqueue.executor import maintenance
+            from verification.faults import slow_hook
 
             maintenance.PRUNE_SECONDS = order.get("prune_seconds", maintenance.PRUNE_SECONDS)
+            if folder := order.get("slow"):
+                slow_hook.install(Path(folder))
             command = ["manage.py", "run_executors", "--skip-checks", "--name", order["name"], *order["flags"]]
             sys.orig_argv[:] = [sys.executable, *command]  # the command that replaces this process
             execute_from_command_line(command)
