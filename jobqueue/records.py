@@ -279,7 +279,8 @@ class CommitResult:
 
     done: the status that each task entered. lost: another claim holds the task, or it has ended or is deleted; the
     outcome is dropped. unknown: another session has locked the row; commit again. refused: the database refused the
-    values, with this error. wake: receivers that the caller wakes. dropped: by the committed task, the number of
+    values, with this error. waiting: other sessions have locked what it writes; commit it again, later and alone. wake:
+    receivers that the caller wakes. dropped: by the committed task, the number of
     messages to a parent that had ended.
     """
 
@@ -287,6 +288,7 @@ class CommitResult:
     lost: frozenset[UUID] = frozenset()
     unknown: frozenset[UUID] = frozenset()
     refused: dict[UUID, Exception] = field(default_factory=dict)
+    waiting: dict[UUID, Exception] = field(default_factory=dict)
     wake: frozenset[UUID] = frozenset()
     dropped: dict[UUID, int] = field(default_factory=dict)
 

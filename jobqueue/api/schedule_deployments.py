@@ -14,13 +14,13 @@ from jobqueue.declared_schedules import Declaration, declarations, digest_of
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.engine.portable.database import LockTimeout
+from jobqueue.engine.timeouts import LOCK_WAIT
 from jobqueue.models import Schedule, ScheduleDeployment
 from jobqueue.printable import printable
 
 logger = logging.getLogger(__name__)
 
 VERSION = "schedules"  # name of the digest among the versions of an executor
-LOCK_WAIT = "1s"  # executors do nothing else while they wait
 MAX_START_TIME = timedelta(hours=1)  # from `migrate` to the start of executors with the same code
 
 

@@ -24,6 +24,7 @@ from jobqueue.engine.portable.progress import ProgressTable
 from jobqueue.engine.portable.queues import Queues
 from jobqueue.engine.portable.schedules import Schedules
 from jobqueue.engine.portable.tasks import Tasks
+from jobqueue.engine.timeouts import is_locked
 from jobqueue.failpoints import failpoint
 from jobqueue.models import Executor, InboxMessage, Queue, TaskQuerySet
 from jobqueue.records import ClaimedBatch, ClaimRequest, CommitResult, Outcome
@@ -103,7 +104,7 @@ class Engine:
         self.code_waits = code_waits = self.code_waits_class(db, admissions, claims)
 
         self.commits = commits = self.commits_class(db, inserts, tasks, messages, counters, admissions, code_waits)
-        self.commit = commits.commit
+        self.commit, self.cancel_children = commits.commit, commits.cancel_children
         self.release, self.release_unknown_claims = commits.release, commits.release_unknown_claims
 
         executors = self.executors_class(db, messages, counters, admissions)
@@ -154,6 +155,6 @@ class Engine:
                         failpoint("claim.before")
                     return committed, claimed
             except (DatabaseError, *REFUSALS) as error:
-                if not is_refusal(error):
+                if not is_refusal(error) and not is_locked(error):
                     raise
         return self.commit(outcomes, holder=request.executor_id), self.claim(request)

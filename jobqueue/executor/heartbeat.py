@@ -152,6 +152,8 @@ class Heartbeat(threading.Thread):
             failpoint("heartbeat.before")
             held = self._engine.heartbeat(self._executor_info())
             failpoint("heartbeat.after")
+            if held is None:
+                self._connection.restart()
             self._check_clock()
         with self._clock_lock:
             if self._punctual_since is None or began - self.last_good_at > self._late_seconds:
@@ -161,8 +163,9 @@ class Heartbeat(threading.Thread):
         if not self.has_beaten:
             self.has_beaten = True
             self._on_first_beat()
-        self._compare(before, {task.id: task for task in held})
-        self._find_unknown_claims(held)
+        if held is not None:
+            self._compare(before, {task.id: task for task in held})
+            self._find_unknown_claims(held)
 
     def _missing(self) -> str:
         """

@@ -6,7 +6,8 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from uuid import UUID
 
 import django.db
@@ -14,7 +15,10 @@ import django.db
 from jobqueue import registry
 from jobqueue.actor import ActorTask
 from jobqueue.api.notifications import notifier
+from jobqueue.engine.portable.messages import MESSAGES_PER_POLL
+from jobqueue.engine.timeouts import SHORT_WAIT
 from jobqueue.executor.awaiting_code import AwaitingCode
+from jobqueue.executor.budgets import Budgets
 from jobqueue.executor.callbacks import ResultCallbacks
 from jobqueue.executor.claim_policy import ClaimPolicy
 from jobqueue.executor.database.connection import DatabaseState, GuardedConnection, ReconnectBackoff
@@ -25,9 +29,16 @@ from jobqueue.executor.pools.base import Pool, PoolContext
 from jobqueue.executor.pools.event_loop import AsyncPool
 from jobqueue.executor.pools.threads import ThreadPool
 from jobqueue.executor.running.attempt import CompletedAttempt, ExecutorIdentity, RunningTask, with_start
-from jobqueue.executor.running.task_runner import await_known, end_code_wait, missing_limits, release_unstarted
+from jobqueue.executor.running.task_runner import (
+    await_known,
+    end_code_wait,
+    missing_limits,
+    release_for_later,
+    release_unstarted,
+)
 from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.settings import ExecutorSettings
+from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.events import task_fields
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.failpoints import failpoint
@@ -43,6 +54,7 @@ from jobqueue.records import (
     Outcome,
     PoolName,
     Status,
+    StoredMessage,
 )
 
 logger = get_logger(__name__)
@@ -53,6 +65,11 @@ DRAINED_SECONDS = 1.0  # --burst ends when no task is due so soon
 BURST_CHECK_SECONDS = 0.1  # how often --burst checks whether other executors are still at work
 LAST_TRIES = 6  # of a stop, to release the last claims while the database is unreachable: some three seconds
 UNLIMITED = 1_000_000
+APART_SECONDS = 10.0  # after a failed transaction that was to commit and claim, both are done apart; doubled each time
+MAX_APART_SECONDS = 1000.0
+FAMILY_BATCH = 500  # children of a task whose end takes too long, in one transaction
+MAX_REPORTS = 1000  # in one write
+CLAIMS = ("read_queues", "claim", "claim_isolated")  # calls without which there is nothing to do
 
 
 @dataclass(slots=True)
@@ -116,10 +133,12 @@ class ExecutorLoop(threading.Thread):
         self._policy = ClaimPolicy(engine, settings, executor_id, self.pools, running_tasks.uncompleted)
         self._isolation = Isolation(engine.options.heartbeat_timeout)
         self._awaiting_code = AwaitingCode(engine, identity, self._policy.serves)
+        self._budgets = Budgets(connection)
         self._maintenance = Maintenance(
             engine,
             executor_id,
             heartbeat,
+            self._budgets,
             self._policy.claim_soon,
             self._on_admitted,
             on_command,
@@ -127,6 +146,9 @@ class ExecutorLoop(threading.Thread):
             self._look_for_code,
         )
         self._backoff = ReconnectBackoff()
+        self._together_at = 0.0  # until then, commits, claims and admissions have transactions of their own
+        self._apart_seconds = APART_SECONDS
+        self._failing: tuple[float, str] | None = None  # since when no turn has succeeded, and the last error
         self._completed: deque[CompletedAttempt] = deque()  # from the pools
         self._queues_with_work: set[str] = set()  # of which other executors are to be notified
         self._should_pause = False
@@ -144,7 +166,7 @@ class ExecutorLoop(threading.Thread):
                     with self._connection:
                         self.run_once()
                 except django.db.Error as error:
-                    self._on_connection_lost(error)
+                    self._on_error(error)
                     if self.is_abandoned and self._backoff.tries >= LAST_TRIES:
                         break
                     self._stop_requested.wait(self._backoff.next_seconds())
@@ -152,6 +174,7 @@ class ExecutorLoop(threading.Thread):
                     continue
                 self._database.reached("loop")
                 self._backoff.reset()
+                self._failing = None
                 self._wakeup.wait(self._idle_seconds())
                 self._wakeup.clear()
         except BaseException as failure:  # the process must not live on without its loop
@@ -170,33 +193,59 @@ class ExecutorLoop(threading.Thread):
         for queue in {*self._awaiting_code.found.values()}:
             self._policy.expect(queue)
         if self.running_tasks.has_uncounted:
-            self.running_tasks.count_starts(after_seconds=COUNT_START_SECONDS)
+            self._budgets.call("count_starts", self._count_starts, None)
         outcomes = self.running_tasks.pending()
-        request = self._policy.request(self._claim_budget(), with_commit=bool(outcomes))
+        request = self._request(outcomes)
         result, claims = self._commit_and_claim(outcomes, request)
         self._submit(claims)
         self._confirm(result)
         is_last = self.is_abandoned or not self.running_tasks
-        self._identity.reports.write(self.engine, ended=result.done, is_last=is_last)
+        self._write_reports(result, is_last=is_last)
         self.callbacks.submit()
         self._notify_others(request, claims)
         if self._awaiting_code.is_parking:
-            self._awaiting_code.park()
+            self._budgets.call("park", lambda _: self._awaiting_code.park(), None)
         self._awaiting_code.log()
         if self.is_abandoned:
             self._release_all()
         else:
             self._maintain()
+            self._commit_again()
+
+    def _count_starts(self, _: int) -> None:
+        self.running_tasks.count_starts(after_seconds=COUNT_START_SECONDS)
+
+    def _request(self, outcomes: Sequence[Outcome]) -> ClaimRequest:
+        """Return what to claim: nothing for a while, if that cannot be found out."""
+
+        def request(_: int) -> ClaimRequest:
+            return self._policy.request(self._claim_budget(), with_commit=bool(outcomes))
+
+        return self._budgets.call(
+            "read_queues", request, ClaimRequest(executor_id=self.executor_id, queues=(), limit=0)
+        )
 
     def _commit_and_claim(
         self, outcomes: Sequence[Outcome], request: ClaimRequest
     ) -> tuple[CommitResult, ClaimedBatch]:
         if not outcomes and request.limit == 0:
-            return CommitResult(), self._claim_isolated()
+            return CommitResult(), self._budgets.call("claim_isolated", self._claim_isolated, ClaimedBatch())
+        if time.monotonic() < self._together_at:
+            return self._commit(outcomes), self._claim(request)
         began_at = time.monotonic()
-        admits = self._maintenance.take_admission() or self.running_tasks.may_unblock
+        may_admit = not self._budgets.has_failed("admit")
+        admits = may_admit and (self._maintenance.take_admission() or self.running_tasks.may_unblock)
         returning = self._awaiting_code.found
-        result, claims = self.engine.commit_and_claim(outcomes, request, admits=admits, returning=[*returning])
+        try:
+            result, claims = self.engine.commit_and_claim(outcomes, request, admits=admits, returning=[*returning])
+        except (django.db.Error, MemoryError) as error:
+            if self._has_timed_out(error):
+                # One of the three is too slow. For a while, each has a transaction and a time of its own.
+                self._together_at = time.monotonic() + self._apart_seconds
+                self._apart_seconds = min(MAX_APART_SECONDS, 2 * self._apart_seconds)
+            self._on_failed_commit(outcomes, error, began_at, is_alone=request.is_empty)
+            raise as_database_error(error) from error.__cause__
+        self._apart_seconds = APART_SECONDS
         if admits:
             self._maintenance.admitted(claims.admitted)
         if returning and request.limit:
@@ -207,6 +256,86 @@ class ExecutorLoop(threading.Thread):
         self._policy.claimed(request, claims, began_at)
         return result, claims
 
+    def _commit(self, outcomes: Sequence[Outcome], lock_wait: str | None = None) -> CommitResult:
+        """Commit and nothing else. Raises django.db.Error, and keeps the outcomes then."""
+        if not outcomes:
+            return CommitResult()
+        self._connection.restart()
+        began_at = time.monotonic()
+        try:
+            result = self.engine.commit(outcomes, holder=self.executor_id, lock_wait=lock_wait)
+        except (django.db.Error, MemoryError) as error:
+            self._on_failed_commit(outcomes, error, began_at, is_alone=True)
+            raise as_database_error(error) from error.__cause__
+        if result.done:
+            failpoint("commit.after")
+        if any(outcome.may_unblock for outcome in outcomes):
+            self._maintenance.admit_soon()
+        return result
+
+    def _claim(self, request: ClaimRequest) -> ClaimedBatch:
+        """Claim, and nothing else."""
+        began_at = time.monotonic()
+
+        returning = [*self._awaiting_code.found]
+
+        def claim(limit: int) -> ClaimedBatch:
+            return self.engine.commit_and_claim([], replace(request, limit=limit), returning=returning)[1]
+
+        claims = self._budgets.call("claim", claim, ClaimedBatch(), request.limit) if request.limit else ClaimedBatch()
+        if returning and request.limit:
+            self._awaiting_code.returned(claims.returned, request.limit)
+            self._maintenance.look_for_code_soon()
+        self._policy.claimed(request, claims, began_at)
+        return claims
+
+    def _commit_again(self) -> None:
+        """Commit outcomes of which a commit has failed: those that waited for locks, and some of the slow ones."""
+        if locked := self.running_tasks.locked():
+            self._confirm(self._commit(locked, SHORT_WAIT))
+        if not (slow := self.running_tasks.slow()):
+            return
+        if (
+            self.running_tasks.batches.is_alone(slow)
+            and slow[0].effects.cancel_children
+            and not self._end_family(slow[0])
+        ):
+            return
+        self._confirm(self._commit(slow))
+
+    def _end_family(self, outcome: Outcome) -> bool:
+        """Cancel some children of an outcome whose commit took too long. Return whether it can be committed now."""
+
+        def cancel(limit: int) -> bool:
+            return self.engine.cancel_children(outcome, self.executor_id, limit) < limit
+
+        return self._budgets.call("cancel_children", cancel, False, FAMILY_BATCH)
+
+    def _on_failed_commit(
+        self, outcomes: Sequence[Outcome], error: Exception, began_at: float, *, is_alone: bool
+    ) -> None:
+        """
+        Keep outcomes whose commit failed. One that is too slow by itself is given up after some tries.
+
+        A try counts only if a heartbeat was written since its beginning. Otherwise the database may be slow for all.
+        """
+        if not outcomes:
+            return
+        is_writable = self._heartbeat.last_good_at > began_at
+        counts = is_alone and is_writable and self._has_timed_out(error)
+        self.running_tasks.mark_in_doubt()
+        self.running_tasks.commit_failed(outcomes, first_line_of(error), time.monotonic() - began_at, counts=counts)
+
+    def _has_timed_out(self, error: Exception) -> bool:
+        return isinstance(error, MemoryError) or self._connection.has_timed_out(error)
+
+    def _write_reports(self, result: CommitResult, *, is_last: bool) -> None:
+        def write(limit: int) -> None:
+            self._identity.reports.write(self.engine, ended=result.done, is_last=is_last, limit=limit)
+
+        if self._identity.reports:
+            self._budgets.call("write_reports", write, None, MAX_REPORTS)
+
     def _maintain(self) -> None:
         if self._maintenance.due_in_seconds > 0.0:
             return
@@ -214,10 +343,16 @@ class ExecutorLoop(threading.Thread):
         self._maintenance.run_if_due(list(running))
         if not self.is_draining and self._isolation.should_check(is_idle=not running):
             may_wait = self._maintenance.may_have_isolated
-            self._isolation.checked(may_wait and self.engine.has_isolated(self._policy.queues()))
+            found = may_wait and self._budgets.call("find_isolated", self._has_isolated, False)
+            self._isolation.checked(found)
+
+    def _has_isolated(self, _: int) -> bool:
+        return self.engine.has_isolated(self._policy.queues())
 
     def _idle_seconds(self) -> float:
         """Return how long to wait for an event."""
+        if any(map(self._budgets.is_resting, CLAIMS)):
+            return AGAIN_SECONDS
         if self._completed or self.is_abandoned or self._awaiting_code.is_parking or self._is_turn_of_isolated():
             return 0.0
         waits = [self._maintenance.due_in_seconds, self._policy.wait_seconds(self._claim_budget())]
@@ -229,9 +364,11 @@ class ExecutorLoop(threading.Thread):
             waits.append(BURST_CHECK_SECONDS)
         return max(0.0, min(waits))
 
-    def _on_connection_lost(self, error: Exception) -> None:
+    def _on_error(self, error: Exception) -> None:
         """Expect that a claim or a commit without an answer may have succeeded."""
-        self._database.lost("loop", error)
+        if not self._connection.has_timed_out(error):
+            self._database.lost("loop", error)
+        self._failing = (time.monotonic() if self._failing is None else self._failing[0]), first_line_of(error)
         self._connection.drop(error)
         self.running_tasks.mark_in_doubt()
         self._maintenance.expect_unknown_claims()
@@ -295,6 +432,24 @@ class ExecutorLoop(threading.Thread):
         for threads in self._threads:
             threads.cut_connections()
 
+    def stuck(self) -> tuple[float, str] | None:
+        """Return for how many seconds the loop has committed nothing that it tried to, and why; None if it commits."""
+        found = []
+        if (failing := self._failing) is not None:
+            since, error = failing
+            found.append((time.monotonic() - since, f"No turn of its loop has succeeded since: {error}"))
+        if slow := self.running_tasks.batches.stuck():
+            count, seconds, error = slow
+            found.append((seconds, f"The commit of {count} tasks has not succeeded since: {error}"))
+        return max(found, default=None)
+
+    def waiting(self, limit_seconds: float) -> Iterator[str]:
+        """Say which outcomes have waited longer than the limit for locks of other sessions."""
+        waiting = self.running_tasks.batches.waiting()
+        if waiting is not None and waiting[1] > limit_seconds:
+            count, seconds = waiting
+            yield f"{count} ended tasks wait for locks of other sessions, for {seconds:.0f} s. See pg_locks."
+
     def stalled(self) -> Iterator[str]:
         """Name the threads that have ended unexpectedly. The process should be restarted."""
         return (f"The thread {name} has ended." for threads in self._threads for name in threads.ended_threads())
@@ -326,7 +481,7 @@ class ExecutorLoop(threading.Thread):
     def _is_turn_of_isolated(self) -> bool:
         return self._isolation.is_waiting and not self.running_tasks and self._remaining_tasks() > 0
 
-    def _claim_isolated(self) -> ClaimedBatch:
+    def _claim_isolated(self, _: int) -> ClaimedBatch:
         """Claim a task that has to run alone, once nothing else runs."""
         if not self._is_turn_of_isolated():
             return ClaimedBatch()
@@ -343,27 +498,31 @@ class ExecutorLoop(threading.Thread):
         if not claims:
             return
         failpoint("claim.after")
-        claims = self._block_missing_limits(claims)
+        claims, undecided = self._block_missing_limits(claims)
         declared = [registry.get(claimed.task_type) for claimed in claims]
         if None in declared:
             claims = self._await_code(claims)
             declared = [registry.get(claimed.task_type) for claimed in claims]
         actors = [claimed.id for claimed, task in zip(claims, declared, strict=True) if isinstance(task, ActorTask)]
         # After the claim: a message that comes later makes the actor run again.
-        messages = self.engine.read_messages(actors) if actors else {}
+        messages = self._read_messages(actors) if actors else {}
         self.counts.claimed += len(claims)
         tasks = [RunningTask(claimed, self._identity, messages.get(claimed.id, ())) for claimed in claims]
         failpoint("begin")
         self.running_tasks.add(tasks)
         by_pool: dict[PoolName, list[RunningTask]] = defaultdict(list)
+        unread = set(actors) - messages.keys()
         for task in tasks:
+            if task.id in unread or task.id in undecided:
+                self._complete(release_for_later(task))
+                continue
             # Tasks of SQL, or of code in which their function was another, may be stored with the wrong pool.
             by_pool[registry.pool_of(task.claimed.task_type) or PoolName(task.claimed.pool)].append(task)
         for name, of_pool in by_pool.items():
             self.pools[name].submit(of_pool)
         for name, of_pool in by_pool.items():
             if misplaced := [task.id for task in of_pool if task.claimed.pool != name]:
-                self.engine.move_to_pool(misplaced, name)
+                self._budgets.call("move_to_pool", partial(self._move_to_pool, misplaced, name), None)
 
     def _await_code(self, claims: ClaimedBatch) -> ClaimedBatch:
         """Let claimed tasks wait that this process has no code for, without waiting for a slot. Return the others."""
@@ -393,16 +552,42 @@ class ExecutorLoop(threading.Thread):
             self._complete(end_code_wait(task))
         return len(tasks) + self._awaiting_code.look()
 
-    def _block_missing_limits(self, claims: ClaimedBatch) -> ClaimedBatch:
-        """Give tasks of SQL, and of code without limits, the limits that their code declares now. Return the others."""
+    def _move_to_pool(self, ids: Sequence[UUID], name: PoolName, _: int) -> None:
+        self.engine.move_to_pool(ids, name)
+
+    def _read_messages(self, actors: Sequence[UUID]) -> Mapping[UUID, Sequence[StoredMessage]]:
+        """
+        Return the unread messages of actors. Those that cannot be read are missing.
+
+        After a call that took too long, each actor is asked alone, and for fewer messages.
+        """
+        found = self._budgets.call("read_messages", partial(self.engine.read_messages, actors), None, MESSAGES_PER_POLL)
+        if found is not None:
+            return {pk: found.get(pk, ()) for pk in actors}
+        read: dict[UUID, Sequence[StoredMessage]] = {}
+        for pk in actors:
+            verb = f"read_messages {pk}"
+            one = self._budgets.call(verb, partial(self.engine.read_messages, [pk]), None, MESSAGES_PER_POLL)
+            if one is not None:
+                read[pk] = one.get(pk, ())
+        return read
+
+    def _block_missing_limits(self, claims: ClaimedBatch) -> tuple[ClaimedBatch, set[UUID]]:
+        """
+        Give tasks of SQL, and of code without limits, the limits that their code declares now.
+
+        Return the other tasks, and among these the ones that got no limits because the database did not answer in time.
+        """
         if not (found := missing_limits(claims)):
-            return claims
-        blocked = self.engine.admissions.apply(found)
+            return claims, set()
+        limited = {claimed.id for claimed, _ in found}
+        blocked = self._budgets.call("apply_limits", lambda _: self.engine.admissions.apply(found), None)
+        if blocked is None:
+            return claims, limited
         if len(blocked) < len(found):  # other sessions have locked them: release them, for none may run without limits
             self._maintenance.expect_unknown_claims()
         self._maintenance.admit_soon()
-        limited = {claimed.id for claimed, _ in found}
-        return ClaimedBatch(claimed for claimed in claims if claimed.id not in limited)
+        return ClaimedBatch(claimed for claimed in claims if claimed.id not in limited), set()
 
     def _evict_waiting(self) -> None:
         """Release tasks that wait too long for a slot, and all of them for a stop or an isolated task."""
@@ -444,7 +629,9 @@ class ExecutorLoop(threading.Thread):
 
     def _wake_receivers(self, ids: frozenset[UUID]) -> None:
         if ids:
+            self._connection.restart()
             self.engine.wake_or_defer(ids)
+            self._connection.restart()  # it logs a failure and leaves the rest to the sweep
 
     def _forget(self, completed: CompletedAttempt, status: Status | None) -> None:
         """Let go of a task. status: the state it entered, None where its claim was lost."""
@@ -490,7 +677,7 @@ class ExecutorLoop(threading.Thread):
             self._queues_with_work |= {name for name, count in admitted.items() if count > claimed[name]}
         if self._queues_with_work and self.engine.options.notify:
             queues, self._queues_with_work = self._queues_with_work, set()
-            notifier.send(self.engine, queues)
+            self._budgets.call("notify", lambda _: notifier.send(self.engine, queues), None)
 
     # --- the end
 
@@ -522,6 +709,11 @@ class ExecutorLoop(threading.Thread):
         """Stop the threads. Return whether all have ended."""
         have_ended = [threads.close(timeout_seconds) for threads in self._threads]
         return all(have_ended)
+
+
+def as_database_error(error: django.db.Error | MemoryError) -> django.db.Error:
+    """Return the error as one of the database: the outcomes of a commit did not fit into memory."""
+    return django.db.OperationalError("out of memory") if isinstance(error, MemoryError) else error
 
 
 def has_made_ready(outcome: Outcome, status: Status) -> bool:

@@ -12,12 +12,16 @@ from jobqueue.api import limits
 from jobqueue.api.notifications import CANCEL_NOTIFICATION
 from jobqueue.api.schedule_deployments import DeclaredSchedules
 from jobqueue.engine.engine import Engine
+from jobqueue.engine.portable.admissions import REQUESTS_READ
+from jobqueue.engine.portable.commit import RELEASE_BATCH
 from jobqueue.engine.portable.counters import AGGREGATE_BATCH
+from jobqueue.engine.portable.schedules import FIRE_BATCH
+from jobqueue.executor.budgets import Budgets
 from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.failpoints import failpoint
 from jobqueue.printable import printable
-from jobqueue.records import Admitted, Command, NewTask, Outcome, Status
+from jobqueue.records import Admitted, Command, FiredSchedules, NewTask, Outcome, PendingWork, Rescued, Status
 
 logger = get_logger(__name__)
 
@@ -32,12 +36,26 @@ PRUNE_BATCH = 1000  # of each status, and of ticks
 PRUNE_GAP_SECONDS = 0.1  # after a full batch: one executor deletes what all executors have ended
 AGGREGATE_SECONDS = 5.0
 RESCUE_BATCH = 100
+SWEEP_BATCH = WAKE_BATCH = 1000
+NOTHING = PendingWork(
+    None,
+    None,
+    has_waiting_tick=False,
+    has_running=False,
+    has_messages=False,
+    has_command=False,
+    has_isolated=False,
+    has_awaiting_code=False,
+)
 NEVER = float("inf")
 
 
 class Maintenance:
     """
     Decides what is due, and does it in the loop's thread. sweep_soon() and admit_soon() may be called from any thread.
+
+    Each call of the engine goes through `budgets`: one that fails is made later and smaller, and stops no other. So the
+    moment of the next call is set before the call.
 
     on_ready: called when tasks may have become READY. on_admitted: called with the number of admitted tasks by queue,
     after on_ready. on_command: called with a command for this executor. on_fired:
@@ -50,6 +68,7 @@ class Maintenance:
         engine: Engine,
         executor_id: UUID,
         heartbeat: Heartbeat,
+        budgets: Budgets,
         on_ready: Callable[[], None],
         on_admitted: Callable[[Mapping[str, int]], None],
         on_command: Callable[[Command], None],
@@ -58,6 +77,7 @@ class Maintenance:
     ) -> None:
         self._look_for_code = look_for_code
         self._engine, self._executor_id, self._heartbeat = engine, executor_id, heartbeat
+        self._budgets, self._call = budgets, budgets.call
         self._on_ready, self._on_admitted = on_ready, on_admitted
         self._on_command, self._on_fired = on_command, on_fired
         now = time.monotonic()
@@ -117,52 +137,70 @@ class Maintenance:
     def run_if_due(self, known: Collection[UUID]) -> None:
         """Do what is due. known: the tasks that this process has claimed. Raises django.db.Error."""
         now = time.monotonic()
-        if now < self._unknown_until or self._heartbeat.has_unknown_claims:
-            self._release_unknown(known)
+        if (now < self._unknown_until or self._heartbeat.has_unknown_claims) and self._release_unknown(known):
             # The time starts with the first answer, because the database may have been unreachable for long.
             self._unknown_until = min(self._unknown_until, now + self._engine.options.heartbeat_timeout)
         if now >= self._declare_at:
             self._declare_at = now + DECLARE_SECONDS
-            self._check_at = now if self._declared.synchronize(self._engine) else self._check_at
-            if limits.remove_fixed(self._engine):
+            if self._call("declare_schedules", lambda _: self._declared.synchronize(self._engine), False):
+                self._check_at = now
+            if self._call("remove_fixed_limits", lambda _: limits.remove_fixed(self._engine), 0):
                 self.admit_soon()
         if self.take_admission() or now >= self._admit_at:
             self._admit(now)
         changed = self._check_pending(now) if now >= self._check_at else 0
         if now >= self._sweep_at:
             self._sweep_at, self._swept_at = NEVER, now
-            changed += self._engine.sweep()
+            changed += self._call("sweep", self._engine.sweep, 0, SWEEP_BATCH)
         if now >= self._prune_at:
-            counts = self._engine.prune(PRUNE_BATCH), self._engine.schedules.prune(PRUNE_BATCH)
-            self._prune_at = now + (PRUNE_GAP_SECONDS if max(counts) >= PRUNE_BATCH else PRUNE_SECONDS)
+            self._prune_at = now + PRUNE_SECONDS
+            is_full = self._fills("prune", self._engine.prune, PRUNE_BATCH)
+            if self._fills("prune_ticks", self._engine.schedules.prune, PRUNE_BATCH) or is_full:
+                self._prune_at = now + PRUNE_GAP_SECONDS
         if now >= self._aggregate_at:
-            is_full = self._engine.aggregate_counters() >= AGGREGATE_BATCH
-            self._aggregate_at = now + (0.0 if is_full else AGGREGATE_SECONDS)
+            self._aggregate_at = now + AGGREGATE_SECONDS
+            if self._fills("aggregate_counters", self._engine.aggregate_counters, AGGREGATE_BATCH):
+                self._aggregate_at = now
         if changed:
             self._on_ready()
             self.may_have_isolated = True
 
+    def _fills(self, verb: str, function: Callable[[int], int], size: int) -> bool:
+        """Call a verb that counts what it did. Return whether it did as much as it may at once: there may be more."""
+
+        def is_full(allowed: int) -> bool:
+            return function(allowed) >= allowed
+
+        answer: bool | None = self._call(verb, is_full, None, size)
+        return self._budgets.has_failed(verb) if answer is None else answer
+
     def _check_pending(self, now: float) -> int:
         """Ask the database what is due. Wake and rescue tasks, and return how many."""
-        due = self._engine.pending_maintenance(self._executor_id)
         self._check_at = now + CHECK_SECONDS
+        due = self._call("check", lambda _: self._engine.pending_maintenance(self._executor_id), NOTHING)
         self.may_have_isolated = due.has_isolated
         if due.has_messages:
             self._sweep_at = min(self._sweep_at, self._swept_at + SWEEP_SECONDS)
-        if due.has_command and (command := self._engine.take_command(self._executor_id)):
-            self._on_command(command)
+        if due.has_command:
+            command = self._call("take_command", lambda _: self._engine.take_command(self._executor_id), None)
+            if command is not None:
+                self._on_command(command)
         if due.next_admission_seconds is not None:
             is_due = due.next_admission_seconds <= 0.0
             self._admit_at = min(self._admit_at, self._admit_again_at if is_due else now + due.next_admission_seconds)
         changed = self._fire(now, due.next_tick_seconds, has_waiting=due.has_waiting_tick)
         changed += self._wake(now, due.next_wake_seconds)
-        changed += self._look_for_code(due.has_awaiting_code)
+        changed += self._call("look_for_code", lambda _: self._look_for_code(due.has_awaiting_code), 0)
         return changed + (self._rescue(now) if due.has_running else 0)
 
     def _admit(self, now: float) -> None:
         """Let BLOCKED tasks run that their limits allow. Check afterwards when the next limit may."""
         self._admit_at, self._check_at = NEVER, now
-        admitted = self._engine.admit()
+        admitted: Admitted | None = self._call("admit", self._engine.admit, None, REQUESTS_READ)
+        if admitted is None:
+            admitted = Admitted()
+            if self._budgets.is_smallest("admit"):  # one key takes too long: it must not stop the others
+                self._call("postpone_admission", lambda _: self._engine.admissions.postpone(), None)
         # Without any key, other sessions look at the due ones.
         self._admit_again_at = now + (0.0 if admitted.looked_at else AGAIN_SECONDS)
         if admitted.queues:
@@ -176,7 +214,7 @@ class Maintenance:
             self._check_at = min(self._check_at, now + (NEVER if due_in_seconds is None else due_in_seconds))
             return 0
         self._fired_at = now
-        fired = self._engine.schedules.fire()
+        fired = self._call("fire", self._engine.schedules.fire, FiredSchedules(), FIRE_BATCH)
         # Check for more. If none was due after all, another session has locked the schedules, perhaps for minutes.
         self._fire_gap = AGAIN_SECONDS if fired.count else min(2 * self._fire_gap, CHECK_SECONDS)
         self._check_at = min(self._check_at, now + (0.0 if fired.count else self._fire_gap))
@@ -186,7 +224,7 @@ class Maintenance:
             )
             queues = fired.queues | ({CANCEL_NOTIFICATION} if fired.has_cancelled else set())
             if queues and self._engine.options.notify:
-                self._engine.notify(sorted(queues))
+                self._call("notify", lambda _: self._engine.notify(sorted(queues)), None)
             self._on_fired(fired.tasks)
         return fired.enqueued
 
@@ -194,7 +232,7 @@ class Maintenance:
         if due_in_seconds is None or due_in_seconds > 0.0:
             self._check_at = min(self._check_at, now + (NEVER if due_in_seconds is None else due_in_seconds))
             return 0
-        count = self._engine.wake_due()
+        count = self._call("wake_due", self._engine.wake_due, 0, WAKE_BATCH)
         if count:
             failpoint("due.after")
         # Check for the next task. Without a count, another session has locked the rows.
@@ -204,7 +242,7 @@ class Maintenance:
     def _rescue(self, now: float) -> int:
         if not self._heartbeat.may_rescue:
             return 0
-        rescued = self._engine.rescue(RESCUE_BATCH, self._heartbeat.may_still_rescue)
+        rescued: list[Rescued] = self._call("rescue", self._rescue_some, [], RESCUE_BATCH)
         if len(rescued) >= RESCUE_BATCH:  # there are more, and rescued tasks are promised a start within two seconds
             self._check_at = now
         for task in rescued:
@@ -221,8 +259,22 @@ class Maintenance:
             )
         return len(rescued)
 
-    def _release_unknown(self, known: Collection[UUID]) -> None:
-        """Release tasks that the database has as ours and this process does not: the answer to a claim was lost."""
-        if count := self._engine.release_unknown_claims(self._executor_id, known):
+    def _rescue_some(self, limit: int) -> list[Rescued]:
+        return self._engine.rescue(limit, self._heartbeat.may_still_rescue)
+
+    def _release_unknown(self, known: Collection[UUID]) -> bool:
+        """
+        Release tasks that the database has as ours and this process does not: the answer to a claim was lost.
+
+        Return whether all were.
+        """
+
+        def release(limit: int) -> tuple[int, bool]:
+            count = self._engine.release_unknown_claims(self._executor_id, known, limit)
+            return count, count < limit
+
+        count, is_done = self._call("release_unknown_claims", release, (0, False), RELEASE_BATCH)
+        if count:
             logger.warning("claims.released count=%d", count)
             self._on_ready()
+        return is_done

@@ -5,16 +5,20 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Collection
-from itertools import count
+from itertools import count, islice
 from uuid import UUID
 
 import django.db
 
 from jobqueue.body_log import BodyLog, LogLine
 from jobqueue.engine.engine import Engine
+from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.records import Progress
 
+logger = get_logger(__name__)
+
 WRITE_SECONDS = 1.0  # between two writes
+MAX_LOGS = 10_000  # of bodies, while the database does not take them
 WRITTEN_AT_ONCE = 500  # bodies with new lines, after which they are written sooner
 
 
@@ -66,20 +70,26 @@ class Reports:
         log.add(level, logger, message)
         self._logs[log] = None
 
-    def write(self, engine: Engine, ended: Collection[UUID] = (), *, is_last: bool = False) -> None:
+    def __bool__(self) -> bool:
+        return bool(self._progress or self._logs)
+
+    def write(
+        self, engine: Engine, ended: Collection[UUID] = (), *, is_last: bool = False, limit: int = MAX_LOGS
+    ) -> None:
         """
         Write all once a second, or sooner after many logs; the progress of tasks that have ended, at once.
 
-        is_last: write all. Raises django.db.Error, and keeps what it did not write then.
+        is_last: write all. limit: of each kind in one write. Raises django.db.Error, and keeps what it did not write
+        then, behind the others. Of more than MAX_LOGS logs, the oldest are dropped.
         """
-        if not self._progress and not self._logs:
+        if not self:
             return
         now = time.monotonic()
         writes_all = is_last or now - self._written_at >= WRITE_SECONDS or len(self._logs) >= WRITTEN_AT_ONCE
         self._written_at = now if writes_all else self._written_at
         ids = list(self._progress) if writes_all else ended
-        progress = [found for pk in ids if (found := self._progress.pop(pk, None)) is not None]
-        logs = list(self._logs) if writes_all else []
+        progress = [found for pk in islice(ids, limit) if (found := self._progress.pop(pk, None)) is not None]
+        logs = list(self._logs)[:limit] if writes_all else []
         for log in logs:
             self._logs.pop(log)
         try:
@@ -89,4 +99,11 @@ class Reports:
             for found in progress:
                 self._progress.setdefault(found.task_id, found)  # unless there is a newer one
             self._logs.update(dict.fromkeys(logs))
+            self._drop_oldest()
             raise
+
+    def _drop_oldest(self) -> None:
+        if (surplus := len(self._logs) - MAX_LOGS) > 0:
+            for log in list(self._logs)[:surplus]:
+                self._logs.pop(log, None)
+            logger.warning("log_lines.dropped tasks=%d hint=The database did not take them in time.", surplus)

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 from uuid import UUID
 
+from django.db import DatabaseError
 from msgspec.structs import replace
 
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import ClaimLost
+from jobqueue.executor.commit_batches import LONE_TRIES, CommitBatches
 from jobqueue.executor.running.attempt import CompletedAttempt, RunningTask
 from jobqueue.executor.running.task_runner import count_undelivered, is_atomic, reject_by_database
+from jobqueue.executor.telemetry.errors import first_line_of
+from jobqueue.executor.telemetry.events import task_fields
+from jobqueue.executor.telemetry.logger import get_logger
+from jobqueue.printable import printable
 from jobqueue.records import FINAL, CommitResult, Outcome, Start, Status
 
+logger = get_logger(__name__)
+
+NAMED = 10  # tasks in one line of the log
 Confirmed = tuple[CompletedAttempt, Status | None]  # the state that the task entered; None where its claim was lost
 
 
@@ -38,6 +47,7 @@ class RunningTasks:
         self._lock = threading.Lock()  # of _tasks
         self._completed: dict[UUID, CompletedAttempt] = {}
         self._uncounted: dict[UUID, RunningTask] = {}  # with a rate that has not counted their start yet
+        self.batches = CommitBatches()
         self._in_doubt: set[UUID] = set()
 
     def __len__(self) -> int:
@@ -63,8 +73,49 @@ class RunningTasks:
         return bool(self._completed)
 
     def pending(self) -> list[Outcome]:
-        """Return the outcomes to commit."""
-        return [completed.outcome for completed in self._completed.values()]
+        """Return the outcomes to commit now, of those that were in no commit that failed."""
+        return self.batches.fresh(self._completed)
+
+    def locked(self) -> list[Outcome]:
+        """Return outcomes to commit again: they waited for other sessions' locks."""
+        return [self._completed[pk].outcome for pk in self.batches.locked()]
+
+    def slow(self) -> list[Outcome]:
+        """Return outcomes to commit again: their commit took too long."""
+        return self.batches.slow(self._completed)
+
+    def commit_failed(self, outcomes: Sequence[Outcome], error: str, seconds: float, *, counts: bool) -> None:
+        """
+        Keep outcomes of which a commit failed. One that never fits fails its task, in place of all others.
+
+        counts: as in CommitBatches.fail().
+        """
+        names = [printable(self._completed[outcome.task_id].running.claimed.task_type) for outcome in outcomes]
+        logger.warning(
+            "commit.deferred tasks=%d after_s=%.1f ids=%s names=%s error=%s",
+            len(outcomes),
+            seconds,
+            first_of([outcome.task_id for outcome in outcomes]),
+            first_of(sorted(set(names))),
+            error,
+        )
+        hopeless = self.batches.fail(outcomes, error, seconds, counts=counts)
+        if hopeless is None:
+            return
+        completed = self._completed[hopeless]
+        reason = f"its commit alone took {seconds:.0f} s and was cancelled, {LONE_TRIES} times ({error})"
+        refusal = DatabaseError(f"{reason}. {size_of(completed.outcome)}")
+        rejected = reject_by_database(completed, refusal)
+        if hopeless in self._in_doubt and completed.outcome.has_succeeded:
+            rejected = replace(rejected, if_lost=completed)
+        self._completed[hopeless] = rejected
+        logger.error(
+            "task.commit_failed task=%s id=%s error=%s",
+            printable(completed.running.claimed.task_type),
+            hopeless,
+            refusal,
+            extra=task_fields(completed.running),
+        )
 
     @property
     def may_unblock(self) -> bool:
@@ -115,6 +166,10 @@ class RunningTasks:
             self._completed.pop(completed.running.id)
         for pk, error in result.refused.items():
             self._completed[pk] = reject_by_database(self._completed[pk], error)
+        if ended := [*result.done, *result.lost, *result.refused]:
+            self.batches.succeed(ended)
+        if result.waiting:
+            self._wait(result.waiting)
         self._in_doubt &= self._completed.keys()
         return confirmed
 
@@ -138,6 +193,13 @@ class RunningTasks:
         ]
         for pk in self._engine.count_starts(starts) if starts else ():
             self._uncounted.pop(pk, None)
+
+    def _wait(self, waiting: Mapping[UUID, Exception]) -> None:
+        new = self.batches.wait({pk: first_line_of(error) for pk, error in waiting.items()})
+        if new:
+            logger.info(
+                "commit.blocked tasks=%d ids=%s error=%s", len(new), first_of(new), first_line_of(waiting[new[0]])
+            )
 
     def remove(self, task: RunningTask) -> None:
         """Forget this claim; a later claim of the same task stays."""
@@ -177,3 +239,19 @@ class RunningTasks:
         elif is_taken or pk not in self._in_doubt:
             return completed, None
         return completed, Status.CANCELLED if is_ours and row.status == Status.CANCELLED else completed.outcome.status
+
+
+def first_of(values: Sequence[Any]) -> str:
+    """Return the first values as one text for the log."""
+    more = f",+{len(values) - NAMED}" if len(values) > NAMED else ""
+    return ",".join(map(str, values[:NAMED])) + more
+
+
+def size_of(outcome: Outcome) -> str:
+    """Return what makes an outcome large, and what to do, for its error."""
+    effects = outcome.effects
+    return (
+        f"It consumes {len(effects.consumed)} messages, spawns {len(effects.spawn)} tasks and sends "
+        f"{len(effects.send)} messages{', and cancels its children' if effects.cancel_children else ''}. "
+        "Let one poll do less, or find what slows the database down for these rows, such as a trigger."
+    )

@@ -124,7 +124,7 @@ class Bench:
             "queues": [],
             "slots": 1,
         }
-        return [task.id for task in self.engine.heartbeat(ExecutorInfo(**values | changes))]
+        return [task.id for task in self.engine.heartbeat(ExecutorInfo(**values | changes)) or ()]
 
     def pause(self, name: str, **changes: Any) -> None:
         Queue.objects.using(self.engine.database).create(

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from django.db import Error, OperationalError, connection, connections, transaction
 
-from jobqueue import Actor, PollContext, task
+from jobqueue import Actor, Done, PollContext, task
 from jobqueue.models import InboxMessage
 from tests.executor.harness import gates
 from tests.executor.tasks import AT_ONCE, raise_one, spin_at
@@ -157,3 +157,21 @@ def forbidden_by_its_own_transaction() -> None:
 class ForbiddenFunction(Actor, max_attempts=4, backoff=AT_ONCE):
     def poll(self, context: PollContext[Any], what: str) -> Any:
         return NEVER_IN_TRANSACTION[what]
+
+
+@task(atomic=True, max_attempts=2, backoff=AT_ONCE)
+def change_setting(statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+class ChangesSetting(Actor, max_attempts=2, backoff=AT_ONCE):
+    """Changes a setting in the transaction of its outcome."""
+
+    def poll(self, context: PollContext[Any], statement: str = "") -> Any:
+        def commit() -> Done:
+            with connection.cursor() as cursor:
+                cursor.execute(statement)
+            return Done()
+
+        return commit

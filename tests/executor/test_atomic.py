@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from django.db import OperationalError, transaction
+from django.db import OperationalError, connection, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.errors import DiskFull
 
@@ -252,3 +253,42 @@ def test_durable_block_in_the_bodys_own_transaction_is_retried(burst: Burst) -> 
     burst()
 
     assert (row_of(result).status, row_of(result).attempts) == (Status.FAILED, 2)
+
+
+SETTINGS = {
+    "role": "SET LOCAL ROLE jobqueue_tenant",
+    "search_path": "SET LOCAL search_path TO pg_catalog",
+    "statement_timeout": "SET LOCAL statement_timeout TO 1",
+    "transaction_read_only": "SET LOCAL transaction_read_only TO on",
+}
+
+
+@pytest.mark.parametrize("kind", ["change_setting", "ChangesSetting"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_setting_that_prevents_the_outcome_is_named(burst: Burst, name: str, kind: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("DROP ROLE IF EXISTS jobqueue_tenant")
+        cursor.execute("CREATE ROLE jobqueue_tenant")
+    with slow_writes():
+        result = getattr(atomic_tasks, kind).enqueue(statement=SETTINGS[name])
+
+        burst()
+
+    row = row_of(result)
+    assert (row.status, row.attempts, row.claim_number) == (Status.FAILED, 2, 2)
+    assert f"The body has changed {name} in the transaction" in row.errors[-1]["message"]
+
+
+@contextmanager
+def slow_writes() -> Iterator[None]:
+    """Let a commit take some milliseconds, so that a statement_timeout of one ends it."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE FUNCTION slow_write() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN PERFORM pg_sleep(0.05); RETURN NEW; END $$;"
+            "CREATE TRIGGER slow_write BEFORE UPDATE ON jobqueue_task FOR EACH ROW WHEN (NEW.status = 'SUCCESSFUL')"
+            " EXECUTE FUNCTION slow_write()"
+        )
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("DROP FUNCTION slow_write() CASCADE")

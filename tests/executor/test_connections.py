@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 from django.db import connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -249,3 +250,26 @@ def test_no_write_is_lost_after_a_receiver_of_connections_failed(
     assert row_of(begun).status == Status.FAILED
     assert row_of(written).status == Status.SUCCESSFUL
     assert atomic_tasks.written() == ["after"]
+
+
+@pytest.mark.parametrize("times", [1, 12])
+def test_body_that_gets_no_connection_uses_no_attempt(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, times: int
+) -> None:
+    left = [None] * times
+    login = DatabaseWrapper.get_new_connection
+
+    def refuse(self: DatabaseWrapper, parameters: dict[str, Any]) -> Any:
+        if threading.current_thread().name.startswith("jobqueue-worker") and left:
+            left.pop()
+            raise psycopg.OperationalError("FATAL: sorry, too many clients already")
+        return login(self, parameters)
+
+    monkeypatch.setattr(DatabaseWrapper, "get_new_connection", refuse)
+    result = connection_tasks.session_of_database.enqueue()
+    start(threads=1, poll_interval=0.2)
+
+    row = wait_for_status(result, Status.SUCCESSFUL)
+
+    assert (row.attempts, row.errors, row.claim_number, left) == (0, [], times + 1, [])
+    assert any("too many clients" in line for line in caplog.messages if line.startswith("task.released"))

@@ -91,3 +91,25 @@ def test_a_lock_on_the_table_costs_no_executor_a_task(start: Start, options: Opt
 
     wait_until(Task.objects.filter(status=Status.SUCCESSFUL).exists, "the end of the task")
     assert Task.objects.get().executor_losses == 0
+
+
+def test_a_lock_on_the_table_of_tasks_interrupts_no_body(
+    start: Start, options: Options, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody could take the tasks, and the heartbeats of their executor are written."""
+    options(HEARTBEAT_TIMEOUT=3.0)
+    tasks.wait_at.enqueue("held")
+    running = start(threads=1)
+    gates["held"].wait_for()
+
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("LOCK TABLE jobqueue_task IN ACCESS EXCLUSIVE MODE")
+        let_pass(3 * 3.0, running)
+        assert running.process._heartbeat.reaches_database
+    gates.open_all()
+
+    wait_until(Task.objects.filter(status=Status.SUCCESSFUL).exists, "the end of the task")
+    row = Task.objects.get()
+    assert (row.claim_number, row.executor_losses) == (1, 0)
+    assert not [line for line in caplog.messages if line.startswith(("executor.fenced", "task.claim_lost"))]
+    assert len([record for record in caplog.records if record.levelname == "ERROR"]) <= 1

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from jobqueue.api import limits
 from jobqueue.api.schedule_deployments import DeclaredSchedules
 from jobqueue.engine import engine_for
+from jobqueue.executor.budgets import Budgets
 from jobqueue.executor.database.connection import DatabaseState
 from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.maintenance import (
@@ -45,6 +46,11 @@ class Clock:
     now = MORE_THAN_ALL
 
 
+def budgets() -> Budgets:
+    connection: Any = SimpleNamespace(restart=lambda: None)
+    return Budgets(connection)
+
+
 @pytest.mark.parametrize(
     ("tasks", "ticks", "gap_seconds"),
     [
@@ -66,7 +72,7 @@ def test_prune_continues_soon_after_a_full_batch(
     engine: Any = SimpleNamespace(
         alias="default",
         prune=prune,
-        aggregate_counters=lambda: 0,
+        aggregate_counters=lambda limit: 0,
         pending_maintenance=lambda executor_id: NOTHING,
         schedules=SimpleNamespace(prune=lambda limit: ticks),
     )
@@ -77,6 +83,7 @@ def test_prune_continues_soon_after_a_full_batch(
         engine,
         new_id(),
         heart,
+        budgets(),
         lambda: None,
         lambda queues: None,
         lambda command: None,
@@ -94,7 +101,7 @@ def test_prune_continues_soon_after_a_full_batch(
 def test_schedule_that_stays_locked_is_tried_twice_a_second(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     fired_at: list[float] = []
 
-    def fire() -> FiredSchedules:
+    def fire(limit: int) -> FiredSchedules:
         fired_at.append(clock.now)
         return FiredSchedules()
 
@@ -110,6 +117,7 @@ def test_schedule_that_stays_locked_is_tried_twice_a_second(clock: Clock, monkey
         engine,
         new_id(),
         heart,
+        budgets(),
         lambda: None,
         lambda queues: None,
         lambda command: None,

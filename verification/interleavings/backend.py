@@ -381,7 +381,7 @@ class IsolatedBackend:
         executor_id = self._executors[claimed.id, claimed.claim_number]
         held = self.engine.heartbeat(executor_info(executor_id))
         self.records.confirmed_executors.add(executor_id)
-        return any((one.id, one.claim_number) == (claimed.id, claimed.claim_number) for one in held)
+        return any((one.id, one.claim_number) == (claimed.id, claimed.claim_number) for one in held or ())
 
     def rescue(self) -> None:
         before, confirmed = dict(self.records.claims), set(self.records.confirmed_executors)

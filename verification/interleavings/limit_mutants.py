@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db.models import Q
 
 from jobqueue.engine.clock import from_now
-from jobqueue.engine.portable.admissions import Admissions, Taken
+from jobqueue.engine.portable.admissions import REQUESTS_READ, Admissions, Taken
 from jobqueue.engine.postgres.admissions import PostgresAdmissions
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.engine.postgres.engine import PostgresEngine
@@ -54,9 +54,9 @@ class LosesRequests(PostgresEngine):
     """Takes the requests in a transaction, and admits in a second one."""
 
     class admissions_class(PostgresAdmissions):
-        def admit(self) -> Admitted:
+        def admit(self, limit: int = REQUESTS_READ) -> Admitted:
             with self.db.transaction():
-                taken = super()._take_requests(500)
+                taken = super()._take_requests(limit)
             with self.db.transaction():
                 return super().admit_here() if not taken.keys else self._admit_taken(taken)
 

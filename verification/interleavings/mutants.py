@@ -306,7 +306,7 @@ class WritesHeartbeatOnTasks(PostgresEngine):
     """Writes each heartbeat on the executor's tasks as well."""
 
     class executors_class(PostgresExecutors):
-        def heartbeat(self, executor: ExecutorInfo) -> list[OwnedTask]:
+        def heartbeat(self, executor: ExecutorInfo) -> list[OwnedTask] | None:
             self.db.tasks.running().filter(executor_id=executor.executor_id).update(claimed_at=Clock())
             return super().heartbeat(executor)
 
@@ -316,7 +316,7 @@ class HeartbeatOmitsCancels(PostgresEngine):
 
     class executors_class(PostgresExecutors):
         def heartbeat(self, executor: ExecutorInfo) -> list[OwnedTask]:
-            return [structs.replace(held, is_cancel_requested=False) for held in super().heartbeat(executor)]
+            return [structs.replace(held, is_cancel_requested=False) for held in super().heartbeat(executor) or ()]
 
 
 class RescuesByClaimAge(PostgresEngine):

@@ -160,7 +160,7 @@ class SimulatedBackend(IsolatedBackend):
         """Send a heartbeat. The answer must contain exactly the executor's current claims."""
         self.session.set_application_name(executor.name)
         with self.not_waiting():
-            held = self.engine.heartbeat(executor.info)
+            held = self.engine.heartbeat(executor.info) or []
         executor.last_heartbeat, executor.is_steady = self.now, True
         answer = {(one.id, one.claim_number) for one in held}
         expected = {claim for claim, holder in self.holders.items() if holder is executor and self.is_held(claim)}

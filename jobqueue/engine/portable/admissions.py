@@ -32,6 +32,7 @@ AGAIN_SECONDS = 0.05  # until it looks again at a key, if another session has lo
 KEYS_PER_SECOND = 5000  # of a limit with a new number for all keys, so that the keys of other limits do not wait
 MAX_NAMES = 200  # of limits in lists and metrics
 UNSTARTED_SECONDS = 1.0  # until it looks again at a rate, if all tasks that count are READY
+POSTPONED_SECONDS = 60.0  # until it looks again at a key that took too long: it must not stop the others
 GROUPS_PER_PERIOD = 100  # a rate with a higher limit admits its tasks in groups
 # A body needs a moment until its first request reaches another server. Its start counts so much later: seconds at most,
 # and at most this part of the period.
@@ -201,17 +202,18 @@ class Admissions(Part):
     def _requests(self) -> Any:
         return AdmissionRequest.objects.using(self.db.using)
 
-    def admit(self) -> Admitted:
+    def admit(self, limit: int = REQUESTS_READ) -> Admitted:
         """
         Look at the keys with a due request, and make READY the tasks that may run now, lowest rank first.
 
-        Locks: the keys, skipping those that another session has locked; then the tasks, skipping locked ones. It counts
-        in a later statement than the lock, so that the count contains what other sessions committed before.
+        limit: of requests at once. Locks: the keys, skipping those that another session has locked; then the tasks,
+        skipping locked ones. It counts in a later statement than the lock, so that the count contains what other
+        sessions committed before.
         """
         admitted = Admitted()
         for _ in range(ROUNDS):
             with self.db.transaction():
-                found = self.admit_here()
+                found = self.admit_here(limit)
                 if found.looked_at:
                     failpoint("admit.before")
             if not found.looked_at:
@@ -232,6 +234,16 @@ class Admissions(Part):
         if rates := of_kind[LimitKind.RATE]:
             admitted += self._admit_by_rate(rates)
         return admitted
+
+    def postpone(self) -> None:
+        """Let the requests of the first due key wait for POSTPONED_SECONDS. Locks: these requests."""
+        now = self.db.now()
+        due = self._requests.filter(backend=self.db.backend, due_at__lte=now)
+        first = due.order_by("backend", "due_at", "id").values_list("kind", "key").first()
+        if first is not None:
+            kind, key = first
+            due.filter(kind=kind, key=key).update(due_at=now + timedelta(seconds=POSTPONED_SECONDS))
+            logger.warning("admission.postponed kind=%s key=%s wait_s=%g", kind, printable(key), POSTPONED_SECONDS)
 
     def next_due(self) -> datetime | None:
         """Return when the next request is due."""

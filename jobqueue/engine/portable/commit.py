@@ -6,6 +6,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -33,6 +34,7 @@ from jobqueue.engine.portable.database import (
 from jobqueue.engine.portable.inserts import Inserts
 from jobqueue.engine.portable.messages import Messages, ending_of
 from jobqueue.engine.portable.tasks import LockedRow, Tasks
+from jobqueue.engine.timeouts import SHORT_WAIT, is_locked
 from jobqueue.exceptions import DuplicateKey, MessageAlreadyConsumed, TaskFinished, TaskNotFound
 from jobqueue.failpoints import failpoint
 from jobqueue.records import (
@@ -63,6 +65,7 @@ REFUSALS = (
 )
 # Files of PostgreSQL that report exhausted transaction ids or blocks of a file. Then no outcome can be written.
 SERVER_LIMITS = ("varsup.c", "multixact.c", "bufmgr.c", "md.c")
+RELEASE_BATCH = 10_000  # more than an executor claims
 UNBLOCKING_COLUMNS = ("concurrency_key", "rate_key")  # of Task.may_unblock
 LOCKED_COLUMNS = tuple(LockedRow.__dataclass_fields__)
 
@@ -76,33 +79,49 @@ class Commits(Part):
     admissions: Admissions
     code_waits: CodeWaits
 
-    def commit(self, outcomes: Sequence[Outcome], *, holder: UUID | None = None, wait: bool = False) -> CommitResult:
+    def commit(
+        self,
+        outcomes: Sequence[Outcome],
+        *,
+        holder: UUID | None = None,
+        wait: bool = False,
+        lock_wait: str | None = None,
+    ) -> CommitResult:
         """
         Perform outcomes, in one transaction if possible.
 
         Three rules: lock all rows first, in id order; read inboxes only in later statements; present the claim
         number. If another session has locked a row, its outcome is `unknown`. If the database refuses a value, the
-        batch is halved until the bad outcome is alone, and `refused`.
+        batch is halved until the bad outcome is alone, and `refused`. It is also halved if a statement waits too long
+        for a lock, as for a unique key that an open transaction has inserted. The outcome alone is then `waiting`.
         wait: wait for the locks of the tasks' own rows, but never for others, so that a caller with locks cannot
         deadlock. holder: the executor that made the claims. The rows must still name it, because claim numbers repeat
-        after the restore of a backup.
+        after the restore of a backup. lock_wait: how long a statement waits for other locks, if not as long as the
+        session's lock_timeout.
         Locks: the tasks, and those receivers of their messages that are not locked. The caller wakes the other
         receivers after the commit.
         """
         if not outcomes:
             return CommitResult()
         try:
-            return self._commit_together(outcomes, holder=holder, wait=wait)
+            return self._commit_together(outcomes, holder=holder, wait=wait, lock_wait=lock_wait)
         except (DatabaseError, *REFUSALS) as error:
-            if not is_refusal(error):
+            has_waited = is_locked(error) and not wait
+            if not (has_waited or is_refusal(error)):
                 raise
+            if len(outcomes) == 1 and has_waited:
+                return CommitResult(waiting={outcomes[0].task_id: error})
             if len(outcomes) == 1:
                 return CommitResult(refused={outcomes[0].task_id: error})
         half = len(outcomes) // 2
-        return merge([self.commit(part, holder=holder, wait=wait) for part in (outcomes[:half], outcomes[half:])])
+        wait_again = SHORT_WAIT if has_waited else lock_wait
+        parts = (outcomes[:half], outcomes[half:])
+        return merge([self.commit(part, holder=holder, wait=wait, lock_wait=wait_again) for part in parts])
 
-    def _commit_together(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool) -> CommitResult:
-        with self.db.transaction():
+    def _commit_together(
+        self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool, lock_wait: str | None
+    ) -> CommitResult:
+        with self.db.transaction(), nullcontext() if lock_wait is None else self.db.lock_timeout(lock_wait):
             committed = self.apply(outcomes, holder=holder, wait=wait)
             failpoint("commit.before")
             return committed
@@ -254,23 +273,43 @@ class Commits(Part):
                     columns[name] = json_from(text)
             self.db.tasks.running().filter(pk=outcome.task_id, claim_number=outcome.claim_number).update(**columns)
 
+    def cancel_children(self, outcome: Outcome, holder: UUID, limit: int) -> int:
+        """
+        Cancel some of the children that an outcome ends, before it. Return how many; fewer than the limit: all.
+
+        So the end of a huge family takes several transactions. If its task loses the claim in between, these children
+        stay cancelled. Locks: the task's row, and the children, skipping locked ones.
+        """
+        with self.db.transaction():
+            locked = self._lock_for_commit({outcome.task_id}, wait=False)
+            if not is_held(locked.get(outcome.task_id), outcome.claim_number, holder):
+                return 0  # the commit finds out why
+            found = sorted(self.tasks.descendants([outcome.task_id]))[:limit]
+            rows = self._lock_for_commit(found, wait=False)
+            now = self.db.now()
+            for row in rows.values():
+                if row.parent_id == outcome.task_id:  # it ends, and reads no message any more
+                    row.parent_notified_at = now
+            self.tasks.cancel_locked(rows.values())
+            return len(found)
+
     # --- release
 
     def release(self, claims: Iterable[ClaimedTask]) -> CommitResult:
         """Make claimed tasks READY at their old rank, or CANCELLED if requested. No attempt is counted."""
         return self.commit([release_outcome(claimed) for claimed in claims])
 
-    def release_unknown_claims(self, executor_id: UUID, known: Collection[UUID]) -> int:
+    def release_unknown_claims(self, executor_id: UUID, known: Collection[UUID], limit: int = RELEASE_BATCH) -> int:
         """
         Release the tasks that an executor holds without knowing it, because the answer to its claim was lost.
 
-        Return how many. known: the tasks that it knows. Only the thread that claims for this executor may call this:
-        it would also release new claims of another thread.
+        Return how many. known: the tasks that it knows. limit: how many at most. Only the thread that claims for this
+        executor may call this: it would also release new claims of another thread.
         """
         columns = ("pk", "claim_number", "attempts", "parent_id", "unread_polls", "stale_polls", *UNBLOCKING_COLUMNS)
         rows = self.db.tasks.running().filter(executor_id=executor_id).order_by("executor_id").only(*columns)
         tasks: list[Any] = [row for row in rows if row.pk not in known]
-        unknown = [release_outcome(task) for task in tasks]
+        unknown = [release_outcome(task) for task in tasks[:limit]]
         if not unknown:
             return 0
         failpoint("release.before")
@@ -334,6 +373,7 @@ def merge(parts: Iterable[CommitResult]) -> CommitResult:
         lost=frozenset().union(*(part.lost for part in results)),
         unknown=frozenset().union(*(part.unknown for part in results)),
         refused={pk: error for part in results for pk, error in part.refused.items()},
+        waiting={pk: error for part in results for pk, error in part.waiting.items()},
         wake=frozenset().union(*(part.wake for part in results)),
         dropped={pk: count for part in results for pk, count in part.dropped.items()},
     )

@@ -103,6 +103,10 @@ class Database:
                 f"Nothing was changed: another transaction has locked {what} for more than {wait}. Try again later."
             ) from error.__cause__
 
+    def settings_in_the_way(self, sqlstate: str) -> list[str]:
+        """Return the settings that a body has made in an open transaction, and that can cause this error."""
+        return []
+
     def now(self) -> datetime:
         """Read the database's clock."""
         return read_clock(self.using)

@@ -33,9 +33,11 @@ class Executors(Part):
     counters: Counters
     admissions: Admissions
 
-    def heartbeat(self, executor: ExecutorInfo) -> list[OwnedTask]:
+    def heartbeat(self, executor: ExecutorInfo) -> list[OwnedTask] | None:
         """
         Write the executor's heartbeat, and return the tasks that it holds.
+
+        None: another session has locked the table of tasks, so that nobody can take them.
 
         Task rows are only read, so that a sender's long transaction cannot stop the heartbeat of a healthy executor.
         Locks: the executor's own row, until the statement ends. If another session keeps that row locked, PostgreSQL's

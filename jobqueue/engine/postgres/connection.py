@@ -19,13 +19,24 @@ from psycopg import Connection, Cursor, IsolationLevel
 from psycopg.pq import Format
 
 from jobqueue.engine.portable.database import Database, LockTimeout
+from jobqueue.engine.timeouts import LOCK_WAIT, LOCKED, is_slow, sqlstate_of
 from jobqueue.history import HISTORY_CHARACTERS
 from jobqueue.models import ISOLATION_LOSSES, Task, TaskQuerySet
 
 CHANNEL = "jobqueue"
-LOCK_TIMEOUT = "55P03"  # error code
+
+# Settings with which a statement fails, by the SQLSTATE of its error.
+SETTINGS = {
+    "42501": ("role", "row_security"),  # no privilege
+    "42P01": ("search_path",),  # no such table
+    "42883": ("search_path",),  # no such function
+    "25006": ("transaction_read_only", "default_transaction_read_only"),
+    "57014": ("statement_timeout",),
+    "55P03": ("lock_timeout",),
+}
 
 _read_committed: WeakSet[Connection] = WeakSet()  # sessions with this default isolation
+_pooled: WeakSet[Connection] = WeakSet()  # connections of executors behind a pooler: settings last for a transaction
 
 
 @cache
@@ -44,17 +55,24 @@ def statement(name: str) -> str:
     return re.sub(r"\{(\w+)\}", lambda match: statement(match[1]), sql)
 
 
-def configure_session(connection: Connection, limit_seconds: float) -> bool:
+def configure_session(
+    connection: Connection, limit_seconds: float, *, prepares: bool = True, is_pooled: bool = False
+) -> bool:
     """
     Set up an executor's session. Return False behind a pooler, because others may share the session.
 
-    limit_seconds: the timeout of each statement, instead of the role's timeout.
+    No statement of the session waits longer than LOCK_WAIT for a lock; behind a pooler, no statement of its
+    transactions. limit_seconds: the timeout of each statement, instead of the role's timeout. prepares: whether it is
+    going to prepare statements. is_pooled: the pooler is known.
     """
     ((pid, isolation),) = connection.execute(statement("identify_session")).fetchall()
-    if pid != connection.info.backend_pid:
+    if is_pooled or pid != connection.info.backend_pid:
+        _pooled.add(connection)
         return False
-    connection.execute(statement("set_session_timeouts"), {"limit": f"{limit_seconds * 1000:.0f}ms"})
-    connection.execute(statement("generic_plans"))
+    limits = {"limit": f"{limit_seconds * 1000:.0f}ms", "lock_wait": LOCK_WAIT}
+    connection.execute(statement("set_session_timeouts"), limits)
+    if prepares:
+        connection.execute(statement("generic_plans"))
     if isolation == "read committed":
         _read_committed.add(connection)
     return True
@@ -126,6 +144,8 @@ class PostgresDatabase(Database):
             site_default, raw.isolation_level = raw.isolation_level, IsolationLevel.READ_COMMITTED
         try:
             with super().transaction():
+                if raw in _pooled:
+                    self.query("lock_timeout", wait=LOCK_WAIT)
                 yield
         finally:
             if not raw.closed:
@@ -138,10 +158,20 @@ class PostgresDatabase(Database):
         try:
             yield
         except OperationalError as error:
-            if getattr(error.__cause__, "sqlstate", "") == LOCK_TIMEOUT:
+            if sqlstate_of(error) == LOCKED:
                 raise LockTimeout(*error.args) from error.__cause__
             raise
         self.query("lock_timeout", wait=before)  # for the rest of a caller's transaction
+
+    def settings_in_the_way(self, sqlstate: str) -> list[str]:
+        if (names := SETTINGS.get(sqlstate)) is None:
+            return []
+        try:
+            return [name for (name,) in self.query("changed_settings", names=list(names))]
+        except OperationalError as error:
+            if not is_slow(error):
+                raise
+            return ["statement_timeout"]  # it is too short even for this
 
     def has_caller(self) -> bool:
         """Whether a caller's transaction is open. Its isolation is the caller's choice."""

@@ -9,11 +9,10 @@ from uuid import UUID
 
 from jobqueue.engine.portable.messages import Messages
 from jobqueue.engine.postgres.connection import PostgresDatabase, as_array, as_json
+from jobqueue.engine.timeouts import LOCK_WAIT
 from jobqueue.exceptions import TaskFinished
 from jobqueue.failpoints import failpoint
 from jobqueue.records import NewMessage, Status, StoredMessage
-
-WAKE_LOCK_TIMEOUT = "1s"
 
 
 class PostgresMessages(Messages):
@@ -65,8 +64,8 @@ class PostgresMessages(Messages):
         return len(woken)
 
     def wake(self, ids: Iterable[UUID]) -> int:
-        """As the portable verb, but raise LockTimeout after waiting a second for a lock."""
-        with self.db.transaction(), self.db.lock_timeout(WAKE_LOCK_TIMEOUT):
+        """As the portable verb, but raise LockTimeout after waiting LOCK_WAIT for a lock."""
+        with self.db.transaction(), self.db.lock_timeout(LOCK_WAIT):
             return super().wake(ids)
 
     def wake_locked(self, ids: Collection[UUID]) -> int:

@@ -206,11 +206,13 @@ class PostgresClaims(Claims):
 class PostgresCommits(Commits):
     db: PostgresDatabase
 
-    def _commit_together(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool) -> CommitResult:
+    def _commit_together(
+        self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool, lock_wait: str | None
+    ) -> CommitResult:
         is_one_statement = not wait and all(outcome.is_plain and not outcome.may_unblock for outcome in outcomes)
-        if is_one_statement and self.db.is_autocommit_safe():
+        if is_one_statement and lock_wait is None and self.db.is_autocommit_safe():
             return self.apply(outcomes, holder=holder)
-        return super()._commit_together(outcomes, holder=holder, wait=wait)
+        return super()._commit_together(outcomes, holder=holder, wait=wait, lock_wait=lock_wait)
 
     def apply(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
         if wait or not all(outcome.is_plain for outcome in outcomes):

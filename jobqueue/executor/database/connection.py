@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import socket
@@ -15,6 +16,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.engine.postgres.connection import configure_session
+from jobqueue.engine.timeouts import is_locked, is_slow, sqlstate_of
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
 
@@ -23,6 +25,8 @@ logger = get_logger(__name__)
 FIRST_WAIT_SECONDS = 0.05
 MAX_WAIT_SECONDS = 2.0
 PREPARE_AT = 2  # the second time a statement is bound by the server, it is prepared
+LOG_AGAIN_SECONDS = 60.0  # between two lines about connections that hang
+SHUTDOWN = ("57P",)  # the server ends: class of SQLSTATE
 STATEMENT_GONE = ("26000", "42P05")  # the name of a prepared statement means nothing here, or something else
 
 
@@ -92,6 +96,7 @@ class GuardedConnection:
 
     In a network that drops packets a call waits for ever. Keepalives and statement_timeout do not help; another thread
     has to shut down the socket.
+    The server's session gets the same limit, so that it does not go on with what we have given up.
     prepares: whether to prepare statements where no pooler is in between. Behind a pooler another client may have
     prepared another statement under the same name, which the server would execute instead.
     """
@@ -101,27 +106,56 @@ class GuardedConnection:
         self.database = database
         self.limit_seconds = limit_seconds
         self._busy: tuple[float, object] | None = None
-        self._prepares = prepares
+        self._began_at = 0.0  # of the current call
+        self._was_cut = False  # by the watchdog, in the current call
+        self._logged_at = float("-inf")  # when a cut was logged
+        self._prepares, self._is_pooled = prepares, False
         self._prepared: Any = None  # the connection that was set up last
 
     def __enter__(self) -> GuardedConnection:
-        wrapper = connections[self.database]
-        self._busy = (time.monotonic(), wrapper)
-        if self._prepares and wrapper.vendor == "postgresql" and wrapper.connection is not self._prepared:
-            self._set_up(wrapper)
+        self.restart()
         return self
 
+    def restart(self) -> None:
+        """Give the next call the full time. Replace a connection that was closed. Raises django.db.Error."""
+        wrapper = connections[self.database]
+        self._began_at, self._was_cut = float("inf"), False  # a login that hangs is no slow call
+        self._busy = (time.monotonic(), wrapper)
+        if getattr(wrapper.connection, "closed", False):
+            discard(wrapper)
+        if wrapper.vendor == "postgresql" and wrapper.connection is not self._prepared:
+            self._set_up(wrapper)
+        self._began_at = time.monotonic()
+
     def _set_up(self, wrapper: BaseDatabaseWrapper) -> None:
-        """Set the session's limits, and prepare statements where no pooler is in between. Raises django.db.Error."""
+        """Set the session's limits, and prepare statements, where no pooler is in between. Raises django.db.Error."""
         wrapper.ensure_connection()
         raw = wrapper.connection
         with wrapper.wrap_database_errors:
-            self._prepares = configure_session(raw, self.limit_seconds)
+            is_own = configure_session(raw, self.limit_seconds, prepares=self._prepares, is_pooled=self._is_pooled)
         self._prepared = raw
-        if self._prepares:
+        if is_own and self._prepares:
             raw.prepare_threshold = PREPARE_AT
-        else:
+        if not is_own and not self._is_pooled:
+            self._prepares, self._is_pooled = False, True
             logger.info("database.pooler_detected connection=%s hint=Prepared statements are off.", self.name)
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether this thread's connection can be used."""
+        raw = connections[self.database].connection
+        return raw is not None and not getattr(raw, "closed", False)
+
+    def has_timed_out(self, error: Exception) -> bool:
+        """
+        Return whether the last call took too long, for the server or for us. The database is reachable then.
+
+        A connection that is lost late in a call counts: a pooler cuts without a reason, and so does the watchdog.
+        """
+        if is_slow(error) or is_locked(error):
+            return True
+        is_late = self._was_cut or time.monotonic() - self._began_at > self.limit_seconds / 2
+        return is_late and not self.is_open and sqlstate_of(error)[:3] not in SHUTDOWN
 
     def __exit__(self, *exc_info: object) -> None:
         self._busy = None
@@ -130,7 +164,7 @@ class GuardedConnection:
     def drop(self, error: Exception | None = None) -> None:
         """Close this thread's connection; the next call opens a new one. error: what made it useless."""
         if getattr(getattr(error, "__cause__", None), "sqlstate", None) in STATEMENT_GONE and self._prepares:
-            self._prepares = False
+            self._prepares, self._is_pooled = False, True
             logger.warning(  # a pooler that passes on the server's own numbers
                 "database.pooler_detected connection=%s hint=Prepared statements were lost and are now off.", self.name
             )
@@ -145,17 +179,24 @@ class GuardedConnection:
         raw = getattr(busy[1], "connection", None)
         if not hasattr(raw, "fileno"):  # none yet, or SQLite's, which does not hang on a network
             return False
-        self._busy = (time.monotonic(), busy[1])
-        logger.error(
-            "database.timed_out connection=%s after_s=%.0f hint=The connection is closed.",
-            self.name,
-            self.limit_seconds,
-        )
+        self._busy, self._was_cut = (time.monotonic(), busy[1]), True
+        self._log_cut(logging.ERROR if time.monotonic() - self._logged_at >= LOG_AGAIN_SECONDS else logging.DEBUG)
         try:
             shutdown_socket(raw)
         except Exception as error:  # noqa: BLE001 - the driver may raise anything for a connection that is closed
             logger.warning("connection.close_failed connection=%s error=%s", self.name, first_line_of(error))
         return True
+
+    def _log_cut(self, level: int) -> None:
+        """Log now and then: a lock on a table may last for minutes, and each call meets it."""
+        if level == logging.ERROR:
+            self._logged_at = time.monotonic()
+        logger.log(
+            level,
+            "database.timed_out connection=%s after_s=%.0f hint=The connection is closed.",
+            self.name,
+            self.limit_seconds,
+        )
 
 
 def connect_once(database: str) -> Exception | None:

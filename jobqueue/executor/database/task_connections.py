@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -39,6 +39,7 @@ class TaskConnections:
         self._wrappers: Sequence[BaseDatabaseWrapper] = ()  # all of Django's for this thread, open or not
         self._idle: dict[str, BaseDatabaseWrapper] = {}  # by alias: replaced, with a connection that was reset
         self._driver_settings: dict[Any, tuple[Any, ...]] = {}  # by psycopg's connection, as Django opened it
+        self._refused: tuple[str, BaseException] | None = None  # the last login that failed: alias and error
 
     def enter(self) -> None:
         _current.connections = self
@@ -72,6 +73,7 @@ class TaskConnections:
             if idle.connection is None:
                 del self._idle[alias]
         self._driver_settings.clear()
+        self._refused = None
         if is_used:
             self._watch_all()
 
@@ -117,7 +119,11 @@ class TaskConnections:
         else:
             if idle is not None:
                 quietly(idle.close)
-            raw = login(parameters)
+            try:
+                raw = login(parameters)
+            except Exception as error:
+                self._refused = (wrapper.alias, error)
+                raise
         if wrapper.vendor == "postgresql":
             self._driver_settings[raw] = driver_settings(raw)
         return raw
@@ -135,6 +141,13 @@ class TaskConnections:
                 raise TransactionManagementError(
                     f"The task left a transaction open on the database {wrapper.alias!r}; it was rolled back."
                 )
+
+    def refused(self, causes: Iterable[BaseException]) -> str | None:
+        """Return the database that refused the body a connection, if that is among the causes of its error."""
+        if self._refused is None:
+            return None
+        alias, error = self._refused
+        return alias if any(cause is error for cause in causes) else None
 
     def close(self) -> None:
         """Close all connections, in any state. End a copy of the process, as reset() does."""

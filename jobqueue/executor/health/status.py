@@ -24,6 +24,9 @@ logger = get_logger(__name__)
 REPORT_SECONDS = 1.0
 READ_BYTES = 65536
 MIN_STALL_SECONDS = 5.0  # a busy machine may be slow, even if HEARTBEAT_TIMEOUT is short
+# After so many heartbeat timeouts in which it commits nothing, an executor that reaches the database has stalled: other
+# executors rescue its tasks when it is restarted. An outcome that never fits is given up well before that.
+STUCK_TIMEOUTS = 10
 DATABASE_MODULES = ("django.db.backends", "psycopg", "sqlite3")
 
 
@@ -89,12 +92,25 @@ class HealthMonitor:
                 yield f"The {what} has ended."
         if not self._loop.is_draining:
             yield from self._loop.stalled()
+        if (stuck := self._stuck(STUCK_TIMEOUTS * self._limit)) is not None:
+            yield stuck
+
+    def _stuck(self, limit_seconds: float) -> str | None:
+        """Say what fails in the loop for so long, although its heartbeats reach the database."""
+        found = self._loop.stuck()
+        if found is None or not self._heartbeat.reaches_database or self._database_state.is_unreachable:
+            return None
+        seconds, what = found
+        return f"Stuck for {seconds:.0f} s. {what}" if seconds > limit_seconds else None
 
     def _unready(self) -> Iterator[str]:
         if self._loop.is_draining:
             yield "It is stopping."
         else:
             yield from self._loop.blocked(self._limit)
+        if self._stuck(STUCK_TIMEOUTS * self._limit) is None and (stuck := self._stuck(0.0)) is not None:
+            yield stuck
+        yield from self._loop.waiting(self._limit)
         if self._loop.is_paused:
             yield "It is paused: it claims nothing."
         if not self._heartbeat.has_beaten:

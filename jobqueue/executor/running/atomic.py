@@ -15,6 +15,8 @@ from django.db import transaction
 from django.db.transaction import TransactionManagementError
 from msgspec.structs import replace
 
+from jobqueue.engine.engine import Engine
+from jobqueue.engine.timeouts import sqlstate_of
 from jobqueue.exceptions import ClaimLost, GiveUp, Stale
 from jobqueue.executor.running.actor_runner import poll_again
 from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, Raised, Returned, run_interruptibly
@@ -150,7 +152,7 @@ def _commit(completed: CompletedAttempt, attempt: Attempt) -> CompletedAttempt:
         raise _RolledBack(completed)
     engine, pk = attempt.identity.engine, attempt.running.id
     attempt.connections.check(atomic=engine.database)
-    with stale_if_impatient():
+    with stale_if_impatient(), failed_by_settings(engine):
         result = engine.commit([completed.outcome], holder=attempt.identity.executor_id, wait=True)
     if pk in result.refused:
         raise _RolledBack(reject_by_database(completed, result.refused[pk]))
@@ -162,6 +164,20 @@ def _commit(completed: CompletedAttempt, attempt: Attempt) -> CompletedAttempt:
         raise _RolledBack(completed)
     undelivered = count_undelivered(engine, {pk: completed}, result)[pk]
     return replace(completed, is_committed=True, wake=result.wake, undelivered=undelivered)
+
+
+@contextmanager
+def failed_by_settings(engine: Engine) -> Iterator[None]:
+    """Raise TransactionManagementError if the outcome cannot be stored with the settings that the body has made."""
+    try:
+        yield
+    except django.db.DatabaseError as error:
+        if names := engine.db.settings_in_the_way(sqlstate_of(error)):
+            raise TransactionManagementError(
+                f"The body has changed {' and '.join(names)} in the transaction in which its outcome is stored, "
+                f"and the outcome cannot be stored with that ({message_of(error)}). Reset it before the body returns."
+            ) from error
+        raise
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import random
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -62,6 +63,7 @@ from jobqueue.task_options import run_options, tick_of
 logger = get_logger(__name__)
 
 LATEST_START_PART = 0.5  # of HEARTBEAT_TIMEOUT: a task with a rate that has not started by then is released
+LATER_SECONDS = 5.0  # after which a task is READY again, if its messages or limits could not be read
 MAX_STALE_POLLS = 10  # attempts in a row that read stale rows. The tenth counts as failed.
 DUPLICATE_SPAWN = (
     "poll() returned a Spawn that was spawned before. Each Spawn is one child: "
@@ -304,6 +306,8 @@ def outcome_of_error(attempt: Attempt, error: BaseException) -> Outcome:
         return failure_outcome(running, error, Status.CANCELLED)
     if isinstance(error, Stale) and (again := retry_stale(running)):
         return again
+    if (again := retry_unconnected(attempt, error)) is not None:
+        return again
     is_worth_it = not isinstance(error, task.give_up_on) and (
         task.retry_on is None or isinstance(error, (*task.retry_on, Retry))
     )
@@ -320,6 +324,20 @@ def outcome_of_error(attempt: Attempt, error: BaseException) -> Outcome:
 def retry_stale(running: RunningTask) -> Outcome | None:
     """Run it again soon without counting an attempt. Return None after MAX_STALE_POLLS in a row."""
     return poll_again(running) if running.claimed.stale_polls + 1 < MAX_STALE_POLLS else None
+
+
+def retry_unconnected(attempt: Attempt, error: BaseException) -> Outcome | None:
+    """
+    Run a body again soon without counting an attempt, if it got no connection: that is nobody's failure.
+
+    The executor itself reaches its own database, so there this may last. Another database may be configured wrongly:
+    return None after MAX_STALE_POLLS in a row.
+    """
+    database = attempt.connections.refused(causes(error))
+    if database is None:
+        return None
+    is_own = database == attempt.identity.engine.database
+    return poll_again(attempt.running) if is_own else retry_stale(attempt.running)
 
 
 def failure_outcome(running: RunningTask, error: BaseException, status: Status = Status.FAILED, **more: str) -> Outcome:
@@ -359,6 +377,13 @@ def release_started(running: RunningTask) -> Outcome:
 def release_unstarted(running: RunningTask) -> CompletedAttempt:
     """Release a task unchanged."""
     return CompletedAttempt(running=running, outcome=release_outcome(running.claimed))
+
+
+def release_for_later(running: RunningTask) -> CompletedAttempt:
+    """Release a task that this process cannot begin now, for some seconds. No attempt is counted."""
+    wait = LATER_SECONDS * random.uniform(1.0, 1.3)
+    outcome = replace(release_outcome(running.claimed), status=Status.SCHEDULED, wake_after_seconds=wait)
+    return CompletedAttempt(running=running, outcome=outcome)
 
 
 def reject_unstarted(running: RunningTask, error: Exception, attempt: Attempt | None = None) -> CompletedAttempt:
