@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connection, connections, transaction
 
-from jobqueue.engine.postgres.connection import PostgresDatabase
+from jobqueue.engine import engine_for
+from jobqueue.engine.postgres.connection import PostgresDatabase, statement
 from jobqueue.executor.database.connection import PREPARE_AT, GuardedConnection, ReconnectBackoff, shutdown_socket
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.records import Status
@@ -201,3 +202,23 @@ def test_wait_for_an_unreachable_database_grows_to_two_seconds() -> None:
     assert 1.5 <= min(waits[10:]) <= max(waits) <= 2.0
     backoff.reset()
     assert backoff.next_seconds() <= 0.05
+
+
+@pytest.mark.parametrize("pooled", [False, True], ids=["alone", "pooled"])
+def test_no_transaction_waits_long_for_a_lock(monkeypatch: pytest.MonkeyPatch, pooled: bool) -> None:
+    if pooled:
+        monkeypatch.setattr("jobqueue.engine.postgres.connection.statement", as_behind_a_pooler(statement))
+    guarded, engine = GuardedConnection("loop", "default", 10.0), engine_for("default")
+    limits = []
+
+    for _ in range(2):
+        with guarded, engine.transaction(), connection.cursor() as cursor:
+            cursor.execute("SHOW lock_timeout")
+            limits.append(cursor.fetchone())
+        connection.close()
+
+    assert limits == [("500ms",)] * 2
+
+
+def as_behind_a_pooler(statement: Callable[[str], str]) -> Callable[[str], str]:
+    return lambda name: "SELECT 0, ''" if name == "identify_session" else statement(name)
