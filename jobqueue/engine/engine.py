@@ -92,7 +92,7 @@ class Engine:
         tasks = self.tasks_class(db, inserts, messages, counters, admissions, progress, logs)
         self.cancel, self.descendants, self.requeue = tasks.cancel, tasks.descendants, tasks.requeue
         self.run_now, self.discard, self.delete = tasks.run_now, tasks.discard, tasks.delete
-        self.prune, self.prune_status = tasks.prune, tasks.prune_status
+        self.prune, self.prune_status, self.prune_messages = tasks.prune, tasks.prune_status, tasks.prune_messages
 
         self.schedules = self.schedules_class(db, inserts, tasks)
 

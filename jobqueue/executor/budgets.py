@@ -16,6 +16,7 @@ from jobqueue.executor.telemetry.logger import get_logger
 
 logger = get_logger(__name__)
 
+SMALLER = 4  # by which a size is divided after a failure. After each success it is doubled
 FIRST_WAIT_SECONDS = 0.5  # after the first failure in a row; doubled after each
 LONGEST_WAIT_SECONDS = 60.0
 FORGET_SECONDS = 600.0  # after which a call that was not made again is forgotten: its task may have ended
@@ -30,6 +31,7 @@ class Budget:
 
     size: int
     next_at: float = 0.0
+    failed_size: int = 0  # with which it has failed last
     failures: int = 0  # in a row
     logged_at: float = float("-inf")
 
@@ -38,8 +40,8 @@ class Budgets:
     """
     Makes the calls of the loop that are not commits: each with its own time, so that none stops the others.
 
-    A call that takes too long, or that the database refuses, is made again later and for half as much. After each
-    success it may do twice as much, until it has its full size. Belongs to the loop's thread.
+    A call that takes too long, or that the database refuses, is made again later and for a quarter. After each success
+    it may do twice as much, until it has its full size. Belongs to the loop's thread.
     """
 
     def __init__(self, connection: GuardedConnection) -> None:
@@ -82,7 +84,7 @@ class Budgets:
     def is_smallest(self, verb: str) -> bool:
         """Return whether a call has failed although it was as small as possible."""
         budget = self._budgets.get(verb)
-        return budget is not None and budget.size == 1 and budget.failures > 1
+        return budget is not None and budget.failures > 0 and budget.failed_size == 1
 
     def _is_of_this_call(self, error: Exception) -> bool:
         """Return whether the server has refused this call alone: another one may succeed on the same connection."""
@@ -93,7 +95,7 @@ class Budgets:
         now = time.monotonic()
         self._budgets = {name: kept for name, kept in self._budgets.items() if now - kept.next_at < FORGET_SECONDS}
         budget = self._budgets.setdefault(verb, Budget(size))
-        budget.size, budget.failures = max(1, size // 2), budget.failures + 1
+        budget.size, budget.failed_size, budget.failures = max(1, size // SMALLER), size, budget.failures + 1
         wait = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** min(budget.failures - 1, 20))
         budget.next_at = now + max(wait, min(seconds, LONGEST_WAIT_SECONDS))  # others have half of the time at least
         if now - budget.logged_at >= LOG_SECONDS:

@@ -67,6 +67,7 @@ LAST_TRIES = 6  # of a stop, to release the last claims while the database is un
 UNLIMITED = 1_000_000
 APART_SECONDS = 10.0  # after a failed transaction that was to commit and claim, both are done apart; doubled each time
 MAX_APART_SECONDS = 1000.0
+LOST_COMMITS = 3  # in a row by which a connection was lost: the commit may be to blame, as one of a gigabyte
 FAMILY_BATCH = 500  # children of a task whose end takes too long, in one transaction
 MAX_REPORTS = 1000  # in one write
 CLAIMS = ("read_queues", "claim", "claim_isolated")  # calls without which there is nothing to do
@@ -148,6 +149,7 @@ class ExecutorLoop(threading.Thread):
         self._backoff = ReconnectBackoff()
         self._together_at = 0.0  # until then, commits, claims and admissions have transactions of their own
         self._apart_seconds = APART_SECONDS
+        self._lost_commits = 0  # in a row: the connection was lost
         self._failing: tuple[float, str] | None = None  # since when no turn has succeeded, and the last error
         self._completed: deque[CompletedAttempt] = deque()  # from the pools
         self._queues_with_work: set[str] = set()  # of which other executors are to be notified
@@ -245,7 +247,7 @@ class ExecutorLoop(threading.Thread):
                 self._apart_seconds = min(MAX_APART_SECONDS, 2 * self._apart_seconds)
             self._on_failed_commit(outcomes, error, began_at, is_alone=request.is_empty)
             raise as_database_error(error) from error.__cause__
-        self._apart_seconds = APART_SECONDS
+        self._apart_seconds, self._lost_commits = APART_SECONDS, 0
         if admits:
             self._maintenance.admitted(claims.admitted)
         if returning and request.limit:
@@ -267,6 +269,7 @@ class ExecutorLoop(threading.Thread):
         except (django.db.Error, MemoryError) as error:
             self._on_failed_commit(outcomes, error, began_at, is_alone=True)
             raise as_database_error(error) from error.__cause__
+        self._lost_commits = 0
         if result.done:
             failpoint("commit.after")
         if any(outcome.may_unblock for outcome in outcomes):
@@ -321,8 +324,11 @@ class ExecutorLoop(threading.Thread):
         """
         if not outcomes:
             return
-        is_writable = self._heartbeat.last_good_at > began_at
-        counts = is_alone and is_writable and self._has_timed_out(error)
+        is_writable, has_timed_out = self._heartbeat.last_good_at > began_at, self._has_timed_out(error)
+        self._lost_commits = 0 if has_timed_out else self._lost_commits + 1
+        if 0 < self._lost_commits < LOST_COMMITS:
+            return  # before it claims more, the next turn finds out whether this commit has succeeded
+        counts = is_alone and is_writable and has_timed_out
         self.running_tasks.mark_in_doubt()
         self.running_tasks.commit_failed(outcomes, first_line_of(error), time.monotonic() - began_at, counts=counts)
 

@@ -33,6 +33,7 @@ DECLARE_SECONDS = 30.0  # between two checks whether other code has written its 
 FIRE_SECONDS = 0.5  # between two checks of ticks that wait for a running task
 PRUNE_SECONDS = 30.0
 PRUNE_BATCH = 1000  # of each status, and of ticks
+MESSAGES_PRUNED = 10_000  # of a task that has too many to be deleted with it
 PRUNE_GAP_SECONDS = 0.1  # after a full batch: one executor deletes what all executors have ended
 AGGREGATE_SECONDS = 5.0
 RESCUE_BATCH = 100
@@ -155,6 +156,8 @@ class Maintenance:
         if now >= self._prune_at:
             self._prune_at = now + PRUNE_SECONDS
             is_full = self._fills("prune", self._engine.prune, PRUNE_BATCH)
+            if self._budgets.is_smallest("prune"):  # a single task has too many messages
+                is_full |= self._fills("prune_messages", self._engine.prune_messages, MESSAGES_PRUNED)
             if self._fills("prune_ticks", self._engine.schedules.prune, PRUNE_BATCH) or is_full:
                 self._prune_at = now + PRUNE_GAP_SECONDS
         if now >= self._aggregate_at:

@@ -257,6 +257,18 @@ def test_prune_that_takes_too_long_goes_on_with_fewer_tasks(start: Start, option
         wait_until(lambda: not Task.objects.filter(task_type=heavy.task_type).exists())
 
 
+def test_ended_task_with_too_many_messages_is_pruned(start: Start, options: Options) -> None:
+    options(HEARTBEAT_TIMEOUT=TIMEOUT, RETENTION={"SUCCESSFUL": 20})
+    huge = TaskFactory.create(successful=True, task_type=heavy.task_type)
+    rows = [InboxMessage(task_id=huge.pk, body=1, sent_at=ago(40)) for _ in range(300)]
+    InboxMessage.objects.bulk_create(rows)
+    with slowed("jobqueue_inboxmessage", "DELETE", "TRUE", 0.02):
+        running = start(threads=2, prepare=prune_at_once)
+
+        expect_progress(running)
+        wait_until(lambda: not Task.objects.filter(pk=huge.pk).exists())
+
+
 def prune_at_once(running: Running) -> None:
     running.loop._maintenance._prune_at = 0.0
 

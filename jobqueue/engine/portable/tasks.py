@@ -312,6 +312,23 @@ class Tasks(Part):
             self._delete_locked(ids)
             return len(ids)
 
+    def prune_messages(self, limit: int = 1000) -> int:
+        """
+        Delete messages of the ended tasks that prune() deletes next: a single task may have too many for it.
+
+        Return how many. limit: of each status. Locks: the messages.
+        """
+        count = 0
+        for status, kept_seconds in self.db.options.retention.items():
+            if kept_seconds is None:
+                continue
+            old = self.db.tasks.filter(status=status, finished_at__lte=now_plus(-kept_seconds)).order_by("finished_at")
+            next_one = list(old.values_list("pk", flat=True)[:1])
+            rows = self.db.messages.filter(task_id__in=next_one).order_by("pk")
+            ids = list(rows.values_list("pk", flat=True)[:limit])
+            count += self.db.messages.filter(pk__in=ids)._raw_delete(self.db.using) if ids else 0
+        return count
+
     def _delete_locked(self, ids: Sequence[UUID]) -> None:
         if ids:
             self.messages.delete_of(ids)
