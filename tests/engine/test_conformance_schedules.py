@@ -374,7 +374,7 @@ def test_schedule_that_one_host_cannot_evaluate_stays_due_for_others(
     assert [schedules.fire() for _ in range(3)] == [(1, 0), (0, 0), (0, 0)]
     assert (schedules.history(sound), schedules.history(broken)) == ([(1, "")], [])
     assert (schedules.row(broken).paused_at, schedules.row(broken).due_at) == (None, schedules.next_at(broken))
-    assert [record.getMessage().split()[:2] for record in caplog.records] == [["schedule.unusable", "schedule=broken"]]
+    assert [record.getMessage().split()[:2] for record in caplog.records] == [["schedule.deferred", "schedule=broken"]]
     # Another host can use the same row. This one tries it again when a person has changed it.
     rows.update(**usable, updated_at=schedules.bench.engine.now())
     assert schedules.fire() == (1, 0)

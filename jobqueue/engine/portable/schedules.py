@@ -250,7 +250,7 @@ class Schedules(Part):
     def _leave_to_others(self, row: Schedule, error: Exception) -> None:
         """Leave a schedule due that this process cannot evaluate, and do not lock it again for a while."""
         self._unusable[row.pk, row.updated_at] = time.monotonic() + UNUSABLE_SECONDS
-        logger.error("schedule.unusable schedule=%s reason=%s", printable(row.name), printable(str(error)))
+        logger.error("schedule.deferred schedule=%s reason=%s", printable(row.name), printable(str(error)))
 
     def _stop(self, row: Schedule, error: Exception) -> None:
         """
