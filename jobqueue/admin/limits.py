@@ -24,6 +24,7 @@ from jobqueue.exceptions import JobQueueError
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.formatting import number_text
 from jobqueue.inspect.limits import KeyState, kind_words, list_keys, parse_key, read_keys
+from jobqueue.inspect.task_detail import Holder, read_holders
 from jobqueue.limits import MAX_LIMIT
 from jobqueue.models import Limit
 
@@ -119,10 +120,17 @@ class LimitAdmin(ReadOnlyAdmin):
             state=state,
             kind=kind_words(state.key.kind),
             tasks=self._tasks_of(state),
+            holders=self._holders(request, state),
             form=form if may_change and (state.is_adjustable or form.is_bound) else None,
             may_change=may_change,
             log=audit_log.entries(Limit, state.id),
         )
+
+    def _holders(self, request: HttpRequest, state: KeyState) -> list[Holder]:
+        if not state.blocked:
+            return []
+        database, with_payload = engine_for(state.backend).database, request.user.has_perm("jobqueue.view_payload")
+        return read_holders(database, state, with_payload=with_payload)
 
     def _set(self, request: HttpRequest, state: KeyState) -> HttpResponse:
         form = NumberForm(request.POST)

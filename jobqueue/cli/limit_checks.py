@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from datetime import datetime, timedelta
 from shlex import quote
+from typing import NamedTuple
 
 from django.core import checks
 from django.db.models import Exists
@@ -11,15 +13,41 @@ from django.db.models import Exists
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.portable.admissions import INDEXED, IS_WAITING, of_limit
 from jobqueue.inspect.findings import unanswered_requests
-from jobqueue.inspect.limits import IS_ACTIVE, Key, list_keys, read_keys
+from jobqueue.inspect.limits import IS_ACTIVE, Key, active_of, list_keys, read_keys
 from jobqueue.inspect.queries import many
 from jobqueue.inspect.stats import BackendStats
+from jobqueue.inspect.task_detail import read_holders
 from jobqueue.models import AdmissionRequest
 from jobqueue.records import LimitKind, Status
 
 KEYS_CHECKED = 200  # those with the most BLOCKED tasks
 ACTIVE_READ = 1000  # tasks of a key
 MAX_LISTED = 10  # findings of one check
+LONG = timedelta(hours=1)
+CODE_COMES = timedelta(minutes=1)  # an executor with the code of a task takes it sooner
+
+
+class Active(NamedTuple):
+    """A task that counts for a limit."""
+
+    status: str
+    queue_name: str
+    wake_at: datetime | None
+    claimed_at: datetime | None
+    awaits_code_since: datetime | None
+
+    def may_end_soon(self, now: datetime, stopped: Collection[str]) -> bool:
+        """Whether it may run or end within LONG, as far as its row tells. stopped: queues that nobody serves now."""
+        match self.status:
+            case Status.READY:
+                return self.queue_name not in stopped
+            case Status.SCHEDULED:
+                return self.queue_name not in stopped and (self.wake_at is None or self.wake_at < now + LONG)
+            case Status.RUNNING:
+                return self.claimed_at is None or self.claimed_at > now - LONG
+            case Status.AWAITING_CODE:
+                return self.awaits_code_since is None or self.awaits_code_since > now - CODE_COMES
+        return True
 
 
 def limit_findings(engine: Engine, stats: BackendStats) -> Iterator[checks.CheckMessage]:
@@ -56,17 +84,27 @@ def _forgotten(engine: Engine, key: Key) -> Iterator[checks.CheckMessage]:
 
 
 def _held(engine: Engine, stats: BackendStats, key: Key) -> Iterator[checks.CheckMessage]:
-    """Find a limit that only READY tasks use up, although no executor claims them. For a rate: up to ACTIVE_READ."""
-    of_key = engine.tasks.filter(INDEXED[key.kind] & of_limit(key.kind, key.stored))
-    active = list(of_key.filter(IS_ACTIVE[key.kind]).values_list("status", "queue_name")[:ACTIVE_READ])
+    """Find a limit that only tasks use up that cannot end soon, and say why one of them cannot. Up to ACTIVE_READ."""
+    columns = ("status", "queue_name", "wake_at", "claimed_at", "awaits_code_since")
+    active = [Active(*row) for row in engine.tasks.filter(active_of(key)).values_list(*columns)[:ACTIVE_READ]]
     stopped = {queue.name for queue in stats.queues if queue.is_paused or not queue.executors}
-    if not active or any(status != Status.READY or queue not in stopped for status, queue in active):
+    now = engine.now()
+    if not active or any(row.may_end_soon(now, stopped) for row in active):
+        return
+    if any(row.status != Status.READY for row in active):
+        (state,) = read_keys(engine.database, engine.alias, [key])
+        for holder in read_holders(engine.database, state, with_payload=False)[:1]:
+            yield checks.Warning(
+                f"The {key.kind} limit {key.words} is used up by {many(len(active), 'task')} that cannot end soon. "
+                f"{holder.task.task_type} {holder.task.pk}, {holder.task.status}: {holder.sentence}",
+                hint=f"To let the BLOCKED tasks run, help or cancel it: manage.py jobqueue show {holder.task.pk}",
+            )
         return
     if key.kind is LimitKind.RATE:  # starts in the window use it up for a moment only
         (state,) = read_keys(engine.database, engine.alias, [key])
         if state.number is None or len(active) < state.number:
             return
-    names = ", ".join(sorted({queue for _, queue in active}))
+    names = ", ".join(sorted({row.queue_name for row in active}))
     text = (
         f"The {key.kind} limit {key.stored} is used up by READY tasks of queues that are paused or have no executor: "
         f"{names}."

@@ -15,7 +15,6 @@ from jobqueue.engine.engine import Engine
 from jobqueue.inspect.formatting import duration
 from jobqueue.inspect.limits import Key, KeyState, list_keys, read_keys
 from jobqueue.inspect.queries import many
-from jobqueue.limits import SEPARATOR
 from jobqueue.records import LimitKind
 
 COLUMNS = (
@@ -81,7 +80,7 @@ def reset_number(console: Console, flags: Any) -> None:
     engine = engine_of(flags.backend)
     key = _find(engine, flags)
     if not api.reset_number(key.kind, key.stored, backend=engine.alias):
-        console.say(f"No number was set for {_title(key)}.")
+        console.say(f"No number was set for {key.words}.")
     log("reset_limit", key=key.stored, kind=str(key.kind), backend=engine.alias)
     _report(console, engine, key)
 
@@ -116,14 +115,9 @@ def _report(console: Console, engine: Engine, key: Key) -> None:
         console.write(_sentence(state))
 
 
-def _title(key: Key) -> str:
-    """Return a key as people write it. All keys of a limit, or a limit without keys: its name alone."""
-    return key.stored if key.own else key.stored.removesuffix(SEPARATOR)
-
-
 def _sentence(state: KeyState) -> str:
     """Return which number applies to a key, and by whose change."""
-    row, subject = state.changed, f"{_title(state.key)} ({state.key.kind})"
+    row, subject = state.changed, f"{state.key.words} ({state.key.kind})"
     subject = f"{subject} has the limit {state.words}{' for each key' if state.is_all else ''}"
     if row is None:
         return f"{subject}, as declared."
@@ -139,7 +133,7 @@ def _line(state: KeyState) -> tuple[object, ...]:
     waited = "–" if state.blocked_for is None else duration(state.blocked_for)
     active = "–" if state.is_all else state.active
     each = " each" if state.is_all else ""
-    return _title(state.key), state.key.kind, f"{state.words}{each}", state.blocked, active, left, waited
+    return state.key.words, state.key.kind, f"{state.words}{each}", state.blocked, active, left, waited
 
 
 def _as_json(state: KeyState) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from django.core.management.base import CommandError
 from jobqueue.cli.backends import engines
 from jobqueue.cli.console import Console
 from jobqueue.inspect.formatting import attempt_number, clock_time, duration
+from jobqueue.inspect.limits import KeyState
 from jobqueue.inspect.payload_display import DisplayedValue
 from jobqueue.inspect.progress import ShownProgress
 from jobqueue.inspect.task_detail import describe, find_task
@@ -58,6 +59,9 @@ def show(console: Console, flags: Any) -> None:
 def _lines(task: Task, page: Mapping[str, Any], width: int) -> Iterator[str]:
     yield f"{task.task_type}  {task.status}"
     yield from textwrap.wrap(page["sentence"], width)
+    for holder in page["holders"]:
+        text = f"Held by {holder.task.pk} {holder.task.task_type} {holder.task.status}. {holder.sentence}"
+        yield from textwrap.wrap(text, width, subsequent_indent=INDENT)
     yield ""
     yield from (
         f"{title:<{WIDTH}}  {value}" for title, value in _details(task, page).items() if value not in (None, "")
@@ -86,16 +90,18 @@ def _details(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
         "Tags": ", ".join(page["tags"]),
         "Parent": parent and f"{parent.pk} {parent.task_type or '(pruned)'} {parent.status or ''}".rstrip(),
         "Key taken over by": task.taken_over_by_id,
-        **{
-            "Rate" if limit.is_rate else "Concurrency limit": f"{limit.key.stored}: {limit.active} of {limit.words}"
-            for limit in page["limits"]
-        },
+        **{"Rate" if limit.is_rate else "Concurrency limit": _limit(limit) for limit in page["limits"]},
         "Attempt": page["attempts"],
         "Progress": _progress(page["reported"]),
         "Executor": page["executor"] and page["executor"].name,
         **{title: _ago(value, now) if isinstance(value, datetime) else value for title, value in values.items()},
         "Executor losses": task.executor_losses or None,
     }
+
+
+def _limit(limit: KeyState) -> str:
+    """Return a key and how much of it is used, if its number is known: code or a live task has it."""
+    return limit.key.words if limit.number is None else f"{limit.key.words}: {limit.active} of {limit.words}"
 
 
 def _progress(reported: ShownProgress | None) -> str | None:
@@ -174,6 +180,10 @@ def _as_json(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
         "task": task.task_type,
         "status": task.status,
         "why": page["sentence"],
+        "held_by": [
+            {"id": one.task.pk, "task": one.task.task_type, "status": one.task.status, "why": one.sentence}
+            for one in page["holders"]
+        ],
         **{column: getattr(task, column) for column in (*COLUMNS, *ALSO_IN_JSON)},
         "limits": [
             {"kind": one.key.kind, "key": one.key.stored, "number": one.number, "active": one.active.number}

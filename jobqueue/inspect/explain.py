@@ -229,6 +229,10 @@ def _scheduled(task: Task, around: Surroundings) -> Iterator[str]:
         yield _("No executor is running.")
     if task.counts_while_waiting and around.limit is not None:
         yield _("It still counts for the concurrency limit of %(key)s.")
+        if around.queue is not None and around.queue.is_paused_at(around.now):  # others wait as long as the pause
+            yield describe_pause(around.queue).replace("%", "%%")
+        elif around.alive and not around.serving:
+            yield _("No executor is serving queue %(queue)s.")
 
 
 def _awaiting_code(task: Task, around: Surroundings) -> Iterator[str]:

@@ -61,6 +61,11 @@ class Key:
         return self.own or short_type(self.name)
 
     @property
+    def words(self) -> str:
+        """The key as people write it. All keys of a limit, or a limit without keys: its name alone."""
+        return self.stored if self.own else self.name
+
+    @property
     def text(self) -> str:
         """What an address contains: the kind, a colon, and the key as rows store it."""
         return f"{self.kind}{SEPARATOR}{self.stored}"
@@ -174,6 +179,11 @@ def rate_words(number: int, seconds: float) -> str:
 
 def kind_words(kind: LimitKind) -> Text:
     return dict(Limit.Kind.choices)[kind]
+
+
+def active_of(key: Key) -> Q:
+    """Return the condition for the tasks that count for a key. For a rate, without the starts in the window."""
+    return INDEXED[key.kind] & of_limit(key.kind, key.stored) & IS_ACTIVE[key.kind]
 
 
 def keys_of(task: Task) -> list[Key]:

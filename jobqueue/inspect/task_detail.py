@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from inspect import iscoroutinefunction
 from typing import Any
@@ -20,7 +21,7 @@ from jobqueue.inspect.body_log import read_logs
 from jobqueue.inspect.explain import Surroundings, explain
 from jobqueue.inspect.formatting import attempts_text, headline
 from jobqueue.inspect.inbox import actor_of, read_inbox
-from jobqueue.inspect.limits import key_that_matters, keys_of, read_keys
+from jobqueue.inspect.limits import KeyState, active_of, key_that_matters, keys_of, read_keys
 from jobqueue.inspect.moments import read_moment
 from jobqueue.inspect.payload_display import (
     listed,
@@ -39,6 +40,7 @@ from jobqueue.models import Executor, Queue, Schedule, Task
 
 RAW = ("args", "kwargs", "options", "metadata", "inner_state", "worker_ids", "errors", "return_value")
 MAX_EXECUTORS = 1000
+MAX_HOLDERS = 3  # of a limit by key; others are only counted
 
 
 def find_task(pk: str, among: Iterable[str]) -> Task | None:
@@ -62,6 +64,7 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
     inbox = read_inbox(database, task, patterns, with_payload)
     limits = {state.key: state for state in read_keys(database, task.backend, keys_of(task))}
     key = key_that_matters(task)
+    blocked_by = limits[key] if key is not None and task.status == Task.Status.BLOCKED else None
     log = audit_log.entries_of(task)
     logs = read_logs(database, task, patterns, secrets) if with_payload else {}
     around = surroundings(
@@ -79,7 +82,8 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
         "sentence": explain(task, around),
         "executor": around.executor,
         "limits": list(limits.values()),
-        "blocked_by": around.limit if task.status == Task.Status.BLOCKED else None,
+        "blocked_by": blocked_by,
+        "holders": read_holders(database, blocked_by, with_payload=with_payload) if blocked_by is not None else (),
         "errors": [
             {
                 **entry,
@@ -112,6 +116,39 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
             "metadata": show(metadata, patterns, secrets=secrets) if metadata else None,
         }
     return context
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A task that counts for a limit, and why it has not ended."""
+
+    task: Task
+    sentence: str
+
+
+def read_holders(database: str, state: KeyState, *, with_payload: bool) -> list[Holder]:
+    """
+    Return tasks that a BLOCKED task of a key waits for, up to MAX_HOLDERS, none if the limit allows another one.
+
+    First those that count while they wait, because these may wait for long. Of a rate, those that have not started.
+    """
+    if state.is_all or state.left or not state.active:
+        return []
+    columns = {f"{column}_text": raw(column) for column in RAW}
+    of_key = Task.objects.using(database).filter(active_of(state.key), backend=state.backend)
+    parts = [of_key] if state.is_rate else [of_key.filter(counts_while_waiting=counts) for counts in (True, False)]
+    rows: list[Task] = []
+    for part in parts:
+        found = part.defer(*RAW).annotate(now=Now(), **columns).order_by("status", "rank", "pk")
+        rows += found[: MAX_HOLDERS - len(rows)]
+    patterns = options_of(state.backend).redact
+    holders = []
+    for row in rows:
+        args, kwargs, stored = (read(getattr(row, f"{name}_text")) for name in ("args", "kwargs", "errors"))
+        secrets = secrets_of(row.task_type, args, kwargs, patterns)
+        errors = shown_errors(stored, patterns, secrets, with_payload=with_payload)
+        holders.append(Holder(row, explain(row, surroundings(row, database, errors=errors, limit=state))))
+    return holders
 
 
 def is_polled(task: Task) -> bool:

@@ -10,11 +10,12 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from jobqueue.inspect.task_detail import MAX_HOLDERS
 from jobqueue.models import AdmissionRequest, Limit
 from tests.edges.admin import BOTH, LIST_URL, SCRIPT, messages_of, task_url
 from tests.edges.cli import jobqueue
 from tests.edges.limited import rated, started, waiting
-from tests.factories import ago, make_user
+from tests.factories import QueueFactory, ago, make_user
 
 pytestmark = BOTH
 LIMITS = "/admin/jobqueue/limit/"
@@ -232,6 +233,63 @@ class TestTaskPage:
         tasks = f"{LIST_URL}?limit=concurrency%3Atests.imports%3Aaccount-42&amp;backend={backend}"
         assert f'<a href="{tasks}">Show the tasks of this key</a>' in html
         assert f'<a href="{url(backend)}">account-42</a>: 1 of 1 at once' in html
+
+    @pytest.mark.parametrize(
+        ("holder", "words"),
+        [
+            ({"status": "READY", "queue_name": "paused"}, "Queue paused is paused by anna."),
+            ({"status": "READY", "queue_name": "nobodys"}, "No executor is serving queue nobodys."),
+            ({"status": "SCHEDULED", "wake_at": ago(-604_800), "attempts": 1}, "It still counts for the concurrency"),
+            ({"status": "AWAITING_CODE", "awaits_code_since": ago(60)}, "Waiting for code for"),
+            ({"status": "RUNNING", "claimed_at": ago(7200), "executor_id": None}, "Running for 2 h"),
+        ],
+        ids=["paused", "unserved", "retry", "without code", "running"],
+    )
+    def test_page_names_who_holds_the_key_and_why_it_has_not_ended(self, shown, backend, holder, words):
+        QueueFactory.create(backend=backend, using=backend, name="paused", paused=True)
+        counts = holder["status"] in ("SCHEDULED", "AWAITING_CODE")
+        (held,) = waiting(backend=backend, counts_while_waiting=counts, **holder)
+        (task,) = waiting(backend=backend)
+
+        html = shown(task)
+
+        assert f'Held by <a href="{task_url(held)}">' in html
+        assert words in html
+        assert words in jobqueue("show", task.pk).out.replace("\n  ", " ")
+        assert [one["id"] for one in jobqueue("show", task.pk, "--json").json["held_by"]] == [str(held.pk)]
+
+    def test_page_of_a_key_names_who_holds_it(self, client, staff, backend):
+        (held,) = waiting(status="RUNNING", backend=backend)
+        waiting(backend=backend)
+        assert f'Held by <a href="{task_url(held)}">' in client.get(url(backend)).content.decode()
+
+    def test_page_of_a_key_links_to_its_holder_for_those_who_may_see_tasks(self, client, backend):
+        client.force_login(make_user("view_limit"))
+        (held,) = waiting(status="RUNNING", backend=backend)
+        waiting(backend=backend)
+        html = client.get(url(backend)).content.decode()
+        assert "Held by" in html
+        assert task_url(held) not in html
+
+    def test_page_shows_few_of_many_holders(self, shown, backend):
+        waiting(count=5, concurrency_limit=5, status="RUNNING", backend=backend)
+        (task,) = waiting(concurrency_limit=5, backend=backend)
+        assert shown(task).count("Held by") == MAX_HOLDERS
+
+    def test_key_that_may_start_another_task_has_no_holders(self, shown, backend):
+        waiting(status="RUNNING", concurrency_limit=2, backend=backend)
+        (task,) = waiting(concurrency_limit=2, backend=backend)
+        assert "Held by" not in shown(task)
+
+    def test_rate_names_admitted_tasks_that_have_not_started(self, shown, backend):
+        QueueFactory.create(backend=backend, using=backend, name="paused", paused=True)
+        (held,) = rated(status="READY", rate_limit=1, queue_name="paused", backend=backend)
+        (task,) = rated(rate_limit=1, backend=backend)
+        assert f'Held by <a href="{task_url(held)}">' in shown(task)
+
+    def test_show_names_a_limit_without_code_and_no_number(self, backend):
+        (task,) = rated("shop.tasks.push_contact:", status="SUCCESSFUL", finished_at=ago(1), backend=backend)
+        assert re.search(r"^Rate +shop\.tasks\.push_contact$", jobqueue("show", task.pk).out, re.MULTILINE)
 
     def test_page_of_an_ended_task_shows_no_number_of_a_limit_that_has_none(self, shown, backend):
         key = "tests.albums:album-7"  # no code declares it

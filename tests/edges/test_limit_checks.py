@@ -110,6 +110,48 @@ class TestDoctor:
         assert level == "warning"
         assert f"{ACCOUNT} is used up by READY tasks of queues that are paused" in text
 
+    @pytest.mark.parametrize(
+        ("holder", "words"),
+        [
+            ({"status": "AWAITING_CODE", "awaits_code_since": ago(120), "counts_while_waiting": True}, "has code for"),
+            ({"status": "SCHEDULED", "wake_at": ago(-604_800), "attempts": 1, "counts_while_waiting": True}, "in 7 d"),
+            ({"status": "RUNNING", "claimed_at": ago(7200), "executor_id": None}, "Running for 2 h"),
+            (
+                {"status": "SCHEDULED", "wake_at": ago(-60), "queue_name": "paused", "counts_while_waiting": True},
+                "Queue paused is paused by anna",
+            ),
+        ],
+        ids=["without code", "late retry", "running for hours", "paused"],
+    )
+    def test_key_held_for_long_is_a_warning_that_names_the_holder(
+        self, backend: str, holder: dict[str, Any], words: str
+    ) -> None:
+        QueueFactory.create(backend=backend, using=backend, name="paused", paused=True)
+        (held,) = waiting(backend=backend, **holder)
+        waiting(backend=backend)
+
+        ((level, text),) = findings(backend)
+
+        assert level == "warning"
+        assert f"{ACCOUNT} is used up by 1 task that cannot end soon" in text
+        assert f"manage.py jobqueue show {held.pk}" in text
+        assert words in text
+
+    @pytest.mark.parametrize(
+        "holder",
+        [
+            {"status": "AWAITING_CODE", "awaits_code_since": ago(-600), "counts_while_waiting": True},
+            {"status": "SCHEDULED", "wake_at": ago(-600), "counts_while_waiting": True},
+            {"status": "RUNNING", "claimed_at": ago(600)},
+        ],
+        ids=["code comes", "soon", "running for minutes"],
+    )
+    def test_key_held_for_a_short_time_is_no_finding(self, backend: str, holder: dict[str, Any]) -> None:
+        waiting(backend=backend, **holder)
+        waiting(backend=backend)
+
+        assert [level for level, _ in findings(backend)] == ["ok"]
+
     @pytest.mark.parametrize(("ready", "levels"), [(100, ["warning"]), (99, ["ok"])])
     def test_rate_used_up_by_a_paused_queue_is_a_warning(self, backend: str, ready: int, levels: list[str]) -> None:
         QueueFactory.create(backend=backend, using=backend, name="paused", paused=True)
