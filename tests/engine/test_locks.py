@@ -166,6 +166,17 @@ class TestLockedExecutor:
         assert not Executor.objects.exists()
 
 
+def test_executor_whose_row_was_locked_for_a_day_is_not_pruned(bench: Bench) -> None:
+    """It is alive: its heartbeats went into another table. The next one writes its row again."""
+    bench.beat()
+    bench.time_passes(EXECUTORS_KEPT_SECONDS + 1)
+    FallbackHeartbeat.objects.create(executor_id=bench.executor_id, at=bench.engine.now())
+
+    bench.engine.prune()
+
+    assert Executor.objects.exists()
+
+
 def test_prune_runs_once_at_a_time_beside_prune_status(fast_bench: Bench) -> None:
     bench = fast_bench.with_options(retention={"SUCCESSFUL": 0.0})
     for _ in range(3):

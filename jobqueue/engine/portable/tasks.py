@@ -12,6 +12,7 @@ from django.db.models import Case, F, When
 from django.db.models.functions import Coalesce
 
 from jobqueue.engine.clock import Clock, now_plus, rank_from
+from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.engine.portable.admissions import Admissions, ready_status
 from jobqueue.engine.portable.body_log import LogTable
 from jobqueue.engine.portable.counters import Counters
@@ -298,7 +299,8 @@ class Tasks(Part):
     def _prune_executors(self, limit: int) -> tuple[int, int]:
         """Delete old executors and fallback heartbeats. Return how many of each."""
         old = now_plus(-EXECUTORS_KEPT_SECONDS)
-        silent = self.db.with_lock(self.db.executors.filter(heartbeat__lt=old), no_key=False).only("pk")[:limit]
+        known = with_last_heartbeat(self.db.executors.filter(heartbeat__lt=old)).filter(last_heartbeat__lt=old)
+        silent = self.db.with_lock(known, no_key=False).only("pk")[:limit]
         executors, _ = self.db.executors.filter(pk__in=[row.pk for row in silent]).delete()
         rows = FallbackHeartbeat.objects.using(self.db.using)
         heartbeats, _ = rows.filter(pk__in=list(rows.filter(at__lt=old).values_list("pk", flat=True)[:limit])).delete()
