@@ -7,7 +7,7 @@ import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from jobqueue.conf import seconds
 from jobqueue.exceptions import InvalidArguments
@@ -219,13 +219,26 @@ def _own_key(
         else:
             bound = parameters.signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            key = limit.key.format(**bound.arguments)
+            key = KEYS.vformat(limit.key, (), bound.arguments)
     except Exception as error:  # the site's code, and values that a format does not fit
         raise InvalidArguments(f"{task.name}(): cannot make the key of its limit: {error!r:.200}") from error
     if not is_text(key, MAX_KEY_CHARACTERS):
         expected = f"a text of 1 to {MAX_KEY_CHARACTERS} characters"
         raise InvalidArguments(f"{task.name}(): the key of its limit must be {expected}, not {key!r:.200}")
     return key
+
+
+class _KeyFormatter(string.Formatter):
+    """Formats templates of keys. Raises ValueError for None, which stands for no value as a rule."""
+
+    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        value, used = super().get_field(field_name, args, kwargs)
+        if value is None:
+            raise ValueError(f"{field_name} is None. If None is a key, write a function that returns it as text")
+        return value, used
+
+
+KEYS: Final = _KeyFormatter()
 
 
 def split_key(stored: str) -> tuple[str, str]:

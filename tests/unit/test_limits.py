@@ -61,6 +61,22 @@ def test_call_without_a_valid_key_is_refused(source: Any, message: str) -> None:
         key(Concurrency(1, key=source), 1, SHOP)
 
 
+@pytest.mark.parametrize("template", ["order-{order_id}", "{order_id!s}", "{shop[id]}", "{priority:>{shop[id]}}"])
+def test_template_refuses_none(template: str) -> None:
+    """Otherwise None, a missing argument and "None" have one key."""
+    with pytest.raises(InvalidArguments, match=r"(order_id|shop\[id\]) is None\. If None is a key, write a function"):
+        key(Rate(1, 60, key=template), None, {"id": None})
+
+
+def test_function_may_make_a_key_of_none() -> None:
+    assert key(Rate(1, 60, key=lambda order_id, shop: f"order-{order_id or 'none'}"), None, SHOP) == "move:order-none"
+
+
+def test_number_and_its_text_have_the_same_key() -> None:
+    template = Rate(1, 60, key="order-{order_id}")
+    assert key(template, 1, SHOP) == key(template, "1", SHOP) == "move:order-1"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
