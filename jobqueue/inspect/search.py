@@ -159,7 +159,7 @@ def ids_with_key(tasks: TaskQuerySet, key: str, limit: int) -> list[UUID]:
     holders = of_key.filter(finished_at__isnull=True, taken_over_by_id__isnull=True).values_list("pk", flat=True)
     running = of_key.running().filter(taken_over_by_id__isnull=False).values_list("pk", flat=True)
     ended = of_key.filter(finished_at__isnull=False).values_list("pk", flat=True)[:limit]
-    return [*holders, *running, *ended]
+    return [*holders.union(running, all=True), *ended]
 
 
 def argument_condition(path: Sequence[str], text: str) -> Q:
