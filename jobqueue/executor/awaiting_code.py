@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
 from jobqueue import registry
 from jobqueue.engine.clock import iso_utc
 from jobqueue.engine.engine import Engine
-from jobqueue.engine.portable.code_waits import Group, Place, WaitingCall
-from jobqueue.exceptions import UnknownTask
+from jobqueue.engine.portable.code_waits import Group, Place, Verdict, WaitingCall
+from jobqueue.exceptions import UnboundCall, UnknownTask
 from jobqueue.executor.running.attempt import ExecutorIdentity
-from jobqueue.executor.running.task_runner import unknown_task
+from jobqueue.executor.running.task_runner import UNKNOWN, unbound_call, unknown_task
 from jobqueue.executor.telemetry.errors import path_of
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.printable import printable
@@ -25,6 +27,7 @@ from jobqueue.serialization.json import decode
 logger = get_logger(__name__)
 
 PAGE = 500  # calls that one look compares with the code
+NEW_PAGES = 10  # of calls that are new since the last look: they may be behind others that do not fit
 GROUPS_PER_LOOK = 20
 WALK_SECONDS = 10.0  # between two walks through all calls of a group
 LOG_SECONDS = 60.0  # between two lines about tasks of the same name
@@ -57,37 +60,43 @@ class AwaitingCode:
         self._found: dict[UUID, str] = {}  # calls that fit, and their queues
         self._turn = 0
         self.has_looked = False  # at every call, at least once
-        self._unknown: dict[tuple[str, PoolName], set[str]] = {}
+        self._names: dict[tuple[str, PoolName], set[str]] = {}  # of claimed tasks without code, by queue and pool
         self._counts: Counter[tuple[str, str]] = Counter()
         self._log_at: dict[tuple[str, str], float] = {}
 
     # --- into the state
 
-    def claimed_unknown(self, claims: Iterable[ClaimedTask]) -> None:
-        """Note claimed tasks without code here. Other READY tasks of their names are in the way of the next claims."""
-        for claimed in claims:
-            place = claimed.queue_name, PoolName(claimed.pool)
-            self._unknown.setdefault(place, set()).add(claimed.task_type)
+    def parked(self, claimed: ClaimedTask, error: BaseException | None) -> None:
+        """Note a task that waits for code now. Other READY tasks of its name are in the way of the next claims."""
+        self._counts[claimed.task_type, type(error).__name__] += 1
+        self._names.setdefault((claimed.queue_name, PoolName(claimed.pool)), set()).add(claimed.task_type)
 
     @property
     def is_parking(self) -> bool:
-        return bool(self._unknown)
+        return bool(self._names)
 
     def park(self) -> None:
-        """Move a batch of READY tasks without code here out of the way. Raises django.db.Error."""
-        places, self._unknown = self._unknown, {}
+        """Move a batch of READY tasks that this executor has no code for out of the way. Raises django.db.Error."""
+        places, self._names = self._names, {}
         names = set().union(*places.values())
         at = iso_utc(self._engine.now())
-        entries = {name: self._entry(name, at) for name in names}
-        counts = self._engine.code_waits.park(places.keys(), entries)
+        counts = self._engine.code_waits.park(places.keys(), names, partial(self._judge, at))
         for name, count in counts.items():
-            self._counts[name, UnknownTask.__name__] += count
-        if counts:
-            self._unknown = {place: names & set(counts) for place, names in places.items() if names & set(counts)}
+            self._counts[name, (UnboundCall if registry.get(name) else UnknownTask).__name__] += count
+        self._names = {place: found for place, of_place in places.items() if (found := of_place & counts.keys())}
 
-    def _entry(self, name: str, at: str) -> dict[str, object]:
-        error = unknown_task(name, self._identity.name)
-        return {
+    def _judge(self, at: str, name: str, args: str, kwargs: str) -> Verdict | None:
+        """Return why a task waits for code; None if it may run here."""
+        longest = self._identity.options.unbound_call_timeout
+        problem = why_unbound(name, args, kwargs)
+        error: Exception
+        if problem is None or (problem != UNKNOWN and longest == 0.0):  # it fails when it is claimed
+            return None
+        if problem == UNKNOWN:
+            error, longest = unknown_task(name, self._identity.name), None
+        else:
+            error = unbound_call(name, self._identity, problem)
+        entry = {
             "attempt": 1,
             "at": at,
             "executor": self._identity.name,
@@ -95,12 +104,9 @@ class AwaitingCode:
             "message": str(error),
             "traceback": "",
             "run_seconds": None,
-            "awaited": "name",
+            "awaited": problem,
         }
-
-    def parked(self, claimed: ClaimedTask, error: BaseException | None) -> None:
-        """Note a task that waits for code since its commit, for the log."""
-        self._counts[claimed.task_type, type(error).__name__] += 1
+        return Verdict(name, json.dumps(entry), longest)
 
     def log(self) -> None:
         """Log the tasks that began to wait: one line for each name and minute."""
@@ -154,10 +160,11 @@ class AwaitingCode:
     def _walk(self, group: Group) -> None:
         key = group.queue_name, group.task_type
         walk = self._walks.setdefault(key, Walk())
-        if walk.newest is not None:
-            new = self._engine.code_waits.calls(group, PAGE, after=walk.newest)
+        pages = 0 if walk.newest is None else NEW_PAGES
+        while pages and (new := self._engine.code_waits.calls(group, PAGE, after=walk.newest)):
             self._compare(group, new)
-            walk.newest = new[-1].place if new else walk.newest
+            walk.newest = new[-1].place
+            pages = pages - 1 if len(new) == PAGE else 0
         if time.monotonic() < walk.ended_at + WALK_SECONDS:
             return
         calls = self._engine.code_waits.calls(group, PAGE, before=walk.oldest)
@@ -179,17 +186,21 @@ class AwaitingCode:
         errors = self._engine.code_waits.errors_of(others) if others else {}
         for pk, entries in errors.items():
             last = entries[-1] if isinstance(entries, list) and entries else None
-            if not isinstance(last, dict) or last.get("awaited", "name") == "name":
+            if not isinstance(last, dict) or last.get("awaited", UNKNOWN) == UNKNOWN:
                 self._found[pk] = group.queue_name
 
 
 def is_bound(task_type: str, call: WaitingCall) -> bool:
-    """Whether this process has code that takes a call. A call that cannot be read fails when it is claimed."""
+    """Whether this process has code that takes a call."""
+    return why_unbound(task_type, call.args, call.kwargs) is None
+
+
+def why_unbound(task_type: str, args: str, kwargs: str) -> str | None:
+    """Return why this process has no code that takes a call. None: it has, or the call cannot be read and so fails."""
     task = registry.get(task_type)
     if task is None:
-        return False
+        return UNKNOWN
     try:
-        args, kwargs = decode(call.args), decode(call.kwargs)
-        return parameters_of(task.func, task.takes_context).problem(args, kwargs) is None
+        return parameters_of(task.func, task.takes_context).problem(decode(args), decode(kwargs))
     except Exception:  # noqa: BLE001 - the row may hold anything
-        return True
+        return None

@@ -538,7 +538,6 @@ class ExecutorLoop(threading.Thread):
         self.running_tasks.add(tasks)
         for task in tasks:
             self._complete(await_known(task))
-        self._awaiting_code.claimed_unknown(unknown)
         return ClaimedBatch(claimed for claimed in claims if registry.get(claimed.task_type) is not None)
 
     def _look_for_code(self, has_waiting: bool) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -25,6 +26,15 @@ def awaiting(bench: Bench, longest: float | None = None, **changes: Any) -> UUID
     (claimed,) = bench.claim()
     assert bench.commit(outcome(claimed, Status.AWAITING_CODE, wake_after_seconds=longest)).done
     return claimed.id
+
+
+def park(bench: Bench, longest: float | None = None) -> dict[str, int]:
+    """Let the tasks with the name "gone" wait for code, unless their arguments are [1]."""
+
+    def judge(name: str, args: str, kwargs: str) -> code_waits.Verdict | None:
+        return None if json.loads(args) == [1] else code_waits.Verdict(name, json.dumps(ENTRY), longest)
+
+    return bench.engine.code_waits.park(PLACES, {"gone"}, judge)
 
 
 def calls(bench: Bench, **places: Any) -> list[UUID]:
@@ -98,7 +108,7 @@ def test_park_takes_the_ready_tasks_of_names_out_of_the_queue(bench: Bench) -> N
     bench.commit(outcome(failed, Status.READY, attempts=1, error=ERROR))
     bench.set(failed.id, queue_name="default")
 
-    counts = bench.engine.code_waits.park(PLACES, {"gone": ENTRY})
+    counts = park(bench)
 
     assert counts == {"gone": 5}
     assert bench.claim_ids() == [known]
@@ -108,16 +118,24 @@ def test_park_takes_the_ready_tasks_of_names_out_of_the_queue(bench: Bench) -> N
         [ENTRY],
         [{"attempt": 1, "exception_class_path": "builtins.ValueError", "traceback": "..."}],
     ]
-    assert bench.engine.code_waits.park(PLACES, {"gone": ENTRY}) == {}
+    assert park(bench) == {}
+
+
+def test_park_leaves_calls_that_fit(bench: Bench) -> None:
+    fits, other = bench.add(task_type="gone", args="[1]"), bench.add(task_type="gone", args="[2]")
+
+    assert park(bench, 100.0) == {"gone": 1}
+    assert bench.claim_ids() == [fits]
+    assert bench.row(other).wake_at is not None
 
 
 def test_park_reads_a_bounded_number_of_tasks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code_waits, "HEAD", 10)
     bench.engine.enqueue([new(task_type="gone") for _ in range(25)])
 
-    counts = [bench.engine.code_waits.park(PLACES[:1], {"gone": ENTRY}).get("gone") for _ in range(4)]
+    counts = [park(bench)["gone"] for _ in range(4)]
 
-    assert counts == [10, 10, 5, None]
+    assert counts == [10, 10, 5, 0]
 
 
 def test_park_gives_the_places_of_limits_back(bench: Bench) -> None:
@@ -126,7 +144,7 @@ def test_park_gives_the_places_of_limits_back(bench: Bench) -> None:
     bench.engine.admit()
     assert (bench.status(first), bench.status(second)) == (Status.READY, Status.BLOCKED)
 
-    bench.engine.code_waits.park(PLACES, {"gone": ENTRY})
+    park(bench)
     bench.engine.admit()
 
     assert (bench.status(first), bench.status(second)) == (Status.AWAITING_CODE, Status.READY)

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.portable import admissions as portable_admissions
 from jobqueue.engine.portable import queues as portable_queues
+from jobqueue.engine.portable.code_waits import Verdict
 from jobqueue.engine.portable.schedules import RESOLUTION
 from jobqueue.engine.postgres import queues as postgres_queues
 from jobqueue.engine.postgres.connection import statement
@@ -666,7 +667,10 @@ class TestAwaitingCode:
 
     def test_park_reads_the_head_of_the_queue(self, bench: Bench) -> None:
         counts = read(
-            lambda: bench.engine.code_waits.park([("queue-1", PoolName.THREADS)], {"tests.noop": {}}), most_rows=10_000
+            lambda: bench.engine.code_waits.park(
+                [("queue-1", PoolName.THREADS)], {"tests.noop"}, lambda name, args, kwargs: Verdict(name, "{}", None)
+            ),
+            most_rows=10_000,
         )
 
         assert counts == {"tests.noop": 2000}

@@ -276,6 +276,23 @@ def test_tasks_without_code_do_not_delay_others(start: Start, backend: str) -> N
     assert running.loop.counts.turns < 1000
 
 
+def test_unbound_calls_do_not_delay_others(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    deploy(monkeypatch, code.two)
+    now = engine_for("default").now() - timedelta(hours=1)
+    fits = [number % 100 == 0 for number in range(3000)]
+    rows = [Task(task_type=NAME, rank=now, enqueued_at=now, args=[1, 2] if fit else [1]) for fit in fits]
+    Task.objects.bulk_create(rows)
+    tasks.add.enqueue_many([((number,), {}) for number in range(100)])
+
+    running = start(threads=2)
+    wait_until(lambda: running.loop.counts.finished == 100 + sum(fits), "the end of the calls that fit")
+
+    wait_until(lambda: Task.objects.awaiting_code().count() == len(fits) - sum(fits), "the others to wait")
+    assert running.loop.counts.turns < 1000
+    assert {paths(row)[0] for row in Task.objects.awaiting_code()} == {UNBOUND}
+    assert not Task.objects.awaiting_code().filter(wake_at=None)
+
+
 def test_tasks_without_code_are_logged_once_a_minute(burst: Burst, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(30):
         call(1, task_type=f"moved.away{number % 2}")

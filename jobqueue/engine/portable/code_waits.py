@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -14,13 +15,15 @@ from django.db.models.functions import Cast
 from jobqueue.engine.clock import Clock, from_now, now_plus
 from jobqueue.engine.portable.admissions import HAS_BEGUN, Admissions, ready_status
 from jobqueue.engine.portable.claim import Claims
-from jobqueue.engine.portable.database import Part
+from jobqueue.engine.portable.database import Part, json_from
 from jobqueue.models import TaskQuerySet
 from jobqueue.records import ClaimedBatch, Outcome, PoolName, Status
 
 HEAD = 2000  # READY tasks of a queue and pool that park() reads, in the order of claims
 MAX_GROUPS = 1000
 ENDED_BATCH = 100
+MAX_VERDICTS = 20  # of one batch; each is a statement
+ARGUMENTS = Cast("args", TextField()), Cast("kwargs", TextField())
 
 # It counts for its concurrency limit no more, unless it keeps its place between two attempts.
 KEEPS_PLACE = Case(When(HAS_BEGUN, hold_while_retrying=True, then=True), default=False)
@@ -34,6 +37,14 @@ class Group(NamedTuple):
     queue_name: str
     task_type: str
     since: datetime
+
+
+class Verdict(NamedTuple):
+    """Why tasks of a name wait for code. error: JSON text for `errors`. longest_seconds: how long they may wait."""
+
+    task_type: str
+    error: str
+    longest_seconds: float | None
 
 
 class WaitingCall(NamedTuple):
@@ -61,36 +72,51 @@ class CodeWaits(Part):
 
         wake_at is the end of the longest wait, or of the time in which the task may start.
         """
-        for outcome in outcomes:
-            rows = self.db.tasks.filter(pk=outcome.task_id)
-            rows.update(**_columns(outcome.wake_after_seconds))
-            rows.filter(worker_ids=[]).update(started_at=None, last_attempted_at=None)
+        for longest in {outcome.wake_after_seconds for outcome in outcomes}:
+            rows = self.db.by_ids([one.task_id for one in outcomes if one.wake_after_seconds == longest])
+            rows.update(**_columns(longest))
+            rows.filter(Q(worker_ids=[]) | Q(rate_key__isnull=False)).update(last_attempted_at=None)
+            rows.filter(worker_ids=[]).update(started_at=None)
 
-    def park(self, places: Collection[tuple[str, PoolName]], errors: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+    def park(
+        self,
+        places: Collection[tuple[str, PoolName]],
+        names: Collection[str],
+        judge: Callable[[str, str, str], Verdict | None],
+    ) -> Counter[str]:
         """
-        Make READY tasks AWAITING_CODE whose code this executor does not have. Return their numbers by name.
+        Make READY tasks AWAITING_CODE that this executor has no code for. Return their numbers by name.
 
-        They are searched among the next HEAD tasks of some queues and pools. errors: by name, the entry for the rows of
-        the tasks without earlier errors. Locks: the rows, skipping locked ones.
+        They are searched among the next HEAD tasks of some queues and pools. judge: takes the name and the JSON texts
+        of the arguments; returns None for a task that may run here. Locks: the rows, skipping locked ones.
         """
-        counts: dict[str, int] = {}
+        counts: Counter[str] = Counter()
         for queue_name, pool in places:
             order = ("backend", "queue_name", "pool", "rank", "pk")
             ready = self.db.tasks.ready().filter(queue_name=queue_name, pool=pool)
             head = ready.order_by(*order).values_list("pk", "task_type")[:HEAD]
-            found = [pk for pk, task_type in head if task_type in errors]
+            found = [pk for pk, task_type in head if task_type in names]
             if not found:
                 continue
             with self.db.transaction():
-                locked = [row.pk for row in self.db.lock(found).filter(status=Status.READY).only("pk")]
-                rows = self.db.by_ids(locked)
-                for task_type, entry in errors.items():
-                    rows.filter(task_type=task_type, errors=[]).update(errors=[entry])
-                rows.update(status=Status.AWAITING_CODE, **_columns(None))
-                self.admissions.request(locked)
-                for task_type in rows.values_list("task_type", flat=True):
-                    counts[task_type] = counts.get(task_type, 0) + 1
+                rows = self.db.lock(found).filter(status=Status.READY)
+                verdicts: dict[Verdict, list[UUID]] = {}
+                for pk, task_type, args, kwargs in rows.values_list("pk", "task_type", *ARGUMENTS):
+                    if (verdict := judge(task_type, args, kwargs)) is not None:
+                        verdicts.setdefault(verdict, []).append(pk)
+                for verdict, ids in list(verdicts.items())[:MAX_VERDICTS]:
+                    self._park(verdict, ids)
+                    counts[verdict.task_type] += len(ids)
         return counts
+
+    def _park(self, verdict: Verdict, ids: Sequence[UUID]) -> None:
+        """Make tasks AWAITING_CODE. Those without earlier errors get one that says why."""
+        self.db.by_ids(ids).update(
+            status=Status.AWAITING_CODE,
+            errors=Case(When(errors=[], then=json_from(f"[{verdict.error}]")), default=F("errors")),
+            **_columns(verdict.longest_seconds),
+        )
+        self.admissions.request(ids)
 
     def groups(self) -> list[Group]:
         """Return the queues and names of tasks that wait for code, up to MAX_GROUPS. Locks: none."""
@@ -120,8 +146,7 @@ class CodeWaits(Part):
             if before is not None:
                 rows = rows.filter(awaits_code_since__lte=before[0])
                 rows = rows.exclude(awaits_code_since=before[0], pk__gte=before[1])
-        texts = Cast("args", TextField()), Cast("kwargs", TextField())
-        found = rows.values_list("awaits_code_since", "pk", *texts, "wake_at", "expires_at")[:limit]
+        found = rows.values_list("awaits_code_since", "pk", *ARGUMENTS, "wake_at", "expires_at")[:limit]
         return [
             WaitingCall(since, pk, args, kwargs, wake_at is not None and wake_at != expires_at)
             for since, pk, args, kwargs, wake_at, expires_at in found

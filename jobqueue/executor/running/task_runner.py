@@ -47,7 +47,7 @@ from jobqueue.exceptions import (
 )
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.running.actor_runner import context_of, is_commit_function, outcome_of_poll, poll_again
-from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, Raised, Returned, RunningTask
+from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, ExecutorIdentity, Raised, Returned, RunningTask
 from jobqueue.executor.telemetry.errors import TRACEBACK_CHARACTERS, full_traceback, message_of, path_of
 from jobqueue.executor.telemetry.logger import get_logger, mask_for
 from jobqueue.function import changed
@@ -65,6 +65,7 @@ logger = get_logger(__name__)
 LATEST_START_PART = 0.5  # of HEARTBEAT_TIMEOUT: a task with a rate that has not started by then is released
 LATER_SECONDS = 5.0  # after which a task is READY again, if its messages or limits could not be read
 MAX_STALE_POLLS = 10  # attempts in a row that read stale rows. The tenth counts as failed.
+UNKNOWN = "name"  # what an unknown task awaits; an unbound call awaits what its problem says
 DUPLICATE_SPAWN = (
     "poll() returned a Spawn that was spawned before. Each Spawn is one child: "
     "create it in the poll that returns it, not once in a module."
@@ -428,7 +429,7 @@ def await_known(running: RunningTask) -> CompletedAttempt:
     """Let a task wait for an executor that knows its name, or fail it if it has expired."""
     if running.claimed.is_expired:
         return reject_unstarted(running, Expired())
-    return await_code(running, unknown_task(running.claimed.task_type, running.identity.name), "name", None)
+    return await_code(running, unknown_task(running.claimed.task_type, running.identity.name), UNKNOWN, None)
 
 
 def unknown_task(task_type: str, executor: str) -> UnknownTask:
@@ -443,12 +444,17 @@ def await_bound(attempt: Attempt, problem: str) -> CompletedAttempt:
     running, longest = attempt.running, attempt.identity.options.unbound_call_timeout
     if longest == 0.0:
         return fail_unbound(running, problem, attempt)
-    limit = "" if longest is None else f" It fails after {timedelta(seconds=longest)} (UNBOUND_CALL_TIMEOUT)."
-    error = UnboundCall(
-        f"The code of executor {running.identity.name} for {running.claimed.task_type} does not take the stored "
-        f"arguments: {problem}. The task waits for an executor whose code does.{limit}"
-    )
+    error = unbound_call(running.claimed.task_type, running.identity, problem)
     return await_code(running, error, problem, longest)
+
+
+def unbound_call(task_type: str, identity: ExecutorIdentity, problem: str) -> UnboundCall:
+    longest = identity.options.unbound_call_timeout
+    limit = "" if longest is None else f" It fails after {timedelta(seconds=longest)} (UNBOUND_CALL_TIMEOUT)."
+    return UnboundCall(
+        f"The code of executor {identity.name} for {task_type} does not take the stored arguments: {problem}. The task "
+        f"waits for an executor with code that does.{limit}"
+    )
 
 
 def await_code(running: RunningTask, error: Exception, awaited: str, longest: float | None) -> CompletedAttempt:
@@ -488,7 +494,7 @@ def end_code_wait(running: RunningTask) -> CompletedAttempt:
         problem = problem_of_call(attempt)
         return release_unstarted(running) if problem is None else fail_unbound(running, problem, attempt)
     last = last_wait(running.claimed.errors)
-    if attempt.outcome.status is not Status.AWAITING_CODE or last is None or last["awaited"] == "name":
+    if attempt.outcome.status is not Status.AWAITING_CODE or last is None or last["awaited"] == UNKNOWN:
         return attempt
     return fail_unbound(running, str(last["awaited"]))
 
