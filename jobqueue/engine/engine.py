@@ -109,6 +109,7 @@ class Engine:
 
         executors = self.executors_class(db, messages, counters, admissions)
         self.heartbeat, self.rescue, self.command = executors.heartbeat, executors.rescue, executors.command
+        self.isolate_tasks_of = executors.isolate_tasks_of
         self.take_command, self.pending_maintenance = executors.take_command, executors.pending_maintenance
 
     @property

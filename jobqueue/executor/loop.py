@@ -401,6 +401,10 @@ class ExecutorLoop(threading.Thread):
         self._maintenance.admit_soon()
         self._wakeup.set()
 
+    def isolate_tasks_of(self, executor_id: UUID) -> None:
+        """Before the start: this process takes the place of one that a task has frozen."""
+        self._maintenance.isolate_tasks_of(executor_id)
+
     def set_paused(self, is_paused: bool) -> None:
         """Pause or resume. The attribute `is_paused` changes when no claim is under way any more."""
         self._should_pause = is_paused

@@ -90,6 +90,11 @@ class Maintenance:
         self._declared, self._declare_at = DeclaredSchedules.of(engine.alias), now
         self._unknown_until = now  # while the server may still commit a claim that got no answer
         self.may_have_isolated = True
+        self._frozen_executor: UUID | None = None  # an executor that one of its tasks has frozen
+
+    def isolate_tasks_of(self, executor_id: UUID) -> None:
+        """Let the tasks of a frozen executor, whose place this one takes, run alone after their rescue."""
+        self._frozen_executor = executor_id
 
     @property
     def due_in_seconds(self) -> float:
@@ -138,6 +143,9 @@ class Maintenance:
     def run_if_due(self, known: Collection[UUID]) -> None:
         """Do what is due. known: the tasks that this process has claimed. Raises django.db.Error."""
         now = time.monotonic()
+        if self._frozen_executor is not None:
+            self._engine.isolate_tasks_of(self._frozen_executor)
+            self._frozen_executor = None
         if (now < self._unknown_until or self._heartbeat.has_unknown_claims) and self._release_unknown(known):
             # The time starts with the first answer, because the database may have been unreachable for long.
             self._unknown_until = min(self._unknown_until, now + self._engine.options.heartbeat_timeout)

@@ -26,7 +26,7 @@ from jobqueue.exceptions import ShuttingDown
 from jobqueue.executor import exit_status as codes
 from jobqueue.executor.database.connection import DatabaseState, GuardedConnection, connect_once
 from jobqueue.executor.exit_status import exit_now
-from jobqueue.executor.health.status import HealthMonitor, HealthReporter, HealthStatus, stall_limit
+from jobqueue.executor.health.status import HealthMonitor, HealthReporter, HealthStatus, freeze_limit, stall_limit
 from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.listener import Listener
 from jobqueue.executor.loop import ExecutorLoop
@@ -55,6 +55,7 @@ class ExecutorProcess:
     is_supervised: a repeated SIGTERM or SIGINT means no more than the first, because the terminal or the service
     manager may also send what the supervisor passes on. The supervisor sends SIGQUIT to release everything now.
     on_ready: called once, when other executors can see this one, before it claims. report_health: called every second.
+    is_program: this process does nothing else.
     """
 
     def __init__(
@@ -65,12 +66,14 @@ class ExecutorProcess:
         is_supervised: bool = False,
         on_ready: Callable[[], None] = lambda: None,
         report_health: Callable[[HealthStatus], None] | None = None,
+        is_program: bool = False,
     ) -> None:
         self.settings, self.engine = settings, engine_for(settings.backend)
         self.executor_id: UUID = uuid4()  # new at each start: a name may be used twice, an id never
         self.name = (settings.name or f"{socket.gethostname()}.{os.getpid()}")[:200]
         self.has_live_threads = False  # after run(): a thread remains, and only exit_now() ends the process
         self._signals, self._is_supervised, self._on_ready = signals or SignalPipe(), is_supervised, on_ready
+        self._is_program = is_program
         self._build_parts(report_health)
         self._exit_code: int | None = None  # what a signal asked for, in place of 0
         self._is_stop_requested = self._is_replace_requested = False
@@ -96,7 +99,13 @@ class ExecutorProcess:
         )
         grace = max(STEP_SECONDS, self.settings.shutdown_timeout)
         self._watchdog = Watchdog(
-            self._running_tasks, self._heartbeat, (of_loop, of_heartbeat), grace, self._on_stuck, self._on_failure
+            self._running_tasks,
+            self._heartbeat,
+            (of_loop, of_heartbeat),
+            grace,
+            self._on_stuck,
+            self._on_failure,
+            freeze_limit(options) * 3 / 4 if self._is_program else None,
         )
         self._identity = identity = ExecutorIdentity(engine=self.engine, executor_id=self.executor_id, name=self.name)
         self.loop = ExecutorLoop(

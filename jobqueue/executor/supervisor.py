@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import signal
@@ -28,6 +29,7 @@ logger = get_logger(__name__)
 
 CHILD_VARIABLE = "JOBQUEUE_CHILD"  # in a child's environment: its number, and the descriptor of its socket
 LOOP_SECONDS = 1.0
+SUSPENDED_SECONDS = 3.0  # between two turns of the loop: the supervisor, and perhaps the machine, stood still
 LONG_LIFE_SECONDS = 30.0  # a child that lived longer is replaced at once
 KILL_AFTER_SECONDS = 10.0  # beyond the children's own grace period
 STOPPING = signals("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
@@ -42,34 +44,38 @@ class Child:
 
 
 class SupervisorLink:
-    """A child's end of the socket to its supervisor. The other end closes when the supervisor is gone."""
+    """
+    A child's end of the socket to its supervisor. The other end closes when the supervisor is gone.
 
-    def __init__(self, number: int, connection: socket.socket) -> None:
-        self.number, self.connection = number, connection
+    frozen: the id of the executor whose place this one takes because a task has frozen it, or "".
+    """
+
+    def __init__(self, number: int, connection: socket.socket, frozen: str) -> None:
+        self.number, self.connection, self.frozen = number, connection, frozen
 
     @classmethod
     def from_environment(cls) -> SupervisorLink | None:
         """Return None in a process that has no supervisor. What tasks start does not inherit the link."""
         if (value := os.environ.pop(CHILD_VARIABLE, None)) is None:
             return None
-        number, descriptor = map(int, value.split(","))
-        os.set_inheritable(descriptor, False)
-        return cls(number, socket.socket(fileno=descriptor))
+        number, descriptor, frozen = value.split(",")
+        os.set_inheritable(int(descriptor), False)
+        return cls(int(number), socket.socket(fileno=int(descriptor)), frozen)
 
     def report(self, status: HealthStatus) -> None:
         with suppress(OSError):  # the supervisor is gone; SignalPipe notices that
             self.connection.sendall(status.to_json() + b"\n")
 
 
-def start_child(number: int) -> Child:
-    """Start this program again, as a child. Raises OSError."""
+def start_child(number: int, frozen: str = "") -> Child:
+    """Start this program again, as a child. frozen: as in SupervisorLink. Raises OSError."""
     ours, theirs = socket.socketpair()
     try:
         # The child inherits the mask: a signal that arrives before it has handlers stays pending until it has.
         with theirs, signals_blocked():
             process = subprocess.Popen(
                 [sys.executable, *sys.orig_argv[1:]],
-                env={**os.environ, CHILD_VARIABLE: f"{number},{theirs.fileno()}"},
+                env={**os.environ, CHILD_VARIABLE: f"{number},{theirs.fileno()},{frozen}"},
                 pass_fds=[theirs.fileno()],
             )
     except OSError:
@@ -100,7 +106,9 @@ class Supervisor:
     Keeps a number of children until it is asked to stop; run() returns the exit code.
 
     is_finite: children that end well are not replaced (--burst). longest_wait_seconds: before a child that failed
-    again and again is replaced. A child that a `stop` command has reached is not replaced, however it ends.
+    again and again is replaced. frozen_after: seconds of silence after which a child is killed and replaced, because a
+    body keeps the lock of the interpreter (GIL), and no thread of the child moves. A child that a `stop` command has
+    reached is not replaced, however it ends.
 
     Children treat a repeated SIGTERM or SIGINT like the first one, because a terminal or a service manager may send
     them what the supervisor passes on. To them "release everything now" is SIGQUIT.
@@ -109,17 +117,20 @@ class Supervisor:
     def __init__(
         self,
         processes: int,
-        start: Callable[[int], Child],
+        start: Callable[[int, str], Child],
         signals: SignalPipe,
         health: HealthAggregator,
         *,
         shutdown_timeout: float,
         longest_wait_seconds: float,
         is_finite: bool,
+        frozen_after: float = math.inf,
     ) -> None:
         self._processes, self._start, self._signals, self._health = processes, start, signals, health
         self._shutdown_timeout, self._longest_wait = shutdown_timeout, longest_wait_seconds
-        self._is_finite = is_finite
+        self._is_finite, self._frozen_after = is_finite, frozen_after
+        self._frozen: dict[int, str] = {}  # by number: the executor that was killed because it did not move
+        self._turned_at = self._patient_until = time.monotonic()
         self._children: dict[int, Child] = {}  # by process id
         self._start_at: dict[int, float] = dict.fromkeys(range(processes), 0.0)  # by number
         self._failures: dict[int, int] = {}  # in a row, by number
@@ -142,6 +153,7 @@ class Supervisor:
             reports = {pid: child.reports for pid, child in self._children.items()}
             expected = len(reports) + len(self._start_at)
             self._health.update(reports, expected, is_stopping=self._kill_at is not None)
+            self._kill_frozen()
         return self._exit_code
 
     def _wait_seconds(self) -> float:
@@ -153,7 +165,7 @@ class Supervisor:
         now = time.monotonic()
         for number in [number for number, at in self._start_at.items() if at <= now and self._kill_at is None]:
             try:
-                child = self._start(number)
+                child = self._start(number, self._frozen.pop(number, ""))
             except OSError as error:  # no memory or process numbers left
                 self._start_at[number] = now + self._wait_after_failure(number)
                 logger.error("process.start_failed process=%d error=%s", number, error)
@@ -220,6 +232,28 @@ class Supervisor:
         failures = self._failures[number] = self._failures.get(number, 0) + 1
         return min(self._longest_wait, 0.25 * 2.0 ** min(failures, 20)) * random.uniform(0.8, 1.0)
 
+    def _kill_frozen(self) -> None:
+        """Kill children that have reported nothing for too long. One that somebody has stopped is left alone."""
+        now, before = time.monotonic(), self._turned_at
+        self._turned_at = now
+        if now - before > SUSPENDED_SECONDS:  # their silence may be ours
+            self._patient_until = now + self._frozen_after
+        if now < self._patient_until or self._kill_at is not None:
+            return
+        for pid, child in self._children.items():
+            silent, status = now - child.reports.parent_notified_at, child.reports.status
+            if status is None or silent <= self._frozen_after or is_stopped(pid):
+                continue
+            logger.error(
+                "process.stalled process=%d pid=%d silent_s=%.0f hint=A task keeps the GIL, so that no thread moves. "
+                "Its stack is above. The process is killed; its tasks run alone next.",
+                child.number,
+                pid,
+                silent,
+            )
+            self._frozen[child.number] = status.executor_id
+            child.process.kill()
+
     def _kill_overdue(self) -> None:
         if self._kill_at is not None and time.monotonic() > self._kill_at:
             for pid, child in self._children.items():
@@ -227,6 +261,15 @@ class Supervisor:
                 child.process.kill()
             self._exit_code = self._exit_code or codes.EXIT_INTERNAL
             self._kill_at = time.monotonic() + KILL_AFTER_SECONDS
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped, by SIGSTOP or a debugger. False where there is no /proc."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] in ("T", "t")
+    except OSError:
+        return False
 
 
 def describe_end(code: int) -> str:

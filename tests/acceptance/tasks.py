@@ -97,6 +97,13 @@ def doze(seconds: float) -> None:
 
 
 @task(takes_context=True)
+def freeze(context: TaskContext[..., Any], seconds: float) -> None:
+    """Sleep in one call of C that keeps the GIL. No thread of the process moves."""
+    note(context, "started")
+    ctypes.PyDLL(None).sleep(int(seconds))
+
+
+@task(takes_context=True)
 async def block_loop(context: TaskContext[..., Any], seconds: float) -> None:
     """Block the event loop and all tasks on it."""
     await Effect.objects.acreate(task_id=UUID(context.task_result.id), kind="started", pid=os.getpid())

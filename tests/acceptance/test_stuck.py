@@ -7,7 +7,7 @@ import pytest
 from jobqueue.exceptions import ExecutorLost
 from jobqueue.models import Task
 from tests.acceptance.harness import Fleet, wait_for_end, wait_for_ended
-from tests.acceptance.tasks import block_loop, break_thread, compute, doze, hang, work_later
+from tests.acceptance.tasks import block_loop, break_thread, compute, doze, freeze, hang, work, work_later
 from tests.models import Effect
 from tests.waiting import wait_until
 
@@ -51,6 +51,23 @@ def test_stuck_task_fails_after_three_losses(fleet: Fleet) -> None:
         f"{ExecutorLost.__module__}.{ExecutorLost.__qualname__}"
     }
     assert not Task.objects.filter(executor_losses__gt=0).exclude(pk=result.id).exists()
+    assert supervisor.stop() == 0
+
+
+def test_task_that_freezes_its_process_takes_one_with_neighbours(fleet: Fleet) -> None:
+    """The supervisor replaces the process, and the task runs alone at once. So its neighbours lose one executor."""
+    result = freeze.enqueue(STUCK_SECONDS)
+    neighbours = work.enqueue_many([((4.0,), {}) for _ in range(7)])
+    supervisor = fleet.start("--processes", "2", "--threads", "4", heartbeat_timeout=15)
+
+    assert wait_for_end() == {"SUCCESSFUL": 7, "FAILED": 1}
+
+    assert Task.objects.get(pk=result.id).status == "FAILED"
+    starts = {pk: Effect.objects.filter(task_id=pk, kind="started") for pk in (result.id, *(n.id for n in neighbours))}
+    assert starts[result.id].count() == 2
+    assert all(started.count() <= 2 for started in starts.values())
+    assert len(supervisor.output.find(r"process\.stalled process=\d pid=\d+ silent_s=\d+")) == 2
+    assert supervisor.output.find(r'File ".*tests/acceptance/tasks.py", line \d+ in freeze')
     assert supervisor.stop() == 0
 
 

@@ -96,6 +96,21 @@ class TestRescue:
         assert (error["attempt"], error["exception_class_path"]) == (3, "jobqueue.exceptions.ExecutorLost")
         assert error["executor"] == str(bench.executor_id)
 
+    @pytest.mark.parametrize(("limit", "losses"), [(3, 2), (2, 1), (5, 2)])
+    def test_task_of_a_frozen_executor_runs_alone_after_its_rescue(self, bench: Bench, limit: int, losses: int) -> None:
+        """Unless one loss more would end it FAILED."""
+        bench = bench.with_options(max_executor_losses=limit)
+        other = bench.running()
+        bench.set(other.id, executor_id=uuid4())
+        claimed = lost(bench)
+
+        assert bench.engine.isolate_tasks_of(bench.executor_id) == (losses > 1)
+
+        (rescued,) = bench.engine.rescue()
+        assert (rescued.id, rescued.status, rescued.executor_losses) == (claimed.id, Status.READY, losses)
+        assert bench.claim_isolated(queues=[claimed.queue_name]) == ([claimed.id] if losses > 1 else [])
+        assert bench.row(other.id).executor_losses == 0
+
     def test_rescue_skips_executor_with_heartbeat(self, bench: Bench) -> None:
         claimed = lost(bench)
         bench.beat()

@@ -20,7 +20,7 @@ from jobqueue.engine.portable.database import ERRORS_KEPT, WORKERS_KEPT, Part, r
 from jobqueue.engine.portable.messages import Messages, ending_of
 from jobqueue.exceptions import ExecutorLost
 from jobqueue.failpoints import failpoint
-from jobqueue.models import CounterDelta, Executor, Task, TaskQuerySet
+from jobqueue.models import ISOLATION_LOSSES, CounterDelta, Executor, Task, TaskQuerySet
 from jobqueue.records import FINAL, WAITING, Command, ExecutorInfo, NewMessage, OwnedTask, PendingWork, Rescued, Status
 
 # A process that was frozen may claim before its next heartbeat. For so long, the claim counts as one.
@@ -117,6 +117,18 @@ class Executors(Part):
         if notified:
             self.messages.wake_or_defer(notified)
         return [rescued for rescued, _ in taken]
+
+    def isolate_tasks_of(self, executor_id: UUID) -> int:
+        """
+        Let the tasks of an executor that one of them has frozen run alone after their rescue. Return how many.
+
+        Otherwise the task would freeze a second executor, with other tasks in it. Locks: its tasks; skips locked ones.
+        """
+        losses = min(ISOLATION_LOSSES, self.db.options.max_executor_losses - 1) - 1  # the rescue adds one
+        rows = self.db.tasks.running().filter(executor_id=executor_id, executor_losses__lt=losses)
+        with self.db.transaction():
+            ids = list(self.db.lock(list(rows.values_list("pk", flat=True))).values_list("pk", flat=True))
+            return rows.filter(pk__in=ids).update(executor_losses=losses)
 
     def _silent_executors(self) -> dict[UUID, float]:
         """Return the executors with tasks that missed their timeout, and the seconds of their silence."""

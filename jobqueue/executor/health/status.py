@@ -42,13 +42,14 @@ class HealthStatus:
     What is wrong with an executor, or with all executors of a command.
 
     stalled: reasons to restart it. unready: reasons not to rely on it. was_stopped_on_request: a `stop` command has
-    reached it, so that the supervisor must not replace it.
+    reached it, so that the supervisor must not replace it. executor_id: of one executor.
     """
 
     stalled: tuple[Problem, ...] = ()
     unready: tuple[Problem, ...] = ()
     is_stopping: bool = False
     was_stopped_on_request: bool = False
+    executor_id: str = ""
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self)
@@ -57,6 +58,11 @@ class HealthStatus:
     def from_json(cls, text: bytes) -> HealthStatus:
         """Raises msgspec.DecodeError."""
         return msgspec.json.decode(text, type=cls)
+
+
+def freeze_limit(options: Options) -> float:
+    """Return after how many seconds of silence a child is killed: before others rescue its tasks."""
+    return max(MIN_STALL_SECONDS, options.heartbeat_timeout * 2 / 3)
 
 
 Report = Callable[[HealthStatus], None]
@@ -80,7 +86,13 @@ class HealthMonitor:
     def status(self) -> HealthStatus:
         stalled = tuple(Problem(self._name, what) for what in self._stalled())
         unready = tuple(Problem(self._name, what) for what in self._unready())
-        return HealthStatus(stalled, stalled + unready, self._loop.is_draining, self.was_stopped_on_request)
+        return HealthStatus(
+            stalled,
+            stalled + unready,
+            self._loop.is_draining,
+            self.was_stopped_on_request,
+            str(self._loop.executor_id),
+        )
 
     def _stalled(self) -> Iterator[str]:
         for thread, what in ((self._loop, "loop"), (self._heartbeat, "heartbeat thread")):

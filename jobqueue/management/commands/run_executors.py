@@ -15,6 +15,7 @@ from contextlib import closing, nullcontext
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any, NoReturn
+from uuid import UUID
 
 import django
 from django.conf import settings as django_settings
@@ -32,7 +33,7 @@ from jobqueue.cli.backends import engine_of
 from jobqueue.engine import engine_for
 from jobqueue.executor.exit_status import EXIT_REPLACE, exit_despite_threads, exit_now, flush
 from jobqueue.executor.health.probes import Address, listen, parse_address, serving, systemd_report, url_of
-from jobqueue.executor.health.status import HealthAggregator, stall_limit
+from jobqueue.executor.health.status import HealthAggregator, freeze_limit, stall_limit
 from jobqueue.executor.process import ExecutorProcess
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.signals import SignalPipe
@@ -213,7 +214,11 @@ class Command(BaseCommand):
         self, settings: ExecutorSettings, options: dict[str, Any], signals: SignalPipe, listener: socket.socket | None
     ) -> int:
         executor = ExecutorProcess(
-            settings, signals, on_ready=partial(self._print_ready, settings), report_health=systemd_report()
+            settings,
+            signals,
+            on_ready=partial(self._print_ready, settings),
+            report_health=systemd_report(),
+            is_program=getattr(self, "_called_from_command_line", False),
         )
         self._print_banner(settings, executor.name, 1, listener)
         with serving(listener, executor.health.status):
@@ -243,6 +248,7 @@ class Command(BaseCommand):
                 shutdown_timeout=settings.shutdown_timeout,
                 longest_wait_seconds=RELOAD_WAIT_SECONDS if options["reload"] else LONGEST_WAIT_SECONDS,
                 is_finite=settings.burst,
+                frozen_after=freeze_limit(engine_for(settings.backend).options),
             ).run()
 
     def _run_child(
@@ -251,7 +257,11 @@ class Command(BaseCommand):
         if settings.name and options["processes"] > 1:
             settings = replace(settings, name=f"{settings.name}.{link.number + 1}")
         on_ready = partial(self._print_ready, settings) if link.number == 0 else lambda: None
-        executor = ExecutorProcess(settings, signals, is_supervised=True, on_ready=on_ready, report_health=link.report)
+        executor = ExecutorProcess(
+            settings, signals, is_supervised=True, on_ready=on_ready, report_health=link.report, is_program=True
+        )
+        if link.frozen:
+            executor.loop.isolate_tasks_of(UUID(link.frozen))
         if options["reload"]:
             watch_code(executor)
         exit_now(executor.run())
