@@ -56,6 +56,25 @@ def test_nothing_is_prepared_behind_a_pooler(monkeypatch: pytest.MonkeyPatch) ->
     assert settings_of(GuardedConnection("loop", "default", 10.0, prepares=True)) == ("auto", None)
 
 
+def test_server_side_binding_leaves_statements_of_the_orm_unprepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A generic plan of the ORM's `status = $1` cannot use a partial index: each rescue read the whole table."""
+    connection.close()
+    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "server_side_binding", True)
+    connection.ensure_connection()
+    bench = make_bench("postgresql")
+    prepared = "SELECT statement FROM pg_prepared_statements WHERE parameter_types <> '{}'"
+
+    with GuardedConnection("loop", "default", 10.0, prepares=True), connection.cursor() as cursor:
+        for _ in range(2 * PREPARE_AT):
+            bench.commit(outcome(bench.running()))
+            bench.engine.rescue()
+        cursor.execute(prepared)
+        texts = [text for (text,) in cursor.fetchall()]
+
+    assert any("jobqueue_task" in text for text in texts)
+    assert not [text for text in texts if '"jobqueue_task"' in text]
+
+
 @pytest.mark.parametrize(("level", "transactions"), [("read committed", 0), ("repeatable read", 2)])
 def test_claim_and_plain_commit_need_no_transaction_in_autocommit(
     monkeypatch: pytest.MonkeyPatch, level: str, transactions: int

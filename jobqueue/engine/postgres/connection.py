@@ -7,13 +7,15 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 from weakref import WeakSet
 
 import msgspec
 from django.conf import settings
 from django.db import OperationalError, connections
+from django.db.backends.postgresql.base import Cursor as ClientBindingCursor
+from django.db.backends.postgresql.base import ServerBindingCursor
 from django.db.models import BooleanField, F, Func, Value
 from psycopg import Connection, Cursor, IsolationLevel
 from psycopg.pq import Format
@@ -63,7 +65,8 @@ def configure_session(
 
     No statement of the session waits longer than LOCK_WAIT for a lock; behind a pooler, no statement of its
     transactions. limit_seconds: the timeout of each statement, instead of the role's timeout. prepares: whether it is
-    going to prepare statements. is_pooled: the pooler is known.
+    going to prepare statements. Then the client binds the ORM's parameters, whatever OPTIONS["server_side_binding"]
+    says: with a generic plan, `status = $1` cannot use a partial index. is_pooled: the pooler is known.
     """
     ((pid, isolation),) = connection.execute(statement("identify_session")).fetchall()
     if is_pooled or pid != connection.info.backend_pid:
@@ -73,6 +76,8 @@ def configure_session(
     connection.execute(statement("set_session_timeouts"), limits)
     if prepares:
         connection.execute(statement("generic_plans"))
+        if issubclass(connection.cursor_factory, ServerBindingCursor):
+            connection.cursor_factory = cast(type[Cursor], ClientBindingCursor)
     if isolation == "read committed":
         _read_committed.add(connection)
     return True
