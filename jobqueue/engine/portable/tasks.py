@@ -104,7 +104,7 @@ class Tasks(Part):
 
     def _with_free_parents(self, rows: list[Task]) -> list[Task]:
         """Leave out the locked tasks that would end now, and whose message would wait for the lock of their parent."""
-        queued = [row for row in rows if row.status != Status.RUNNING]
+        queued = [row for row in rows if row.status not in (Status.RUNNING, *FINAL)]
         parent_of = {row.pk: end.task_id for row in queued if (end := ending_of(row, Status.CANCELLED, None))}
         unreachable = self.messages.unreachable({*parent_of.values()} - {row.pk for row in rows})
         return [row for row in rows if parent_of.get(row.pk) not in unreachable] if unreachable else rows
@@ -308,7 +308,9 @@ class Tasks(Part):
 
     def prune_status(self, status: str, kept_seconds: float, limit: int = 1000) -> int:
         """Delete tasks that ended with a status, and before `kept_seconds`, the oldest first. Locks: as prune()."""
-        old = self.db.tasks.filter(status=status, finished_at__lte=now_plus(-kept_seconds)).order_by("finished_at")
+        # `status = ...` has no order, so that PostgreSQL may sort by finished_at what it finds with another index.
+        old = self.db.tasks.filter(status__range=(status, status), finished_at__lte=now_plus(-kept_seconds))
+        old = old.order_by("backend", "status", "finished_at")
         with self.db.transaction():
             ids = [row.pk for row in self.db.with_lock(old, no_key=False).only("pk")[:limit]]
             self._delete_locked(ids)

@@ -1,18 +1,20 @@
 -- Return the executors that hold RUNNING tasks, with the seconds since their last heartbeat (NULL: no row).
--- A loose index scan, one step per executor.
+-- A loose index scan, one step per executor of any backend: with the backend in the search, the planner may prefer
+-- another index of RUNNING tasks, and read all of them.
 -- Parameters: backend. Index: jobqueue_task_running, jobqueue_fallback_heartbeat. Locks: none.
 WITH RECURSIVE holder AS (
     (
-        SELECT executor_id FROM jobqueue_task
-        WHERE backend = %(backend)s AND status = 'RUNNING' AND executor_id IS NOT NULL ORDER BY executor_id LIMIT 1
+        SELECT executor_id, backend FROM jobqueue_task
+        WHERE status = 'RUNNING' AND executor_id IS NOT NULL ORDER BY executor_id LIMIT 1
     )
     UNION ALL
-    SELECT following.executor_id
+    SELECT following.executor_id, following.backend
     FROM holder CROSS JOIN LATERAL (
-        SELECT task.executor_id FROM jobqueue_task AS task
-        WHERE task.backend = %(backend)s AND task.status = 'RUNNING' AND task.executor_id > holder.executor_id
+        SELECT task.executor_id, task.backend FROM jobqueue_task AS task
+        WHERE task.status = 'RUNNING' AND task.executor_id > holder.executor_id
         ORDER BY task.executor_id LIMIT 1
     ) AS following
 )
 SELECT holder.executor_id, EXTRACT(EPOCH FROM clock_timestamp() - {last_heartbeat})::float8
 FROM holder LEFT JOIN jobqueue_executor AS executor ON executor.id = holder.executor_id
+WHERE holder.backend = %(backend)s
