@@ -8,9 +8,13 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import DatabaseError
+from django.db.models import TextField
+from django.db.models.functions import Cast
 from msgspec.structs import replace
 
 from jobqueue.engine.engine import Engine
+from jobqueue.engine.portable.database import read_list
+from jobqueue.engine.portable.executors import LOST_CLASS_PATH
 from jobqueue.exceptions import ClaimLost
 from jobqueue.executor.commit_batches import LONE_TRIES, CommitBatches
 from jobqueue.executor.running.attempt import CompletedAttempt, RunningTask
@@ -19,7 +23,7 @@ from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.events import task_fields
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.printable import printable
-from jobqueue.records import FINAL, CommitResult, Outcome, Start, Status
+from jobqueue.records import FINAL, ClaimedTask, CommitResult, Outcome, Start, Status
 
 logger = get_logger(__name__)
 
@@ -30,8 +34,16 @@ Confirmed = tuple[CompletedAttempt, Status | None]  # the state that the task en
 class _Row(NamedTuple):
     claim_number: int
     status: str
-    executor_losses: int
     polls: int
+    errors: str
+
+    def was_rescued(self, claimed: ClaimedTask) -> bool:
+        """Whether a rescue ended this claim. It writes an error with the number of the claim."""
+        entries = [entry for entry in read_list(self.errors) if isinstance(entry, dict)]
+        return any(
+            (entry.get("claim_number"), entry.get("exception_class_path")) == (claimed.claim_number, LOST_CLASS_PATH)
+            for entry in entries
+        )
 
 
 class RunningTasks:
@@ -216,8 +228,9 @@ class RunningTasks:
         return pk in self._in_doubt or self._completed[pk].if_lost is not None
 
     def _rows(self, ids: Iterable[UUID]) -> dict[UUID, _Row]:
-        rows = self._engine.tasks.filter(pk__in=list(ids)).values_list("pk", *_Row._fields)
-        return {pk: _Row(*values) for pk, *values in rows}
+        rows = self._engine.tasks.filter(pk__in=list(ids)).annotate(errors_text=Cast("errors", TextField()))
+        columns = ("pk", "claim_number", "status", "polls", "errors_text")
+        return {pk: _Row(*values) for pk, *values in rows.values_list(*columns)}
 
     def _explain(self, pk: UUID, row: _Row | None) -> Confirmed:
         """Find out whether an outcome that counts as lost was committed before, in a transaction without an answer."""
@@ -229,14 +242,12 @@ class RunningTasks:
             pruned = success or completed
             return (pruned, pruned.outcome.status) if pruned.outcome.status in FINAL else (completed, None)
         is_ours = row.claim_number == claimed.claim_number
-        # A claim ends by a commit of its holder, or by a rescue, which counts a loss.
-        is_rescued = row.executor_losses > claimed.executor_losses
-        is_taken = is_rescued or (is_ours and row.status == Status.RUNNING)
-        # A task that has ended is claimed again only after a requeue, which forgets its losses.
-        is_of_another = success is not None and success.outcome.status in FINAL and is_rescued and not is_ours
-        if success is not None and row.polls > claimed.polls and not is_of_another:
+        # A claim ends by a commit of its holder, or by a rescue.
+        if row.was_rescued(claimed) or (is_ours and row.status == Status.RUNNING):
+            return completed, None
+        if success is not None and row.polls > claimed.polls:
             completed = success
-        elif is_taken or pk not in self._in_doubt:
+        elif pk not in self._in_doubt:
             return completed, None
         return completed, Status.CANCELLED if is_ours and row.status == Status.CANCELLED else completed.outcome.status
 

@@ -8,7 +8,7 @@ from django.db import connections
 from jobqueue.causes import cause_of
 from jobqueue.models import Executor
 from jobqueue.records import ClaimedTask, Rescued, Status
-from tests.engine.bench import Bench, new
+from tests.engine.bench import Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 
@@ -184,6 +184,34 @@ class TestRescue:
         assert row.finished_at is not None
         assert row.errors[-1]["exception_class_path"] == "jobqueue.exceptions.ExecutorLost"
         assert "loss 3" in row.errors[-1]["message"]
+
+    @pytest.mark.parametrize(
+        ("status", "has_succeeded", "losses"),
+        [
+            (Status.SUSPENDED, True, 0),
+            (Status.READY, True, 0),
+            (Status.READY, False, 2),  # released
+            (Status.SCHEDULED, False, 2),  # a retry
+            (Status.SUCCESSFUL, True, 2),  # for people who look at the task
+        ],
+    )
+    def test_successful_poll_forgets_executor_losses(
+        self, bench: Bench, status: Status, has_succeeded: bool, losses: int
+    ) -> None:
+        """Otherwise an actor of a year would be FAILED after its third deploy that went wrong."""
+        pk = bench.add()
+        for _ in range(2):
+            doomed = Bench(bench.engine)
+            doomed.beat()
+            doomed.claim()
+            bench.time_passes(TIMEOUT + 2)
+            bench.engine.rescue()
+        assert bench.row(pk).executor_losses == 2
+        (claimed,) = bench.engine.claim_isolated(bench.claim_request(1))
+
+        bench.commit(outcome(claimed, status, has_succeeded=has_succeeded))
+
+        assert bench.row(pk).executor_losses == losses
 
     def test_rescue_cancels_task_with_cancel_request(self, bench: Bench) -> None:
         claimed = lost(bench)

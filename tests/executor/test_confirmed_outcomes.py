@@ -20,7 +20,7 @@ from tests.factories import TaskFactory
 
 pytestmark = pytest.mark.django_db
 
-Row = tuple[int, str, int, int]  # claim_number, status, executor_losses, polls
+Row = tuple[int, str, int, int]  # claim_number, status, the number of a claim that was rescued or 0, polls
 
 
 def success(running: RunningTask, status: Status = Status.SUCCESSFUL) -> CompletedAttempt:
@@ -46,7 +46,9 @@ def claim() -> RunningTask:
 def tasks_with(completed: CompletedAttempt, row: Row | None = None) -> RunningTasks:
     """Return running tasks with one completed attempt, and store the current row of its task."""
     if row is not None:
-        values = dict(zip(("claim_number", "status", "executor_losses", "polls"), row, strict=True))
+        values: dict[str, Any] = dict(zip(("claim_number", "status", "rescued", "polls"), row, strict=True))
+        if number := values.pop("rescued"):
+            values["errors"] = [{"claim_number": number, "exception_class_path": "jobqueue.exceptions.ExecutorLost"}]
         holder = {"executor_id": uuid4()} if values["status"] == Status.RUNNING else {}
         TaskFactory.create(id=completed.running.id, **values, **holder)
     tasks = RunningTasks(engine_for("default"))
@@ -62,19 +64,19 @@ def lost(completed: CompletedAttempt) -> CommitResult:
 @pytest.mark.parametrize(
     ("make", "row", "status"),
     [
-        (success, (5, "SUCCESSFUL", 1, 1), Status.SUCCESSFUL),
+        (success, (5, "SUCCESSFUL", 0, 1), Status.SUCCESSFUL),
         (success, None, Status.SUCCESSFUL),  # pruned at once
-        (failure, (5, "FAILED", 1, 0), Status.FAILED),
+        (failure, (5, "FAILED", 0, 0), Status.FAILED),
         (failure, (6, "RUNNING", 0, 0), Status.FAILED),  # requeued by a person
-        (retry, (5, "SCHEDULED", 1, 0), Status.SCHEDULED),
-        (retry, (5, "READY", 1, 0), Status.SCHEDULED),  # due by now
-        (retry, (6, "RUNNING", 1, 0), Status.SCHEDULED),  # claimed by now
-        (retry, (5, "CANCELLED", 1, 0), Status.CANCELLED),
+        (retry, (5, "SCHEDULED", 0, 0), Status.SCHEDULED),
+        (retry, (5, "READY", 0, 0), Status.SCHEDULED),  # due by now
+        (retry, (6, "RUNNING", 0, 0), Status.SCHEDULED),  # claimed by now
+        (retry, (5, "CANCELLED", 0, 0), Status.CANCELLED),
         (retry, None, None),
-        (success, (5, "READY", 2, 0), None),  # rescued
-        (success, (5, "FAILED", 2, 0), None),  # lost once too often
-        (success, (6, "RUNNING", 2, 0), None),
-        (success, (6, "SUCCESSFUL", 2, 1), None),
+        (success, (5, "READY", 5, 0), None),  # rescued
+        (success, (5, "FAILED", 5, 0), None),  # lost once too often
+        (success, (6, "RUNNING", 5, 0), None),
+        (success, (6, "SUCCESSFUL", 5, 1), None),
     ],
 )
 def test_row_decides_an_outcome_in_doubt(make: Any, row: Row | None, status: Status | None) -> None:
@@ -89,18 +91,19 @@ def test_row_decides_an_outcome_in_doubt(make: Any, row: Row | None, status: Sta
 def test_outcome_without_doubt_is_lost_for_any_row() -> None:
     completed = success(claim())
 
-    assert tasks_with(completed, (5, "SUCCESSFUL", 1, 1)).confirm(lost(completed)) == [(completed, None)]
+    assert tasks_with(completed, (5, "SUCCESSFUL", 0, 1)).confirm(lost(completed)) == [(completed, None)]
 
 
 @pytest.mark.parametrize(
     ("row", "is_success"),
     [
-        ((5, "SUCCESSFUL", 1, 1), True),
+        ((5, "SUCCESSFUL", 0, 1), True),
+        ((7, "READY", 6, 1), True),  # requeued by a person, and then rescued from another executor
         (None, True),
         ((6, "RUNNING", 0, 1), True),  # requeued by a person
-        ((5, "READY", 2, 0), False),
-        ((6, "RUNNING", 2, 0), False),
-        ((6, "SUCCESSFUL", 2, 1), False),  # rescued, and completed by another executor
+        ((5, "READY", 5, 0), False),
+        ((6, "RUNNING", 5, 0), False),
+        ((6, "SUCCESSFUL", 5, 1), False),  # rescued, and completed by another executor
     ],
 )
 def test_row_decides_an_atomic_commit_in_doubt(row: Row | None, is_success: bool) -> None:
@@ -111,7 +114,7 @@ def test_row_decides_an_atomic_commit_in_doubt(row: Row | None, is_success: bool
     assert tasks_with(completed, row).confirm(lost(completed)) == [expected]
 
 
-@pytest.mark.parametrize("row", [(5, "SUSPENDED", 1, 1), (5, "READY", 1, 1), (6, "RUNNING", 1, 1), (7, "READY", 2, 2)])
+@pytest.mark.parametrize("row", [(5, "SUSPENDED", 0, 1), (5, "READY", 0, 1), (6, "RUNNING", 0, 1), (7, "READY", 6, 2)])
 def test_poll_of_an_actor_was_committed_where_its_row_counts_it(row: Row) -> None:
     done, otherwise = success(running := claim()), failure(running)
     done = replace(done, outcome=replace(done.outcome, status=Status.SUSPENDED))
@@ -128,7 +131,7 @@ def test_atomic_commit_did_not_take_place_where_the_failure_is_committed() -> No
 
 def test_failure_of_an_atomic_commit_may_be_in_doubt_itself() -> None:
     completed = replace(failure(running := claim()), if_lost=success(running))
-    tasks = tasks_with(completed, (5, "FAILED", 1, 0))
+    tasks = tasks_with(completed, (5, "FAILED", 0, 0))
     tasks.mark_in_doubt()
 
     assert tasks.confirm(lost(completed)) == [(completed, Status.FAILED)]

@@ -213,6 +213,8 @@ class SimulatedBackend(IsolatedBackend):
         super()._record_done(result, entered)
         self.cancel_requested.discard(result.task_id)
         self.attempts[result.task_id] = result.attempts
+        if result.has_succeeded and entered not in FINAL:
+            self.losses[result.task_id] = 0
         before = self.claim_details[result.task_id, result.claim_number]
         has_failed = result.attempts > before.attempts and result.status is not Status.CANCELLED
         if result.worker_id is not None or entered is Status.FAILED:

@@ -252,6 +252,8 @@ class Commits(Part):
             if outcome.has_succeeded:
                 columns["timed_out"] = False
                 columns["timeout_at"] = None
+                if entering not in FINAL:
+                    columns["executor_losses"] = 0
                 if outcome.recheck_seconds is not None and entering in (Status.READY, Status.SUSPENDED):
                     columns["timeout_at"] = end_of_wait(outcome)
             if entering in WAITING:

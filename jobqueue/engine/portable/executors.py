@@ -25,6 +25,7 @@ from jobqueue.records import FINAL, WAITING, Command, ExecutorInfo, NewMessage, 
 
 # A process that was frozen may claim before its next heartbeat. For so long, the claim counts as one.
 CLAIM_COUNTS_SECONDS = 1.0
+LOST_CLASS_PATH = f"{ExecutorLost.__module__}.{ExecutorLost.__qualname__}"  # in the error of a rescue
 
 
 @dataclass(eq=False)
@@ -209,7 +210,7 @@ def lost_error(row: Task, executor_losses: int, now: datetime) -> dict[str, Any]
         "claim_number": row.claim_number,
         "at": iso_utc(now),
         "executor": str(row.executor_id),
-        "exception_class_path": f"{ExecutorLost.__module__}.{ExecutorLost.__qualname__}",
+        "exception_class_path": LOST_CLASS_PATH,
         "message": f"The executor was lost while it ran this task (loss {executor_losses}).",
         "traceback": "",
     }

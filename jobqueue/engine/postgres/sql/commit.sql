@@ -42,6 +42,7 @@ written AS (
         claimed_at = NULL, executor_id = NULL, cause = held.cause,
         unread_polls = COALESCE(held.unread_polls, 0), stale_polls = COALESCE(held.stale_polls, 0),
         timed_out = task.timed_out AND held.has_succeeded IS NOT TRUE,
+        executor_losses = CASE WHEN held.has_succeeded AND NOT held.ends THEN 0 ELSE task.executor_losses END,
         wake_at = CASE
             WHEN held.entering IN ('SCHEDULED', 'SUSPENDED')
             THEN LEAST(held.wakes_at, clock_timestamp() + make_interval(secs => held.recheck_seconds))
