@@ -31,7 +31,7 @@ ENDED = {"finished_at": "2020-01-01T00:00:00Z"}
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Shorten the bounds. A statement that has none fails."""
     monkeypatch.setattr(tasks, "LOCK_WAIT_SECONDS", 0.3)
-    monkeypatch.setattr(database, "LOCK_WAIT", "100ms")
+    monkeypatch.setattr(database, "CALLER_LOCK_WAIT", "100ms")
     with connection.cursor() as cursor:
         cursor.execute("SET statement_timeout = '20s'")
         yield

@@ -23,7 +23,7 @@ from jobqueue.serialization.json import decode
 
 ERRORS_KEPT = 20  # newest, per task
 WORKERS_KEPT = 100  # newest, per task
-LOCK_WAIT = "1s"  # for a verb that people or code of the site call
+CALLER_LOCK_WAIT = "1s"  # for a verb that people or code of the site call
 
 # JSON columns of a claimed task.
 RAW = ("args", "kwargs", "inner_state", "options", "metadata", "errors", "worker_ids")
@@ -90,11 +90,11 @@ class Database:
     @contextmanager
     def bounded(self, what: str, wait: str = "") -> Iterator[None]:
         """
-        Open a transaction, or a savepoint in the caller's, that waits for no lock of others longer than LOCK_WAIT.
+        Open a transaction, or a savepoint in the caller's, that waits CALLER_LOCK_WAIT at most for a lock.
 
         Raise LockTimeout after that. what: the objects that may be locked, for its message. wait: another limit.
         """
-        wait = wait or LOCK_WAIT
+        wait = wait or CALLER_LOCK_WAIT
         try:
             with self.transaction(), self.lock_timeout(wait):
                 yield
