@@ -40,11 +40,16 @@ class Inbox:
     The unread messages of a poll, in order of arrival. take() and popleft() consume messages.
 
     If messages stay unread, the task runs again: at once if the poll consumed a message or a new one came, otherwise
-    after a short wait that doubles.
+    after a short wait that doubles. Of a child that was requeued and has ended again, it has the last end only.
     """
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
-        self._unread = list(messages)
+        unread = list(messages)
+        ends = [message for message in unread if message.kind is not Kind.MESSAGE and message.sender is not None]
+        last_ends = {message.sender: message.id for message in ends}
+        # Ends that a later end of the same child has replaced. A successful poll consumes them, too.
+        self.replaced = [message.id for message in ends if message.id != last_ends[message.sender]]
+        self._unread = [m for m in unread if m.id not in self.replaced] if self.replaced else unread
         self._taken: list[Message] = []
 
     def __iter__(self) -> Iterator[Message]:

@@ -7,9 +7,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from django.utils import timezone
 
 import jobqueue
-from jobqueue import Actor, Done, GiveUp, PollContext, Retry, Sleep, Spawn, Suspend, testing
+from jobqueue import Actor, Done, GiveUp, Kind, PollContext, Retry, Sleep, Spawn, Suspend, testing
+from jobqueue.models import InboxMessage
 from jobqueue.records import Status
 from tests.actor import actors
 from tests.actor.stage import Stage
@@ -100,6 +102,85 @@ class TestCancel:
 
 
 class TestRequeue:
+    @pytest.mark.parametrize("order", ["child first", "parent first", "both"])
+    def test_failed_chain_goes_on_after_a_requeue(self, stage: Stage, order: str) -> None:
+        """The parent gave up because its child had failed. The cause is repaired, and both are requeued."""
+        broken = [True]
+
+        def link(context: PollContext[Any]) -> Any:
+            if broken:
+                raise GiveUp("broken")
+            return Done("linked")
+
+        def chain(context: PollContext[Any]) -> Any:
+            if context.polls == 0:
+                return stage.child(link), Suspend()
+            for message in context.inbox.take():
+                if message.kind is not Kind.CHILD_SUCCESSFUL:
+                    raise GiveUp("a link failed")
+                return Done(message.body)
+            return Suspend()
+
+        pk = stage.enter(chain)
+        stage.run()
+        (child,) = stage.children(pk)
+        assert (stage.status(pk), stage.status(child.id)) == (Status.FAILED, Status.FAILED)
+
+        broken.clear()
+        steps = {"child first": [[child.id], [pk]], "parent first": [[pk], [child.id, pk]], "both": [[pk, child.id]]}
+        for ids in steps[order]:
+            jobqueue.requeue(ids)
+            stage.run()
+
+        assert stage.status(pk) == Status.SUCCESSFUL
+        assert stage.result(pk) == "linked"
+
+    def test_patient_parent_hears_of_the_success_of_a_requeued_child(self, stage: Stage) -> None:
+        broken, received = [True], list[Kind]()
+
+        def link(context: PollContext[Any]) -> Any:
+            if broken:
+                raise GiveUp("broken")
+            return Done("linked")
+
+        def chain(context: PollContext[Any]) -> Any:
+            if context.polls == 0:
+                return stage.child(link), Suspend()
+            received.extend(message.kind for message in context.inbox.take())
+            return Done() if Kind.CHILD_SUCCESSFUL in received else Suspend()
+
+        pk = stage.enter(chain)
+        stage.run()
+        assert (stage.status(pk), received) == (Status.SUSPENDED, [Kind.CHILD_FAILED])
+
+        broken.clear()
+        jobqueue.requeue(stage.children(pk)[0].id)
+        stage.run()
+
+        assert received == [Kind.CHILD_FAILED, Kind.CHILD_SUCCESSFUL]
+        assert stage.status(pk) == Status.SUCCESSFUL
+
+    def test_inbox_has_the_last_end_of_a_child_and_consumes_the_others(self, stage: Stage) -> None:
+        """The first end stayed, because the parent was running when its child was requeued."""
+        seen: list[Any] = []
+        child = stage.child(lambda context: Done("at last"))
+
+        def poll(context: PollContext[Any]) -> Any:
+            if context.polls == 0:
+                return child, Suspend()
+            seen.append([(message.kind, message.body) for message in context.inbox])
+            return Suspend()
+
+        pk = stage.enter(poll)
+        testing.poll_once(pk)
+        first = InboxMessage(task_id=pk, sender_id=child.id, child_status="FAILED", sent_at=timezone.now())
+        first.save(using=stage.database)
+        testing.poll_once(child.id)
+        testing.poll_once(pk)
+
+        assert seen == [[(Kind.CHILD_SUCCESSFUL, "at last")]]
+        assert stage.unread(pk) == ["at last"]
+
     def test_requeue_keeps_state_and_inbox(self, stage: Stage) -> None:
         seen: list[Any] = []
 

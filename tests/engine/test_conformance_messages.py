@@ -415,16 +415,45 @@ class TestParent:
         assert bench.perform(child, send=[message(parent, is_droppable=True)]).dropped == {child.id: 1}
         assert bench.inbox(parent) == []
 
-    def test_requeued_child_does_not_notify_twice(self, bench: Bench) -> None:
+    @pytest.mark.parametrize("end", ["commit", "cancel", "rescue"])
+    def test_requeued_child_notifies_again_and_withdraws_its_message(self, bench: Bench, end: str) -> None:
         parent = bench.suspended()
-        child = child_of(bench, parent)
-        bench.commit(outcome(child, Status.FAILED, error=ERROR))
+        child, other = child_of(bench, parent), child_of(bench, parent)
+        for failed in (child, other):
+            bench.commit(outcome(failed, Status.FAILED, error=ERROR))
         bench.engine.requeue([child.id])
-        (again,) = bench.claim(queues=[child.queue_name])
+        assert [sent.sender_id for sent in bench.inbox(parent)] == [other.id]
+        if end == "cancel":
+            bench.engine.cancel([child.id])
+        else:
+            bench.beat()
+            (again,) = bench.claim(queues=[child.queue_name])
+            if end == "commit":
+                bench.commit(outcome(again))
+            else:
+                bench.set(child.id, executor_losses=2)
+                bench.time_passes(60)
+                bench.engine.rescue()
 
-        bench.commit(outcome(again))
+        ended = {"commit": "SUCCESSFUL", "cancel": "CANCELLED", "rescue": "FAILED"}[end]
+        assert [(sent.sender_id, sent.child_status) for sent in bench.inbox(parent)] == [
+            (other.id, "FAILED"),
+            (child.id, ended),
+        ]
+        assert bench.status(parent) == "READY"
 
-        assert [sent.child_status for sent in bench.inbox(parent)] == ["FAILED"]
+    def test_requeued_child_of_a_running_parent_keeps_its_message(self, bench: Bench) -> None:
+        """The poll of the parent may consume it."""
+        parent = bench.running()
+        child = child_of(bench, parent.id)
+        bench.commit(outcome(child, Status.FAILED, error=ERROR))
+        (read,) = bench.engine.read_messages([parent.id])[parent.id]
+        bench.engine.requeue([child.id])
+
+        assert bench.perform(parent, consumed=[read.id]).done == {parent.id: Status.SUSPENDED}
+        bench.commit(outcome(bench.claim(queues=[child.queue_name])[0]))
+
+        assert [sent.child_status for sent in bench.inbox(parent.id)] == ["SUCCESSFUL"]
 
     def test_waiting_child_that_is_cancelled_notifies_parent(self, bench: Bench) -> None:
         parent = bench.suspended()

@@ -152,7 +152,7 @@ class Messages(Part):
         return dict(self.db.by_ids(ids).values_list("pk", "task_type"))
 
     def report_ends(self, endings: Sequence[NewMessage]) -> set[UUID]:
-        """Notify the parents of ended children, once in a child's life. Return the parents that got a message."""
+        """Notify the parents of ended children, once for each end. Return the parents that got a message."""
         if endings:
             self.db.tasks.filter(pk__in=[ending.sender_id for ending in endings]).update(parent_notified_at=Clock())
         return self.notify_parents(endings)
@@ -170,6 +170,20 @@ class Messages(Part):
             if ending.task_id not in notified:
                 logger.info("message.dropped id=%s parent_id=%s reason=parent ended", ending.sender_id, ending.task_id)
         return notified
+
+    def withdraw_ends(self, parent_of: Mapping[UUID, UUID]) -> None:
+        """
+        Delete the unread messages of the ends of requeued children.
+
+        A parent that runs may have read them. Then they stay, and the message of the next end replaces them in its
+        inbox. Locks: the parents, skipping locked ones.
+        """
+        if not parent_of:
+            return
+        locked = self.db.lock({*parent_of.values()}).only("pk", "status")
+        idle = [row.pk for row in locked if row.status != Status.RUNNING]
+        unread = self.db.messages.filter(task_id__in=idle, consumed_at__isnull=True)
+        unread.filter(sender_id__in=parent_of, child_status__isnull=False)._raw_delete(self.db.using)
 
     def delete_of(self, ids: Sequence[UUID]) -> None:
         """Delete all messages of tasks that have ended."""
@@ -263,7 +277,7 @@ class Messages(Part):
 
 def ending_of(row: Any, status: Status, body: str | None) -> NewMessage | None:
     """
-    Return the message for the parent of a task that ends with this status, once in the task's life.
+    Return the message for the parent of a task that ends with this status, once until the task is requeued.
 
     body: JSON text of its result or error.
     """

@@ -157,8 +157,9 @@ class Tasks(Part):
         Put FAILED and CANCELLED tasks back READY, with all their attempts, their state and inbox.
 
         A task whose key a live task holds stays unchanged. So does a task of this package: whoever may requeue tasks
-        may not repeat a bulk action of another person. Locks: the rows in id order. Rows locked by other sessions
-        are `busy` unless `wait`. Waits for a concurrent insert of the same key.
+        may not repeat a bulk action of another person. A child notifies its parent when it ends again. Locks: the rows
+        in id order, then their parents, skipping locked ones. Rows locked by other sessions are `busy` unless `wait`.
+        Waits for a concurrent insert of the same key.
         """
         with self.db.transaction():
             seen = list(self.db.lock(ids, wait=wait).only("pk", "status", "key", "task_type"))
@@ -192,7 +193,7 @@ class Tasks(Part):
 
     def _requeue_locked(self, ids: Sequence[UUID]) -> int:
         rows = self.db.tasks.filter(pk__in=ids, status__in=UNSUCCESSFUL)
-        found = list(rows.values_list("pk", flat=True))
+        parent_of = dict(rows.values_list("pk", "parent_id"))
         count = rows.update(
             status=ready_status(),
             rank=rank_from(Clock(), self.db.options.aging),
@@ -203,10 +204,12 @@ class Tasks(Part):
             cancel_requested_at=None,
             finished_at=None,
             return_value=None,
+            parent_notified_at=None,
             history=appended(line_of(Event.REQUEUED, self.db.now())),
             taken_over_by_id=None,
         )
-        self.admissions.request(found)
+        self.admissions.request(parent_of)
+        self.messages.withdraw_ends({pk: parent for pk, parent in parent_of.items() if parent is not None})
         return count
 
     # --- run now, discard, delete

@@ -143,7 +143,7 @@ def outcome_of_poll(attempt: Attempt, returned: Any) -> Outcome:
         worker_id=worker_id if is_new_here or columns["status"] in FINAL else None,
         inner_state=encode(plain(actor.encode_state(context.state)), place=f"{actor.__name__}: state", max_bytes=limit),
         effects=Effects(
-            consumed=consumed,
+            consumed=[*consumed, *context.inbox.replaced],
             unread=unread,
             spawn=[row_of_child(attempt, action) for action in effects if isinstance(action, Spawn)],
             send=messages_of(attempt, effects),
