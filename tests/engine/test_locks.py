@@ -383,7 +383,7 @@ class TestWaiting:
         assert bench.status(claimed.id) == status
 
     def test_wake_times_out_on_locked_task(self, fast_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(messages, "WAKE_LOCK_TIMEOUT", "10ms")
+        monkeypatch.setattr(messages, "LOCK_WAIT", "10ms")
         pk = fast_bench.suspended()
 
         with session() as blocker:
@@ -395,7 +395,7 @@ class TestWaiting:
         assert fast_bench.engine.wake([pk]) == 1
 
     def test_wake_restores_lock_timeout_of_caller(self, fast_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(messages, "WAKE_LOCK_TIMEOUT", "10ms")
+        monkeypatch.setattr(messages, "LOCK_WAIT", "10ms")
         free, locked = fast_bench.suspended(), fast_bench.suspended()
 
         with session() as blocker, transaction.atomic(), connection.cursor() as cursor:

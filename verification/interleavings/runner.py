@@ -53,7 +53,7 @@ def isolated_backend(name: str, kind: type[Engine]) -> Iterator[IsolatedBackend]
     """Yield the backend of a scenario, and delete its rows at the end."""
     backend = SCENARIOS[name].rules.backend(kind)
     # Orders may be slow. Other tests cover the timeout.
-    with patch.object(messages, "WAKE_LOCK_TIMEOUT", "60s"), backend.installed():
+    with patch.object(messages, "LOCK_WAIT", "60s"), backend.installed():
         try:
             yield backend
         finally:

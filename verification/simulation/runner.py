@@ -45,7 +45,7 @@ def run(seeds: Sequence[int], kind: type[Engine], *, has_limits: bool = False) -
     result = SimulationResult()
     for name in DATABASES[1:]:
         connections.databases.setdefault(name, connections.databases["default"].copy())
-    with patch.object(messages, "WAKE_LOCK_TIMEOUT", "20ms"), recording():
+    with patch.object(messages, "LOCK_WAIT", "20ms"), recording():
         for seed in seeds:
             simulation = Simulation(kind, seed, DATABASES, has_limits=has_limits)
             found = perform(simulation)
