@@ -48,7 +48,8 @@ class AdmissionRequest(models.Model):
     A request that executors look at a key: its BLOCKED tasks may be allowed to run now.
 
     Rows are only inserted and deleted, so that no transaction waits for another one. kind: "concurrency" or "rate".
-    due_at: when to look at it. For a rate, this is the time of the next allowed start.
+    due_at: when to look at it. is_urgent: a rate counts less than before. number: of the limit, if this is the planned
+    look at a rate, when a start leaves its period. Until then, requests that are not urgent wait for it.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -56,6 +57,8 @@ class AdmissionRequest(models.Model):
     kind = models.CharField(max_length=16)
     key = models.CharField(max_length=560)
     due_at = models.DateTimeField()
+    is_urgent = models.BooleanField(default=False, db_default=False)
+    number = models.IntegerField(null=True)
 
     class Meta:
         db_table = "jobqueue_admissionrequest"

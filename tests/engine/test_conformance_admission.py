@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from django.db import connections
 
 from jobqueue.engine.portable import admissions
 from jobqueue.engine.postgres import admissions as postgres_admissions
@@ -391,6 +392,168 @@ def ask(bench: Bench, *keys: str, kind: str = "concurrency", seconds_ago: float 
     )
 
 
+class Statements:
+    """Count the statements that read the starts of rates."""
+
+    def __init__(self) -> None:
+        self.of_starts = 0
+
+    def __call__(self, execute: Callable[..., Any], sql: str, *arguments: Any) -> Any:
+        self.of_starts += "SELECT" in sql and "FROM jobqueue_ratestart" in sql.replace('"', "")
+        return execute(sql, *arguments)
+
+
+class TestPlannedLook:
+    """After a look that left BLOCKED tasks, nothing is counted before the time of the next start."""
+
+    @pytest.fixture
+    def planned(self, bench: Bench) -> list[UUID]:
+        """Let the second of four tasks wait in READY, and the others for the end of a start's period."""
+        ids = [rated(bench, 2) for _ in range(4)]
+        bench.engine.admit()
+        (claimed,) = bench.claim(1)
+        bench.begin(claimed)
+        bench.engine.admit()
+        assert statuses(bench, *ids) == ["RUNNING", "READY", "BLOCKED", "BLOCKED"]
+        return ids
+
+    def counts(self, bench: Bench) -> int:
+        """Look at what is requested. Return how often it has read starts."""
+        statements = Statements()
+        with connections[bench.engine.database].execute_wrapper(statements):
+            bench.engine.admit()
+        return statements.of_starts
+
+    def test_enqueue_and_end_read_no_starts(self, bench: Bench, planned: list[UUID]) -> None:
+        rated(bench, 2)
+        assert self.counts(bench) == 0
+
+        (running,) = list(bench.claim(1))
+        bench.commit(outcome(running))
+        assert self.counts(bench) == 0
+        assert AdmissionRequest.objects.using(bench.engine.database).count() == 1
+
+    def test_cancelled_ready_task_lets_another_start_at_once(self, bench: Bench, planned: list[UUID]) -> None:
+        bench.engine.cancel([planned[1]])
+
+        assert admitted(bench) == 1
+        assert bench.status(planned[2]) == Status.READY
+
+    def test_claim_that_never_began_lets_a_task_start_at_once(self, bench: Bench, planned: list[UUID]) -> None:
+        bench.commit(outcome(bench.claim()[0], Status.READY, keeps_rank=True, begun_seconds=None))
+
+        assert admitted(bench) == 1
+        assert statuses(bench, *planned[1:]) == ["READY", "BLOCKED", "BLOCKED"]
+
+    def test_replaced_ready_task_lets_another_start_at_once(self, bench: Bench) -> None:
+        rate: dict[str, Any] = {"rate_limit": 1, "rate_seconds": 60.0}
+        bench.add(key="report", rate_key="api:anna", **rate)
+        second = bench.add(rate_key="api:anna", **rate)
+        bench.engine.admit()
+
+        bench.engine.enqueue([new(key="report", on_conflict="replace", rate_key="api:bob", **rate)])
+
+        assert admitted(bench) == 2
+        assert bench.status(second) == Status.READY
+
+    def test_raised_number_lets_tasks_start_at_once(self, bench: Bench, planned: list[UUID]) -> None:
+        bench.engine.admissions.set_number(LimitKind.RATE, "api:", 3)
+
+        assert admitted(bench) == 1
+
+    def test_number_raised_in_code_lets_tasks_start_at_once(self, bench: Bench, planned: list[UUID]) -> None:
+        urgent = rated(bench, 3, priority=10)
+
+        assert admitted(bench) == 1
+        assert bench.status(urgent) == Status.READY
+
+    def test_next_start_is_at_the_planned_time(self, bench: Bench, planned: list[UUID]) -> None:
+        bench.time_passes(61)
+        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.now())
+
+        assert admitted(bench) == 1
+        assert statuses(bench, *planned[1:]) == ["READY", "READY", "BLOCKED"]
+
+    def test_lowered_number_plans_after_all_starts_that_are_too_many(self, bench: Bench) -> None:
+        ids = [rated(bench, 3) for _ in range(4)]
+        for claimed, seconds in zip(claim_admitted(bench), (30, 20, 0), strict=True):
+            bench.begin(claimed)
+            bench.time_passes(seconds)
+        bench.engine.admissions.set_number(LimitKind.RATE, "api:", 1)
+        bench.engine.admit()
+
+        planned = AdmissionRequest.objects.using(bench.engine.database).get(number=1)
+        assert (planned.due_at - bench.engine.now()).total_seconds() == pytest.approx(60, abs=5)
+        assert bench.status(ids[3]) == Status.BLOCKED
+
+
+class TestUnstarted:
+    """READY tasks that nobody starts cost nothing, and their first start goes on with the others."""
+
+    def test_idle_key_has_no_request(self, bench: Bench) -> None:
+        ids = [rated(bench, 2, queue_name="paused") for _ in range(4)]
+        bench.pause("paused")
+        bench.engine.admit()
+
+        assert statuses(bench, *ids) == ["READY", "READY", "BLOCKED", "BLOCKED"]
+        assert bench.engine.pending_maintenance(bench.executor_id).next_admission_seconds is None
+
+    @pytest.mark.parametrize("how", ["end", "count", "release"])
+    def test_start_plans_the_next_look(self, bench: Bench, how: str) -> None:
+        rated(bench, seconds=60.0)
+        second = rated(bench, seconds=60.0)
+        (claimed,) = claim_admitted(bench)
+        if how == "end":
+            bench.commit(outcome(claimed))
+        elif how == "count":
+            bench.begin(claimed)
+        else:
+            bench.engine.cancel([claimed.id])
+            bench.commit(outcome(claimed, Status.CANCELLED, begun_seconds=None))
+        bench.engine.admit()
+
+        if how == "release":
+            assert bench.status(second) == Status.READY
+        else:
+            seconds = bench.engine.pending_maintenance(bench.executor_id).next_admission_seconds
+            assert seconds == pytest.approx(60, abs=5)
+
+
+class TestClockSetBack:
+    def start_ahead(self, bench: Bench, seconds: float) -> UUID:
+        """Leave a start and a planned look that are so far ahead. Return a task that waits."""
+        rated(bench)
+        second = rated(bench)
+        bench.commit(outcome(claim_admitted(bench)[0]))
+        bench.engine.admit()
+        bench.time_passes(-seconds)
+        due_at = bench.engine.now() + timedelta(seconds=seconds + 60)
+        AdmissionRequest.objects.using(bench.engine.database).update(due_at=due_at)
+        return second
+
+    def test_start_far_ahead_stops_no_task(self, bench: Bench) -> None:
+        second, third = self.start_ahead(bench, 3600.0), rated(bench)
+
+        assert admitted(bench) == 1
+        assert sorted(statuses(bench, second, third)) == ["BLOCKED", "READY"]
+
+    def test_start_that_is_less_than_a_period_ahead_counts(self, bench: Bench) -> None:
+        second = self.start_ahead(bench, 30.0)
+        rated(bench)
+
+        assert admitted(bench) == 0
+        assert bench.status(second) == Status.BLOCKED
+
+    def test_planned_look_is_brought_forward(self, bench: Bench) -> None:
+        second = self.start_ahead(bench, 3600.0)
+        assert admitted(bench) == 0
+
+        bench.engine.admissions.bring_forward(3700.0)
+
+        assert admitted(bench) == 1
+        assert bench.status(second) == Status.READY
+
+
 class TestManyRequests:
     """No key waits for the requests of another one, however many there are."""
 
@@ -518,12 +681,15 @@ class TestRate:
         seconds = bench.engine.pending_maintenance(bench.executor_id).next_admission_seconds
         assert seconds == pytest.approx(60, abs=5)
 
-    def test_many_requests_leave_one_for_later(self, bench: Bench) -> None:
+    def test_many_requests_leave_one_planned_look(self, bench: Bench) -> None:
         for _ in range(5):
             rated(bench)
+            for claimed in claim_admitted(bench):
+                bench.begin(claimed)
             bench.engine.admit()
 
-        assert AdmissionRequest.objects.using(bench.engine.database).count() == 1
+        (planned,) = AdmissionRequest.objects.using(bench.engine.database).all()
+        assert planned.number == 1
 
     def test_ready_tasks_that_have_not_started_count(self, bench: Bench) -> None:
         [rated(bench, 2) for _ in range(4)]

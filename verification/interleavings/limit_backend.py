@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 
 from django.db import connections, transaction
 from msgspec import structs
 
 from jobqueue.engine.engine import Engine
+from jobqueue.engine.portable import admissions
+from jobqueue.engine.postgres import admissions as postgres_admissions
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.models import AdmissionRequest, KeyReservation, Limit
 from jobqueue.records import ClaimedTask, ClaimRequest, Enqueued, LimitKind, NewTask, Outcome, Start, Status
@@ -82,6 +85,15 @@ class LimitBackend(IsolatedBackend):
         self.last_call_runs = False  # whether the last call with a unique key must start last
         self.only_one = False  # whether the calls create one task together
         self.may_wait = False  # whether callers with a unique key may wait for each other
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Let requests of locked tasks be due after each order: an order may be slow."""
+        with (
+            patch.object(admissions, "AGAIN_SECONDS", SOON / 2),
+            patch.object(postgres_admissions, "AGAIN_SECONDS", SOON / 2),
+        ):
+            yield
 
     # --- between orders
 

@@ -81,11 +81,11 @@ class WaitsForLockedTasks(PostgresEngine):
 
 
 class KeepsLaterRequest(PostgresEngine):
-    """Does not look again soon if a look at the end of the window is requested."""
+    """Does not look again soon if a look at the end of the window is planned."""
 
     class database_class(RewrittenDatabase):
         name = "admit_by_rate"
-        words = (" AND asked.due_at <= next.due_at", "")
+        words = ("next.number IS NULL\n", "FALSE\n")
 
 
 class SavesUpBudget(PostgresEngine):
@@ -93,7 +93,7 @@ class SavesUpBudget(PostgresEngine):
 
     class database_class(RewrittenDatabase):
         name = "admit_by_rate"
-        words = ("task.rate_key = limited.key AND task.status = 'READY'", "FALSE")
+        words = ("task.status IN ('READY', 'RUNNING')", "task.status = 'RUNNING'")
 
 
 class ForgetsEarlierStarts(PostgresEngine):
@@ -132,7 +132,7 @@ class ForgetsLostStarts(PostgresEngine):
 
 
 class NoRequests(PostgresAdmissions):
-    def request(self, ids: Collection[UUID]) -> None:
+    def request(self, ids: Collection[UUID], *, are_freed: bool = False) -> None:
         pass
 
 

@@ -138,7 +138,7 @@ CAUGHT_BY_RACES = [
     MutantCase("admit", limit_mutants.ForgetsLockedTasks, "cancel-and-roll-back-x-admit", BLOCKED),
     MutantCase("admit", limit_mutants.WaitsForLockedTasks, "cancel-x-admit", WAITS),
     MutantCase("admit", limit_mutants.KeepsLaterRequest, "cancel-and-admit-x-cancel-of-a-rate", BLOCKED),
-    MutantCase("admit", limit_mutants.SavesUpBudget, "admit-x-admit-of-a-rate", RATE),
+    MutantCase("admit", limit_mutants.SavesUpBudget, "claim-x-admit-of-a-rate", RATE),
     MutantCase("admit", limit_mutants.ForgetsEarlierStarts, "retry-x-admit-of-a-rate", RATE),
     MutantCase("admit", limit_mutants.ForgetsClaimedTasks, "claim-x-admit-of-a-rate", RATE),
     MutantCase("commit", limit_mutants.RequestsNothingAtTheEnd, "end-x-admit", BLOCKED),

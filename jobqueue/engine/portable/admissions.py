@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db.models import Case, Count, F, Min, Q, QuerySet, Value, When
+from django.db.models import Case, Count, DateTimeField, ExpressionWrapper, F, Min, Q, QuerySet, Value, When
 
 from jobqueue.engine.clock import Clock, rank_from
 from jobqueue.engine.portable.database import Part
@@ -31,7 +31,6 @@ ROUNDS = 3  # a task may wait for its concurrency limit, then for its rate; larg
 AGAIN_SECONDS = 0.05  # until it looks again at a key, if another session has locked a task that may run
 KEYS_PER_SECOND = 5000  # of a limit with a new number for all keys, so that the keys of other limits do not wait
 MAX_NAMES = 200  # of limits in lists and metrics
-UNSTARTED_SECONDS = 1.0  # until it looks again at a rate, if all tasks that count are READY
 POSTPONED_SECONDS = 60.0  # until it looks again at a key that took too long: it must not stop the others
 GROUPS_PER_PERIOD = 100  # a rate with a higher limit admits its tasks in groups
 # A body needs a moment until its first request reaches another server. Its start counts so much later: seconds at most,
@@ -42,9 +41,14 @@ Key = tuple[LimitKind, str]
 
 
 class Taken(NamedTuple):
-    """Due requests that were taken. keys: in the order of their requests. is_more: other requests may be due."""
+    """
+    Due requests that were taken.
 
-    keys: list[Key]
+    keys: in the order of their requests, each with whether a request is urgent or a planned look. is_more: other
+    requests may be due.
+    """
+
+    keys: dict[Key, bool]
     is_more: bool
 
 
@@ -94,7 +98,12 @@ def is_known(kind: str) -> bool:
     return False
 
 
-def at_once(keys: Sequence[str]) -> int:
+def is_urgent(request: AdmissionRequest) -> bool:
+    """Whether a taken request wants a look in any case. Another one waits for the planned look, if there is one."""
+    return request.is_urgent or request.number is not None
+
+
+def at_once(keys: Collection[str]) -> int:
     """Return how many tasks of each key a look admits at most."""
     return max(1, ADMITTED_AT_ONCE // len(keys))
 
@@ -113,16 +122,17 @@ class Admissions(Part):
     or is inserted again.
     """
 
-    def request(self, ids: Collection[UUID]) -> None:
-        """Insert requests for the keys of tasks, in the transaction that has changed the tasks."""
+    def request(self, ids: Collection[UUID], *, are_freed: bool = False) -> None:
+        """
+        Insert requests for the keys of tasks, in the transaction that has changed the tasks.
+
+        are_freed: their rates count less than before, so that the requests are urgent.
+        """
         rows = self.db.by_ids(ids)
-        keys: set[Key] = set()
-        keys |= {
-            (LimitKind.CONCURRENCY, key)
-            for key in _values(rows.filter(concurrency_key__isnull=False), "concurrency_key")
-        }
-        keys |= {(LimitKind.RATE, key) for key in _values(rows.filter(rate_key__isnull=False), "rate_key")}
-        self.insert_requests(keys)
+        concurrency = _values(rows.filter(concurrency_key__isnull=False), "concurrency_key")
+        self.insert_requests({(LimitKind.CONCURRENCY, key) for key in concurrency})
+        rates = _values(rows.filter(rate_key__isnull=False), "rate_key")
+        self.insert_requests({(LimitKind.RATE, key) for key in rates}, is_urgent=are_freed)
 
     def settle(self, ended: Mapping[UUID, float | None]) -> None:
         """
@@ -145,7 +155,8 @@ class Admissions(Part):
             rank=Case(is_released, default=F("rank")),
         )
         rows.filter(status=Status.SCHEDULED, hold_while_retrying=True).update(counts_while_waiting=True)
-        self.request(ids)
+        self.request([pk for pk, seconds in ended.items() if seconds is not None])
+        self.request([pk for pk, seconds in ended.items() if seconds is None], are_freed=True)
 
     # --- starts of bodies
 
@@ -167,7 +178,10 @@ class Admissions(Part):
             rows = self.db.lock(seconds).filter(status=Status.RUNNING).only("pk", "claim_number")
             held = [row.pk for row in rows if row.claim_number == numbers[row.pk]]
             self._store_starts({pk: seconds[pk] for pk in held})
-            self.db.tasks.filter(pk__in=held).update(start_counted_at=Clock())
+            rows = self.db.tasks.filter(pk__in=held)
+            rows.update(start_counted_at=Clock())
+            # A look that found no start has planned no next one.
+            self.insert_requests({(LimitKind.RATE, key) for key in _values(rows, "rate_key") if key is not None})
         return set(held)
 
     def _store_starts(self, begun: Mapping[UUID, float]) -> None:
@@ -190,10 +204,10 @@ class Admissions(Part):
 
     # --- looks
 
-    def insert_requests(self, keys: Iterable[Key], due_at: datetime | None = None) -> None:
+    def insert_requests(self, keys: Iterable[Key], due_at: datetime | None = None, **columns: Any) -> None:
         self._requests.bulk_create(
             [
-                AdmissionRequest(backend=self.db.backend, kind=kind, key=key, due_at=due_at or Clock())
+                AdmissionRequest(backend=self.db.backend, kind=kind, key=key, due_at=due_at or Clock(), **columns)
                 for kind, key in sorted(keys)
             ]
         )
@@ -227,10 +241,13 @@ class Admissions(Part):
     def admit_here(self, limit: int = REQUESTS_READ) -> Admitted:
         """Admit in the caller's transaction. Locks: as admit()."""
         taken = self._take_requests(limit)
-        of_kind = {kind: [key for found, key in taken.keys if found is kind] for kind in LimitKind}
+        of_kind = {
+            kind: {key: is_urgent for (found, key), is_urgent in taken.keys.items() if found is kind}
+            for kind in LimitKind
+        }
         admitted = Admitted(looked_at=len(taken.keys), looks_again=taken.is_more)
         if concurrency := of_kind[LimitKind.CONCURRENCY]:
-            admitted += self._admit_by_concurrency(concurrency)
+            admitted += self._admit_by_concurrency([*concurrency])
         if rates := of_kind[LimitKind.RATE]:
             admitted += self._admit_by_rate(rates)
         return admitted
@@ -244,6 +261,14 @@ class Admissions(Part):
             kind, key = first
             due.filter(kind=kind, key=key).update(due_at=now + timedelta(seconds=POSTPONED_SECONDS))
             logger.warning("admission.postponed kind=%s key=%s wait_s=%g", kind, printable(key), POSTPONED_SECONDS)
+
+    def bring_forward(self, seconds: float) -> None:
+        """Let requests be due so much earlier: the server's clock was set back. Locks: they, skipping locked ones."""
+        rows = self._requests.filter(backend=self.db.backend)
+        earlier = ExpressionWrapper(F("due_at") - timedelta(seconds=seconds), DateTimeField())
+        with self.db.transaction():
+            later = self.db.with_lock(rows.filter(due_at__gt=self.db.now()).order_by("pk")).only("pk")
+            rows.filter(pk__in=[request.pk for request in later]).update(due_at=earlier)
 
     def next_due(self) -> datetime | None:
         """Return when the next request is due."""
@@ -260,15 +285,22 @@ class Admissions(Part):
         take_admission_requests.sql.
         """
         due = self._requests.filter(backend=self.db.backend, due_at__lte=self.db.now()).order_by("due_at", "id")
-        requests = list(self.db.with_lock(due)[:limit])
+        requests = list(self.db.with_lock(due, wait=True)[:limit])
         if is_full := len(requests) == limit:
-            requests += self.db.with_lock(due.reverse())[:limit]
-        known = [request for request in requests if is_known(request.kind)]
-        keys = list(dict.fromkeys((LimitKind(request.kind), request.key) for request in known))[:KEYS_LOOKED_AT]
-        taken = {request.pk for request in known if (LimitKind(request.kind), request.key) in keys}
-        for kind, key in keys if is_full else ():
-            rows = self.db.with_lock(due.filter(kind=kind, key=key))
-            taken.update(rows.values_list("pk", flat=True)[: REPEATS_DELETED // len(keys)])
+            requests += self.db.with_lock(due.reverse(), wait=True)[:limit]
+        keys: dict[Key, bool] = {}
+        taken: set[int] = set()
+        for request in requests:
+            if is_known(request.kind):
+                key = LimitKind(request.kind), request.key
+                if key in keys or len(keys) < KEYS_LOOKED_AT:
+                    keys[key] = keys.get(key, False) or is_urgent(request)
+                    taken.add(request.pk)
+        for kind, text in list(keys) if is_full else ():
+            repeated = self.db.with_lock(due.filter(kind=kind, key=text), wait=True)
+            for request in repeated[: REPEATS_DELETED // len(keys)]:
+                keys[kind, text] |= is_urgent(request)
+                taken.add(request.pk)
         self._requests.filter(pk__in=taken)._raw_delete(self.db.using)
         return Taken(keys, is_full or len(keys) >= KEYS_LOOKED_AT)
 
@@ -302,33 +334,52 @@ class Admissions(Part):
             looks_again = looks_again or bool(again)
         return Admitted(queues=queues, looks_again=looks_again)
 
-    def _admit_by_rate(self, keys: Sequence[str]) -> Admitted:
-        """Make the tasks of rate keys READY, lowest rank first, as many as their rate allows now."""
+    def _admit_by_rate(self, keys: Mapping[str, bool]) -> Admitted:
+        """
+        Make the tasks of rate keys READY, lowest rank first, as many as their rate allows now.
+
+        keys: each with whether a request is urgent. If it is not, nothing is counted before the planned look.
+        """
         queues: Counter[str] = Counter()
         looks_again, share = False, at_once(keys)
-        for key in keys:
+        for key, must_look in keys.items():
             of_key = self.db.tasks.filter(rate_key=key)
             waiting = of_key.filter(WAITS_FOR_RATE).order_by("rank", "pk")
             declared = waiting.values_list("rate_limit", "rate_seconds").first()
             if declared is None:
                 continue
-            number, seconds = self._number(LimitKind.RATE, key, declared[0] or 1), declared[1] or 1.0
+            number, period = self._number(LimitKind.RATE, key, declared[0] or 1), timedelta(seconds=declared[1] or 1.0)
             now = self.db.now()
-            since = now - timedelta(seconds=seconds)
+            if not must_look and self._planned(key, number, now, now + period).exists():
+                continue
             starting = of_key.filter(IS_STARTING).count()  # first: what starts in between counts twice, not never
-            counted = self._starts.filter(backend=self.db.backend, key=key, started_at__gt=since)
+            # A start further ahead than a period is ignored: the server's clock was set back.
+            counted = self._starts.filter(
+                backend=self.db.backend, key=key, started_at__gt=now - period, started_at__lte=now + period
+            )
             starts = list(counted.order_by("started_at").values_list("started_at", flat=True))
             allowed = number - len(starts) - starting
             admitted = self._lock_best(waiting, min(allowed, share))
             queues.update(self.db.tasks.filter(pk__in=admitted).values_list("queue_name", flat=True))
             of_key.filter(pk__in=admitted).update(**self._ready(), start_counted_at=None)
             if waiting.exists():
-                looks_again = True
-                if len(admitted) < allowed:
+                has_changed = of_key.filter(IS_STARTING).count() != starting + len(admitted)  # one may count twice
+                if len(admitted) < allowed or has_changed:
                     self._ask_again({(LimitKind.RATE, key)}, is_locked=len(admitted) < share)
-                else:
-                    self._look_again_at(key, number, seconds, starts, now)
+                    looks_again = True
+                elif starts:
+                    after = max(0, -allowed) + (number - 1) // GROUPS_PER_PERIOD
+                    due_at = starts[min(after, len(starts) - 1)] + period
+                    if not self._planned(key, number, now, due_at).exists():
+                        self.insert_requests({(LimitKind.RATE, key)}, due_at, number=number)
+                        looks_again = True
         return Admitted(queues=queues, looks_again=looks_again)
+
+    def _planned(self, key: str, number: int, now: datetime, until: datetime) -> QuerySet[AdmissionRequest]:
+        """Select the planned looks at a rate with this number that are due later, until a time."""
+        of_key = self._requests.filter(backend=self.db.backend, kind=LimitKind.RATE, key=key, number=number)
+        planned: QuerySet[AdmissionRequest] = of_key.filter(due_at__gt=now, due_at__lte=until)
+        return planned
 
     def _ready(self) -> dict[str, Any]:
         """
@@ -342,21 +393,13 @@ class Admissions(Part):
             "rank": rank_from(Clock(), self.db.options.aging),
         }
 
-    def _look_again_at(self, key: str, number: int, seconds: float, starts: Sequence[datetime], now: datetime) -> None:
-        """Request to look again when a start is older than the period, unless a request is due before that."""
-        group = max(1, -(-number // GROUPS_PER_PERIOD))
-        wait = timedelta(seconds=min(seconds, UNSTARTED_SECONDS))
-        due_at = starts[group - 1] + timedelta(seconds=seconds) if len(starts) >= group else now + wait
-        asked = self._requests.filter(backend=self.db.backend, kind=LimitKind.RATE, key=key, due_at__lte=due_at)
-        if not asked.exists():
-            self.insert_requests({(LimitKind.RATE, key)}, due_at)
-
     def _lock_best(self, waiting: TaskQuerySet, allowed: int) -> list[UUID]:
         return [row.pk for row in self.db.with_lock(waiting).only("pk")[:allowed]] if allowed > 0 else []
 
     def _ask_again(self, keys: Collection[Key], *, is_locked: bool = True) -> None:
         """Request to look again, after AGAIN_SECONDS if another session has locked a task."""
-        self.insert_requests(keys, self.db.now() + timedelta(seconds=AGAIN_SECONDS if is_locked else 0.0))
+        due_at = self.db.now() + timedelta(seconds=AGAIN_SECONDS if is_locked else 0.0)
+        self.insert_requests(keys, due_at, is_urgent=True)
 
     def _number(self, kind: LimitKind, key: str, declared: int) -> int:
         """Return the number that people have set for a key, else for all keys of its limit, else the declared one."""

@@ -116,7 +116,7 @@ class CodeWaits(Part):
             errors=Case(When(errors=[], then=json_from(f"[{verdict.error}]")), default=F("errors")),
             **_columns(verdict.longest_seconds),
         )
-        self.admissions.request(ids)
+        self.admissions.request(ids, are_freed=True)
 
     def groups(self) -> list[Group]:
         """Return the queues and names of tasks that wait for code, up to MAX_GROUPS. Locks: none."""

@@ -167,7 +167,8 @@ class Enqueues(Part):
         if wake_at is not None and row.max_wait_seconds is not None:
             wake_at = min(wake_at, holder.enqueued_at + timedelta(seconds=row.max_wait_seconds))
         is_due = wake_at is None or wake_at <= now
-        self.admissions.request([holder.pk])  # the limits of the old values may allow another task now
+        # The limits of the old values may allow another task now.
+        self.admissions.request([holder.pk], are_freed=True)
         rows = self.db.tasks.filter(pk=holder.pk)
         rows.update(
             **{name: getattr(row, name) for name in REPLACED_COLUMNS},

@@ -148,7 +148,7 @@ class Tasks(Part):
                 wake_at=None,
                 counts_while_waiting=False,
             )
-            self.admissions.request(ids)
+            self.admissions.request(ids, are_freed=True)
 
     # --- requeue
 

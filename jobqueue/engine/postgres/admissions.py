@@ -14,7 +14,6 @@ from jobqueue.engine.portable.admissions import (
     LATE_PART,
     LATE_SECONDS,
     REPEATS_DELETED,
-    UNSTARTED_SECONDS,
     Admissions,
     Taken,
     at_once,
@@ -28,14 +27,15 @@ from jobqueue.records import Admitted, LimitKind
 class PostgresAdmissions(Admissions):
     db: PostgresDatabase
 
-    def request(self, ids: Collection[UUID]) -> None:
+    def request(self, ids: Collection[UUID], *, are_freed: bool = False) -> None:
         if ids:
-            self.db.execute_prepared("request_admission", ids=as_array(ids))
+            self.db.execute_prepared("request_admission", ids=as_array(ids), freed=as_array(ids if are_freed else ()))
 
     def settle(self, ended: Mapping[UUID, float | None]) -> None:
         if ended:
             begun = {pk: seconds for pk, seconds in ended.items() if seconds is not None}
-            self.db.execute_prepared("settle_limits", ids=as_array(ended), **_starts(begun))
+            freed = as_array(ended.keys() - begun.keys())
+            self.db.execute_prepared("settle_limits", ids=as_array(ended), freed=freed, **_starts(begun))
 
     def _store_starts(self, begun: Mapping[UUID, float]) -> None:
         if begun:
@@ -50,8 +50,8 @@ class PostgresAdmissions(Admissions):
             repeats_limit=REPEATS_DELETED,
             again_seconds=AGAIN_SECONDS,
         )
-        keys = [(LimitKind(kind), key) for kind, key, is_locked, _ in rows if is_locked]
-        left = [key for kind, key, is_locked, _ in rows if not is_locked and is_known(kind)]
+        keys = {(LimitKind(kind), key): is_urgent for kind, key, is_locked, is_urgent, _ in rows if is_locked}
+        left = [key for kind, key, is_locked, *_ in rows if not is_locked and is_known(kind)]
         is_full = any(is_full for *_, is_full in rows)
         return Taken(keys, bool(left) or is_full or len(rows) >= KEYS_LOOKED_AT)
 
@@ -64,13 +64,20 @@ class PostgresAdmissions(Admissions):
         )
         return _admitted(rows)
 
-    def _admit_by_rate(self, keys: Sequence[str]) -> Admitted:
+    def _admit_by_rate(self, keys: Mapping[str, bool]) -> Admitted:
+        found = self.db.query_prepared(
+            "rates_to_count", keys=as_text_array(tuple(keys)), is_urgent=as_array(keys.values())
+        )
+        if not found:
+            return Admitted()
+        names, numbers, seconds = zip(*found, strict=True)
         rows = self.db.query_prepared(
             "admit_by_rate",
-            keys=as_text_array(tuple(keys)),
+            keys=as_text_array(names),
+            numbers=as_array(numbers),
+            seconds=as_array(seconds),
             groups=GROUPS_PER_PERIOD,
-            unstarted=UNSTARTED_SECONDS,
-            at_once=at_once(keys),
+            at_once=at_once(names),
             again=AGAIN_SECONDS,
         )
         return _admitted(rows)

@@ -1,6 +1,6 @@
 -- Try to lock the keys that have due requests, and delete the requests of the locked keys.
--- Return these keys, and for each whether this session has locked it; and whether there may be more. The requests of the
--- other keys stay.
+-- Return these keys, and for each whether this session has locked it, whether a request is urgent or a planned look, and
+-- whether there may be more requests. Those of the other keys stay.
 -- Parameters: backend; kinds: those that this code knows; request_limit: how many requests it reads; key_limit: how many
 --   keys it returns; repeats_limit: how many other due requests of the locked keys it deletes; again_seconds: if it read
 --   as many requests as it may, those of keys that others have locked become due so much later, one for each key.
@@ -12,13 +12,13 @@
 --   look at them one after the other. Why not one for each key: the server has room for some 6,000 locks.
 -- Trap: tasks must be counted in a later statement, with a snapshot that is newer than the lock.
 WITH oldest AS MATERIALIZED (
-    SELECT id, kind, key, due_at FROM jobqueue_admissionrequest
+    SELECT id, kind, key, due_at, is_urgent, number FROM jobqueue_admissionrequest
     WHERE backend = %(backend)s AND due_at <= (SELECT clock_timestamp())
     ORDER BY backend, due_at, id LIMIT %(request_limit)s
     FOR UPDATE SKIP LOCKED
 ),
 newest AS MATERIALIZED (
-    SELECT id, kind, key, due_at FROM jobqueue_admissionrequest
+    SELECT id, kind, key, due_at, is_urgent, number FROM jobqueue_admissionrequest
     WHERE backend = %(backend)s AND due_at <= (SELECT clock_timestamp())
         AND (SELECT count(*) FROM oldest) = %(request_limit)s
     ORDER BY backend DESC, due_at DESC, id DESC LIMIT %(request_limit)s
@@ -50,10 +50,13 @@ taken AS (
         SELECT due.id FROM due JOIN tried USING (kind, key) CROSS JOIN size WHERE tried.is_locked OR size.is_full
         UNION SELECT id FROM repeated
     ))
+    RETURNING kind, key, is_urgent OR number IS NOT NULL AS is_urgent
 ),
+urgent AS MATERIALIZED (SELECT DISTINCT kind, key FROM taken WHERE is_urgent),
 postponed AS (
-    INSERT INTO jobqueue_admissionrequest (backend, kind, key, due_at)
-    SELECT %(backend)s, kind, key, clock_timestamp() + make_interval(secs => %(again_seconds)s)
+    INSERT INTO jobqueue_admissionrequest (backend, kind, key, due_at, is_urgent)
+    SELECT %(backend)s, kind, key, clock_timestamp() + make_interval(secs => %(again_seconds)s),
+        (kind, key) IN (SELECT kind, key FROM urgent)
     FROM tried CROSS JOIN size WHERE size.is_full AND NOT tried.is_locked
 )
-SELECT kind, key, is_locked, is_full FROM tried CROSS JOIN size
+SELECT kind, key, is_locked, (kind, key) IN (SELECT kind, key FROM urgent), is_full FROM tried CROSS JOIN size
