@@ -285,3 +285,56 @@ def test_verb_that_always_fails_stops_neither_the_others_nor_the_loop(
         expect_progress(running)
 
     wait_until(lambda: Task.objects.successful().count() == 7)
+
+
+# --- ten times what a bound allows
+
+
+@task(max_attempts=1)
+def large(characters: int) -> str:
+    return "x" * characters
+
+
+class Swarm(Actor, max_attempts=1):
+    """Spawns more children in one poll than a commit has time for."""
+
+    def poll(self, context: PollContext[Any], number: int = 0) -> Any:
+        return [*(Spawn(unspawned.using(queue_name="unserved")) for _ in range(number)), Done()]
+
+
+def test_poll_that_spawns_too_many_tasks_fails_and_says_why(start: Start, options: Options) -> None:
+    options(HEARTBEAT_TIMEOUT=TIMEOUT)
+    with slowed("jobqueue_task", "INSERT", "NEW.queue_name = 'unserved'", 0.001):
+        result = Swarm.enqueue(number=6000)
+        running = start(threads=2, queues=["default"])
+
+        expect_progress(running)
+        row = wait_for_status(result, Status.FAILED)
+
+    assert "spawns 6000 tasks" in row.errors[-1]["message"]
+    assert not Task.objects.filter(parent_id=row.pk).exists()
+
+
+def test_inbox_that_is_read_too_slowly_stops_no_other_actor(start: Start, options: Options) -> None:
+    """The messages are read in smaller parts, until the actor has taken them all."""
+    options(HEARTBEAT_TIMEOUT=TIMEOUT)
+    running = start(threads=2)
+    receiver = Family.enqueue()
+    row = wait_for_status(receiver, Status.SUSPENDED)
+    engine: Any = running.process.engine
+    read = engine.read_messages
+
+    def read_slowly(ids: Any, limit: int) -> Any:
+        if row.pk in ids and limit > 100:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_sleep(600)")
+        return read(ids, limit)
+
+    engine.read_messages = read_slowly
+    try:
+        send(receiver.id, "end")
+        expect_progress(running)
+        wait_for_status(receiver, Status.SUCCESSFUL)
+    finally:
+        engine.read_messages = read
+    expect_progress(running)

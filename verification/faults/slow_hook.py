@@ -19,6 +19,7 @@ THREADS = ("loop", "heartbeat")
 SEEN, CHOSEN, SLOWED = "statements.txt", "slow.txt", "slowed.txt"  # in the folder: a label in each line
 NOTE_SECONDS = 1.0  # between two notes of one statement: their number shows how often it is used
 SLEEP_SECONDS = 600  # longer than any timeout
+SAVEPOINT = re.compile(r"SAVEPOINT \S+")
 VALUES = re.compile(r"\((?:%s(?:::\w+)?(?:, )?)+\)(?:, \((?:%s(?:::\w+)?(?:, )?)+\))*")
 
 
@@ -70,4 +71,5 @@ def label_of(sql: str) -> str:
     """Return the name of a statement's file, or a statement of the ORM without the number of its values."""
     if (name := names().get(sql)) is not None:
         return name
-    return VALUES.sub("(...)", " ".join(sql.replace('"', "").split()))[:300]
+    text = SAVEPOINT.sub("SAVEPOINT", " ".join(sql.replace('"', "").split()))
+    return VALUES.sub("(...)", text)[:300]

@@ -14,6 +14,8 @@ from jobqueue.exceptions import TaskFinished
 from jobqueue.failpoints import failpoint
 from jobqueue.records import NewMessage, Status, StoredMessage
 
+WAKE_LOCK_TIMEOUT = LOCK_WAIT
+
 
 class PostgresMessages(Messages):
     db: PostgresDatabase
@@ -64,8 +66,8 @@ class PostgresMessages(Messages):
         return len(woken)
 
     def wake(self, ids: Iterable[UUID]) -> int:
-        """As the portable verb, but raise LockTimeout after waiting LOCK_WAIT for a lock."""
-        with self.db.transaction(), self.db.lock_timeout(LOCK_WAIT):
+        """As the portable verb, but raise LockTimeout after waiting WAKE_LOCK_TIMEOUT for a lock."""
+        with self.db.transaction(), self.db.lock_timeout(WAKE_LOCK_TIMEOUT):
             return super().wake(ids)
 
     def wake_locked(self, ids: Collection[UUID]) -> int:
