@@ -568,7 +568,8 @@ class ExecutorLoop(threading.Thread):
         """
         Return the unread messages of actors. Those that cannot be read are missing.
 
-        After a call that took too long, each actor is asked alone, and for fewer messages.
+        After a call that took too long, each actor is asked alone, and for fewer messages. After another such call, the
+        next turns ask for the others, so that one turn does not take long.
         """
         found = self._budgets.call("read_messages", partial(self.engine.read_messages, actors), None, MESSAGES_PER_POLL)
         if found is not None:
@@ -577,8 +578,9 @@ class ExecutorLoop(threading.Thread):
         for pk in actors:
             verb = f"read_messages {pk}"
             one = self._budgets.call(verb, partial(self.engine.read_messages, [pk]), None, MESSAGES_PER_POLL)
-            if one is not None:
-                read[pk] = one.get(pk, ())
+            if one is None:
+                break
+            read[pk] = one.get(pk, ())
         return read
 
     def _block_missing_limits(self, claims: ClaimedBatch) -> tuple[ClaimedBatch, set[UUID]]:

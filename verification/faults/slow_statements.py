@@ -32,7 +32,7 @@ class SlowPlan:
     sample: int | None = None
     learn_seconds: float = 20.0
     slow_seconds: float = 6.0
-    wait_seconds: float = 15.0
+    wait_seconds: float = 6.0
 
 
 def run_slow_statements(env: FaultEnvironment, seed: int, plan: SlowPlan) -> Figures:

@@ -174,7 +174,8 @@ class GuardedConnection:
     def cut_if_hung(self) -> bool:
         """Shut down a connection that has been silent for too long. The watchdog calls it."""
         busy = self._busy
-        if busy is None or time.monotonic() - busy[0] < self.limit_seconds:
+        # A little later than the server, which can say why.
+        if busy is None or time.monotonic() - busy[0] < self.limit_seconds + min(1.0, self.limit_seconds / 4):
             return False
         raw = getattr(busy[1], "connection", None)
         if not hasattr(raw, "fileno"):  # none yet, or SQLite's, which does not hang on a network
