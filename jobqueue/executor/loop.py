@@ -312,7 +312,8 @@ class ExecutorLoop(threading.Thread):
         def cancel(limit: int) -> bool:
             return self.engine.cancel_children(outcome, self.executor_id, limit) < limit
 
-        return self._budgets.call("cancel_children", cancel, False, FAMILY_BATCH)
+        is_done = self._budgets.call("cancel_children", cancel, False, FAMILY_BATCH)
+        return is_done or self._budgets.is_smallest("cancel_children")  # otherwise the outcome could never be given up
 
     def _on_failed_commit(
         self, outcomes: Sequence[Outcome], error: Exception, began_at: float, *, is_alone: bool
