@@ -172,6 +172,12 @@ class TestKey:
         assert create(", key => 'k', backend => 'bulk'") != first
         assert Task.objects.count() == 2
 
+    def test_key_that_was_taken_over_returns_its_new_holder(self) -> None:
+        new_holder = TaskFactory.create(key="k")
+        TaskFactory.create(running=True, key="k", taken_over_by_id=new_holder.pk)
+
+        assert create(", key => 'k'") == new_holder.pk
+
     def test_key_of_ended_task_creates_a_new_one(self) -> None:
         TaskFactory(successful=True, key="k")
 
