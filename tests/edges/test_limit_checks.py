@@ -96,9 +96,8 @@ class TestDoctor:
         ((level, text),) = findings(backend)
 
         assert level == "error"
-        assert (
-            f"executors have not looked at the concurrency limit {ACCOUNT}, which has BLOCKED tasks, for 60 s" in text
-        )
+        words = f"executors have not looked at the concurrency limit {ACCOUNT}, which has BLOCKED tasks, for 6"
+        assert words in text  # and a digit: 60 s, or a few more on a busy machine
 
     def test_limit_used_up_by_a_paused_queue_is_a_warning(self, backend: str) -> None:
         QueueFactory.create(backend=backend, using=backend, name="paused", paused=True)

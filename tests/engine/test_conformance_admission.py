@@ -746,6 +746,29 @@ class TestRate:
 
         assert statuses(bench, first, second) == ["READY", "BLOCKED"]
 
+    @pytest.mark.parametrize("how", ["release", "expire", "cancel"])
+    def test_start_that_is_given_back_is_used_at_once(self, bench: Bench, how: str) -> None:
+        """Not when the next start leaves the window, although a look is requested for then."""
+        first, second, third = (rated(bench, 2, seconds=3600.0) for _ in range(3))
+        bench.engine.admit()
+        (claimed,) = bench.claim(limit=1)
+        assert claimed.id == first
+        bench.commit(outcome(claimed))
+        bench.engine.admit()
+        assert statuses(bench, second, third) == ["READY", "BLOCKED"]
+        (claimed,) = bench.claim()
+        if how == "release":
+            bench.engine.release([claimed])
+        elif how == "expire":
+            bench.commit(outcome(claimed, Status.FAILED, begun_seconds=None))
+        else:
+            bench.engine.cancel([second])
+            bench.commit(outcome(claimed, Status.READY, begun_seconds=None))
+        bench.engine.admit()
+
+        expected = ["READY", "BLOCKED"] if how == "release" else ["READY"]
+        assert statuses(bench, *((second, third) if how == "release" else (third,))) == expected
+
     def test_claim_that_never_started_leaves_earlier_starts_counted(self, bench: Bench) -> None:
         first, second = rated(bench, 2), rated(bench, 2, wake_after_seconds=1.0)
         (claimed,) = claim_admitted(bench)
