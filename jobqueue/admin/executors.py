@@ -10,6 +10,7 @@ from uuid import UUID
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.views.main import ChangeList
+from django.db import OperationalError
 from django.db.models import Exists, OuterRef, Q, QuerySet, Value
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
@@ -184,7 +185,12 @@ class ExecutorAdmin(ReadOnlyAdmin):
             text = _("Executor %(name)s received no command: TASKS of this site has no backend %(backend)s.")
             messages.warning(request, text % {"name": row.name, "backend": row.backend})
         for backend in {row.backend for row in known}:
-            api.command([row.pk for row in known if row.backend == backend], command, backend=backend)
+            try:
+                api.command([row.pk for row in known if row.backend == backend], command, backend=backend)
+            except OperationalError:  # lock timeout
+                text = _("No command was sent: another transaction has locked an executor. Try again in a moment.")
+                messages.error(request, text)
+                return
         audit_log.write(request, known, log_message)
         if known:
             text = _("Sent the command %(command)s to %(names)s. The state below updates within seconds.")

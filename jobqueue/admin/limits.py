@@ -154,7 +154,13 @@ class LimitAdmin(ReadOnlyAdmin):
         return self._show(request, state, form)
 
     def _reset(self, request: HttpRequest, state: KeyState) -> HttpResponse:
-        if api.reset_number(state.key.kind, state.key.stored, backend=state.backend):
+        try:
+            is_reset = api.reset_number(state.key.kind, state.key.stored, backend=state.backend)
+        except OperationalError:  # lock timeout
+            text = _("Nothing was changed: another transaction has locked the limit. Try again in a moment.")
+            self.message_user(request, text, messages.ERROR)
+            return HttpResponseRedirect(self._address(state))
+        if is_reset:
             return self._changed(request, state, _("Limit reset."))
         self.message_user(request, _("People had not set a limit for this key."), messages.WARNING)
         return HttpResponseRedirect(self._address(state))

@@ -9,6 +9,7 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
+from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest, HttpResponseRedirect
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
@@ -136,10 +137,14 @@ class QueueAdmin(SummaryPage):
         form = kind(request.POST if "confirmed" in request.POST or not kind.base_fields else None)
         if form.is_valid():
             try:
-                for name in names:
-                    form.perform(name, backend, request.user.get_username())
+                with engine_for(backend).transaction():
+                    for name in names:
+                        form.perform(name, backend, request.user.get_username())
             except ValueError as error:
                 form.add_error(None, str(error))
+            except OperationalError:  # lock timeout
+                text = _("Nothing was changed: another transaction has locked a queue. Try again in a moment.")
+                form.add_error(None, text)
             else:
                 self._log(request, names, backend, form.describe())
                 return HttpResponseRedirect(request.get_full_path())

@@ -223,6 +223,9 @@ class TaskPage(ReadOnlyAdmin):
             number = api.send(task.pk, body, backend=task.backend)
         except TaskNotFound:
             return self._gone(request, str(task.pk))
+        except OperationalError:  # lock timeout
+            text = _("Message not sent: another transaction has locked the task. Try again in a moment.")
+            return self._answer(request, task, text, messages.ERROR)
         except JobQueueError as error:
             return self._answer(request, task, _("Message not sent: %(error)s") % {"error": error}, messages.WARNING)
         # Without the body: readers of the log may lack the permission to see messages.

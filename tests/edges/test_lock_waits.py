@@ -153,6 +153,19 @@ ROWS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("action", ["resume", "limit"])
+def test_admin_says_that_a_queue_is_locked(admin_client: Any, action: str, stranger: Session) -> None:
+    free, locked = (Queue.objects.create(backend="default", name=name, max_running=1) for name in ("a", "b"))
+    stranger.run("SELECT FROM jobqueue_queue WHERE id = %s FOR UPDATE", locked.pk)
+
+    data = {"action": action, "queue": ["a", "b"], "confirmed": "1", "max_running": "7"}
+    response = admin_client.post("/admin/jobqueue/queue/?backend=default", data)
+
+    assert "Nothing was changed: another transaction has locked a queue." in response.content.decode()
+    free.refresh_from_db()
+    assert free.max_running == 1
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_function_with_a_locked_row_raises_within_its_bound(name: str, stranger: Session) -> None:
     make, call = ROWS[name]
