@@ -57,6 +57,7 @@ class Heartbeat(threading.Thread):
         self._unknown: set[tuple[UUID, int]] = set()
         self._punctual_since: float | None = None  # monotonic; None after a failure
         self._clock: tuple[datetime, float] | None = None  # the database's time and ours at the last check
+        self._set_back_seconds = 0.0
         self._clock_lock = threading.Lock()
         self.failure: BaseException | None = None
         self.moved_at: float | None = None  # monotonic; start of the last heartbeat
@@ -85,7 +86,7 @@ class Heartbeat(threading.Thread):
 
     def _check_clock(self) -> None:
         """
-        Begin to count punctual heartbeats again if the database's clock was set forward.
+        Begin to count punctual heartbeats again if the database's clock was set forward. Note if it was set back.
 
         After a full timeout all living executors have sent a heartbeat by the new time.
         """
@@ -94,10 +95,23 @@ class Heartbeat(threading.Thread):
             previous, previous_ours = self._clock or (now, ours)
             self._clock = now, ours
             ahead = (now - previous).total_seconds() - (ours - previous_ours)
-            if ahead <= self._timeout / 3 or self._punctual_since is None:
+            is_set_back = ahead < -self._timeout / 3
+            if is_set_back:
+                self._set_back_seconds -= ahead
+            elif ahead <= self._timeout / 3 or self._punctual_since is None:
                 return
-            self._punctual_since = ours
+            else:
+                self._punctual_since = ours
+        if is_set_back:
+            logger.warning("clock.jumped ahead_s=%.1f hint=Scheduled tasks start so much later.", ahead)
+            return
         logger.warning("clock.jumped ahead_s=%.1f hint=Rescues pause for HEARTBEAT_TIMEOUT.", ahead)
+
+    def take_set_back_seconds(self) -> float:
+        """Return by how much the database's clock was set back since the last call."""
+        with self._clock_lock:
+            seconds, self._set_back_seconds = self._set_back_seconds, 0.0
+        return seconds
 
     @property
     def reaches_database(self) -> bool:

@@ -155,6 +155,9 @@ class Maintenance:
                 self._check_at = now
             if self._call("remove_fixed_limits", lambda _: limits.remove_fixed(self._engine), 0):
                 self.admit_soon()
+        if seconds := self._heartbeat.take_set_back_seconds():
+            self._engine.admissions.bring_forward(seconds)
+            self.admit_soon()
         if self.take_admission() or now >= self._admit_at:
             self._admit(now)
         changed = self._check_pending(now) if now >= self._check_at else 0

@@ -1,4 +1,4 @@
-"""The server's clock is set forward: living executors keep their tasks, and lost ones are found."""
+"""The server's clock is set forward or back: living executors keep their tasks, lost ones are found, rates go on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from jobqueue.models import Executor, Task
+from jobqueue.limits import Rate
+from jobqueue.models import AdmissionRequest, Executor, Task
 from jobqueue.records import Status
 from tests.executor import tasks
 from tests.executor.harness import Start, gates, on_postgresql, wait_for_status
@@ -88,3 +89,19 @@ def test_clock_jump_suspends_rescues_for_a_timeout(start: Start, options: Option
     assert not heart.may_still_rescue()
     assert heart.reaches_database
     wait_until(may_rescue, "an executor that may rescue again")
+
+
+@on_postgresql
+def test_clock_that_is_set_back_stops_no_rate(start: Start, options: Options, caplog: pytest.LogCaptureFixture) -> None:
+    """The planned look at the rate is due an hour later than it was, and nothing else asks for a look."""
+    options(HEARTBEAT_TIMEOUT=TIMEOUT)
+    rated = tasks.add.using(rate=Rate(1, per=2 * TIMEOUT))
+    first, second = rated.enqueue(1), rated.enqueue(2)
+    start(threads=1)
+    wait_for_status(first, Status.SUCCESSFUL)
+    wait_until(AdmissionRequest.objects.filter(number=1).exists, "a planned look")
+
+    set_clock(-timedelta(hours=1))
+
+    wait_for_status(second, Status.SUCCESSFUL)
+    assert "clock.jumped ahead_s=-36" in caplog.text

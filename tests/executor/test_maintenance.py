@@ -78,7 +78,7 @@ def test_prune_continues_soon_after_a_full_batch(
     )
     monkeypatch.setattr(DeclaredSchedules, "synchronize", lambda self, engine: False)
     monkeypatch.setattr(limits, "remove_fixed", lambda engine: 0)
-    heart: Any = SimpleNamespace(has_unknown_claims=False)
+    heart: Any = SimpleNamespace(has_unknown_claims=False, take_set_back_seconds=lambda: 0.0)
     maintenance = Maintenance(
         engine,
         new_id(),
@@ -112,7 +112,7 @@ def test_schedule_that_stays_locked_is_tried_twice_a_second(clock: Clock, monkey
     )
     monkeypatch.setattr(DeclaredSchedules, "synchronize", lambda self, engine: False)
     monkeypatch.setattr(limits, "remove_fixed", lambda engine: 0)
-    heart: Any = SimpleNamespace(has_unknown_claims=False)
+    heart: Any = SimpleNamespace(has_unknown_claims=False, take_set_back_seconds=lambda: 0.0)
     maintenance = Maintenance(
         engine,
         new_id(),
