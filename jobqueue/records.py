@@ -57,6 +57,11 @@ class PoolName(StrEnum):
     THREADS = "threads"
     ASYNC = "async"
 
+    @classmethod
+    def of_row(cls, text: str) -> PoolName:
+        """Return the pool of a row. A pool that only newer code knows counts as worker threads."""
+        return cls(text) if text in {*cls} else cls.THREADS
+
 
 class LimitKind(StrEnum):
     """What a BLOCKED task waits for."""

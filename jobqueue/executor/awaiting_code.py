@@ -69,7 +69,7 @@ class AwaitingCode:
     def parked(self, claimed: ClaimedTask, error: BaseException | None) -> None:
         """Note a task that waits for code now. Other READY tasks of its name are in the way of the next claims."""
         self._counts[claimed.task_type, type(error).__name__] += 1
-        self._names.setdefault((claimed.queue_name, PoolName(claimed.pool)), set()).add(claimed.task_type)
+        self._names.setdefault((claimed.queue_name, PoolName.of_row(claimed.pool)), set()).add(claimed.task_type)
 
     @property
     def is_parking(self) -> bool:

@@ -528,7 +528,7 @@ class ExecutorLoop(threading.Thread):
                 self._complete(release_for_later(task))
                 continue
             # Tasks of SQL, or of code in which their function was another, may be stored with the wrong pool.
-            by_pool[registry.pool_of(task.claimed.task_type) or PoolName(task.claimed.pool)].append(task)
+            by_pool[registry.pool_of(task.claimed.task_type) or PoolName.of_row(task.claimed.pool)].append(task)
         for name, of_pool in by_pool.items():
             self.pools[name].submit(of_pool)
         for name, of_pool in by_pool.items():
