@@ -423,11 +423,13 @@ class Admissions(Part):
             else:
                 values = {"number": number, "changed_by": by, "reason": reason, "changed_at": self.db.now()}
                 rows.update_or_create(backend=self.db.backend, kind=kind, key=key, defaults=values)
-        # After the commit, because other sessions use the old number until then. For one key, request in any case: they
-        # may leave a task BLOCKED that this session does not see yet.
-        if split_key(key)[1]:
-            self.insert_requests({(kind, key)})
-        else:
+            # In the transaction, so that a crash leaves no task BLOCKED. A look before its commit does not see it.
+            if split_key(key)[1]:
+                self.insert_requests({(kind, key)})
+            else:
+                self._request_all(kind, key)
+        # Once more after the commit: a look until then may have left tasks BLOCKED that were enqueued meanwhile.
+        if not split_key(key)[1]:
             self._request_all(kind, key)
 
     def _request_all(self, kind: LimitKind, key: str) -> None:
