@@ -183,9 +183,8 @@ class AwaitingCode:
                 self._found[call.id] = group.queue_name
             elif not call.has_limit:
                 others.append(call.id)
-        errors = self._engine.code_waits.errors_of(others) if others else {}
-        for pk, entries in errors.items():
-            last = entries[-1] if isinstance(entries, list) and entries else None
+        errors = self._engine.code_waits.last_errors(others) if others else {}
+        for pk, last in errors.items():
             if not isinstance(last, dict) or last.get("awaited", UNKNOWN) == UNKNOWN:
                 self._found[pk] = group.queue_name
 

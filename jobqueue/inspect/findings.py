@@ -142,7 +142,7 @@ def _awaiting_code(engine: Engine, stats: BackendStats) -> Iterator[checks.Check
     for name in oldest[:MAX_NAMES]:
         rows = engine.tasks.awaiting_code().filter(queue_name__in=queues[name], task_type=name)
         is_known = name in known
-        if is_known and (stats.now - first[name] < CODE_AWAITED_LONG or not _is_unbound(rows)):
+        if is_known and (stats.now - first[name] < CODE_AWAITED_LONG or not _is_unbound(engine, rows)):
             continue  # a deploy is under way, or the executors with the code are busy
         values = {
             "backend": engine.alias,
@@ -178,10 +178,10 @@ def _awaiting_code(engine: Engine, stats: BackendStats) -> Iterator[checks.Check
         yield checks.Warning(text, hint=advice, obj=_tasks(Status.AWAITING_CODE))
 
 
-def _is_unbound(rows: TaskQuerySet) -> bool:
+def _is_unbound(engine: Engine, rows: TaskQuerySet) -> bool:
     """Whether an executor has said of the first of these tasks that its code does not take the arguments."""
-    errors = rows.order_by("queue_name", "task_type", "awaits_code_since").values_list("errors", flat=True).first()
-    last = errors[-1] if isinstance(errors, list) and errors else None
+    first = rows.order_by("queue_name", "task_type", "awaits_code_since").values_list("pk", flat=True)[:1]
+    (last,) = engine.code_waits.last_errors(first).values() or (None,)
     return isinstance(last, dict) and last.get("awaited", "name") != "name"
 
 

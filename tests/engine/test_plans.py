@@ -650,7 +650,7 @@ class TestAwaitingCode:
         later = read(lambda: waits.calls(group, 500, after=earlier[-1].place), most_rows=600)
 
         assert [len(page) for page in (last, earlier, later)] == [500, 500, 500]
-        assert len(read(lambda: waits.errors_of([call.id for call in last]))) == 500
+        assert len(read(lambda: waits.last_errors([call.id for call in last]))) == 500
 
     def test_return_and_claim_read_few_rows(self, waiting: Bench) -> None:
         waits = waiting.engine.code_waits

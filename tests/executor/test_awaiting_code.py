@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from django.db import connection
 
 from jobqueue import api
 from jobqueue.engine import engine_for
@@ -15,7 +16,7 @@ from jobqueue.records import Status
 from tests.executor import deployed_tasks as code
 from tests.executor import tasks
 from tests.executor.deployed_tasks import NAME, deploy
-from tests.executor.harness import Burst, Start, on_both_databases, on_postgresql
+from tests.executor.harness import Burst, Start, on_both_databases, on_postgresql, row_of
 from tests.factories import TaskFactory
 from tests.fixtures import Options
 from tests.waiting import wait_until
@@ -248,6 +249,24 @@ def test_task_that_awaits_code_uses_no_start_of_a_rate(
     burst(backend=backend)
 
     assert Task.objects.using(backend).get(pk=result.id).status == Status.SUCCESSFUL
+
+
+@pytest.mark.parametrize("errors", ['[{"awaited": 1}, ' + "1" * 5000 + "]", '{"awaited": []}', "7"])
+@pytest.mark.parametrize("old", [None, code.two])
+def test_unreadable_errors_do_not_stop_the_executor(
+    burst: Burst, monkeypatch: pytest.MonkeyPatch, old: Any, errors: str
+) -> None:
+    deploy(monkeypatch, old)
+    row, result = call(1), tasks.add.enqueue(1)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE jobqueue_task SET errors = %s WHERE id = %s", [errors, row.pk])
+
+    for _ in range(2):
+        burst()
+
+    assert row_of(result).status == Status.SUCCESSFUL
+    found = Task.objects.filter(pk=row.pk).values_list("status", flat=True).get()
+    assert found in (Status.AWAITING_CODE, Status.FAILED)
 
 
 def test_cancel_ends_a_task_that_awaits_code(burst: Burst) -> None:

@@ -21,11 +21,12 @@ from verification.faults.history import Change, History
 FINAL = ("SUCCESSFUL", "FAILED", "CANCELLED")
 LEGAL: dict[str | None, tuple[str | None, ...]] = {
     None: ("READY", "BLOCKED", "SCHEDULED"),
-    "READY": ("RUNNING", "BLOCKED", "CANCELLED"),
+    "READY": ("RUNNING", "BLOCKED", "AWAITING_CODE", "CANCELLED"),
     "BLOCKED": ("READY", "CANCELLED"),
     "SCHEDULED": ("READY", "BLOCKED", "CANCELLED"),
+    "AWAITING_CODE": ("READY", "BLOCKED", "RUNNING", "CANCELLED"),
     "SUSPENDED": ("READY", "BLOCKED", "CANCELLED"),
-    "RUNNING": ("READY", "BLOCKED", "SCHEDULED", "SUSPENDED", *FINAL),
+    "RUNNING": ("READY", "BLOCKED", "SCHEDULED", "AWAITING_CODE", "SUSPENDED", *FINAL),
     "SUCCESSFUL": (None,),
     "FAILED": ("READY", "BLOCKED", None),
     "CANCELLED": ("READY", "BLOCKED", None),

@@ -87,15 +87,15 @@ def test_key_of_any_name_is_one_tasks_own(start: Start) -> None:  # noqa: F811
     wait_until(lambda: Task.objects.successful().count() == len(NAMES), "the end of all")
 
 
-def test_task_of_any_unknown_type_is_released(start: Start) -> None:  # noqa: F811
+def test_task_of_any_unknown_type_waits_for_its_code(start: Start) -> None:  # noqa: F811
     with connection.cursor() as cursor:
         for name in NAMES.values():
             cursor.execute("SELECT jobqueue_create_task(NULL, %s)", [name])
     start()
     wait_for_status(tasks.add.enqueue(1), Status.SUCCESSFUL)
 
-    rows = Task.objects.scheduled()
-    wait_until(lambda: rows.count() == len(NAMES), "all to be handed back")
+    rows = Task.objects.awaiting_code()
+    wait_until(lambda: rows.count() == len(NAMES), "all to wait for code")
 
     assert {row.task_type for row in rows} == set(NAMES.values())
     unknown = {error["exception_class_path"] for row in rows for error in row.errors}

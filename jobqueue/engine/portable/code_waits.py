@@ -15,7 +15,7 @@ from django.db.models.functions import Cast
 from jobqueue.engine.clock import Clock, from_now, now_plus
 from jobqueue.engine.portable.admissions import HAS_BEGUN, Admissions, ready_status
 from jobqueue.engine.portable.claim import Claims
-from jobqueue.engine.portable.database import Part, json_from
+from jobqueue.engine.portable.database import Part, json_from, read_list
 from jobqueue.models import TaskQuerySet
 from jobqueue.records import ClaimedBatch, Outcome, PoolName, Status
 
@@ -152,9 +152,10 @@ class CodeWaits(Part):
             for since, pk, args, kwargs, wake_at, expires_at in found
         ]
 
-    def errors_of(self, ids: Collection[UUID]) -> dict[UUID, Any]:
-        """Return the errors of tasks. Locks: none."""
-        return dict(self.db.by_ids(ids).values_list("pk", "errors"))
+    def last_errors(self, ids: Collection[UUID]) -> dict[UUID, Any]:
+        """Return the last error of tasks; None for a task without any, or with a column that cannot be read."""
+        rows = self.db.by_ids(ids).values_list("pk", Cast("errors", TextField()))
+        return {pk: next(reversed(read_list(text)), None) for pk, text in rows}
 
     def _of_group(self, group: Group) -> TaskQuerySet:
         rows = self.db.tasks.awaiting_code()

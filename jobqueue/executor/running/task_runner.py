@@ -422,7 +422,10 @@ def is_duplicate_spawn(error: Exception) -> bool:
 def problem_of_call(attempt: Attempt) -> str | None:
     """Return why the function that this process has does not take the stored arguments; None if it does."""
     task, args, kwargs = attempt.task, attempt.args, attempt.kwargs
-    return parameters_of(task.func, task.takes_context).problem(args, kwargs)
+    try:
+        return parameters_of(task.func, task.takes_context).problem(args, kwargs)
+    except (TypeError, ValueError):  # no signature: the call itself shows whether it fits
+        return None
 
 
 def await_known(running: RunningTask) -> CompletedAttempt:
@@ -482,7 +485,10 @@ def last_wait(errors: str) -> dict[str, Any] | None:
     """Return the last entry of `errors` if it says which code the task awaits. errors: JSON text."""
     if '"awaited"' not in errors:
         return None
-    entries = decode(errors)
+    try:
+        entries = decode(errors)
+    except ValueError:
+        return None
     last = entries[-1] if isinstance(entries, list) and entries else None
     return last if isinstance(last, dict) and "awaited" in last else None
 
