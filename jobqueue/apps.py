@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import threading
 from typing import Any
 
 from django.apps import AppConfig
@@ -15,6 +19,10 @@ class JobQueueConfig(AppConfig):
     verbose_name = _("Job queue")
     default_auto_field = "django.db.models.BigAutoField"
 
+    def __init__(self, app_name: str, app_module: Any) -> None:
+        super().__init__(app_name, app_module)
+        accept_early_stop()
+
     def ready(self) -> None:
         try:
             from jobqueue import checks as our_checks
@@ -29,6 +37,18 @@ class JobQueueConfig(AppConfig):
 
             post_migrate.connect(install_sql, sender=self)
             post_migrate.connect(write_schedules, sender=self)
+
+
+def accept_early_stop() -> None:
+    """
+    Let SIGTERM end an executor while it still loads the site, if it is process 1 of a container.
+
+    For process 1 a signal without a handler has no effect. The container would then wait, and kill it.
+    """
+    is_default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    is_main = threading.current_thread() is threading.main_thread()
+    if os.getpid() == 1 and "run_executors" in sys.argv and is_default and is_main:
+        signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
 
 
 def install_sql(*, using: str, plan: object = None, **_: Any) -> None:
