@@ -10,6 +10,7 @@ import sys
 import threading
 from typing import NoReturn
 
+from jobqueue.executor.child_processes import end_child_processes
 from jobqueue.executor.telemetry.logger import get_logger
 
 logger = get_logger(__name__)
@@ -21,9 +22,20 @@ LINGER_SECONDS = 2.0  # for threads that tasks have left
 FLUSH_SECONDS = 2.0  # for the last log lines; a reader of our output that hangs must not delay the end
 
 
+_is_program = False
+
+
+def become_program() -> None:
+    """Note that this process runs nothing but an executor: what its bodies have started is to end with it."""
+    global _is_program
+    _is_program = True
+
+
 def exit_now(code: int) -> NoReturn:
     """End this process at once, without waiting for its threads."""
     try:
+        if _is_program:
+            end_child_processes()
         flush()
     finally:
         os._exit(code)

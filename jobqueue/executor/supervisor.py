@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from django.utils import autoreload
 
 from jobqueue.executor import exit_status as codes
+from jobqueue.executor.child_processes import end_group
 from jobqueue.executor.health.status import HealthAggregator, HealthStatus, StatusReader
 from jobqueue.executor.process import CTRL_C_AGAIN, ExecutorProcess
 from jobqueue.executor.signals import SignalPipe, signals_blocked
@@ -77,6 +78,7 @@ def start_child(number: int, frozen: str = "") -> Child:
                 [sys.executable, *sys.orig_argv[1:]],
                 env={**os.environ, CHILD_VARIABLE: f"{number},{theirs.fileno()},{frozen}"},
                 pass_fds=[theirs.fileno()],
+                process_group=0,  # so that what its bodies start can be ended with it, even after a SIGKILL
             )
     except OSError:
         ours.close()
@@ -199,6 +201,7 @@ class Supervisor:
 
     def _on_end(self, child: Child, code: int) -> None:
         del self._children[child.process.pid]
+        end_group(child.process.pid)
         child.reports.close()
         self._unavailable += code == codes.EXIT_UNAVAILABLE and child.number in self._first
         if self._kill_at is not None:

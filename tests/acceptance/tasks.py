@@ -8,9 +8,11 @@ import ctypes
 import gc
 import importlib
 import json
+import multiprocessing
 import os
 import resource
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -101,6 +103,21 @@ def freeze(context: TaskContext[..., Any], seconds: float) -> None:
     """Sleep in one call of C that keeps the GIL. No thread of the process moves."""
     note(context, "started")
     ctypes.PyDLL(None).sleep(int(seconds))
+
+
+@task(takes_context=True, max_attempts=1)
+def start_children(context: TaskContext[..., Any], kind: str) -> None:
+    """Start processes of each kind, note their ids, and sleep as a call of C does."""
+    if kind == "fork":
+        workers = [multiprocessing.get_context("fork").Process(target=time.sleep, args=(600.0,)) for _ in range(2)]
+        for worker in workers:
+            worker.start()
+        pids = [worker.pid for worker in workers]
+    else:
+        pids = [subprocess.Popen(["sh", "-c", "sleep 600 & wait"]).pid]
+    for pid in pids:
+        note(context, f"child {pid}")
+    time.sleep(600.0)
 
 
 @task(takes_context=True)

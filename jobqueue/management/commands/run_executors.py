@@ -31,7 +31,8 @@ from jobqueue.api import declared_queues
 from jobqueue.cli.arguments import duration, report_usage_in_one_line
 from jobqueue.cli.backends import engine_of
 from jobqueue.engine import engine_for
-from jobqueue.executor.exit_status import EXIT_REPLACE, exit_despite_threads, exit_now, flush
+from jobqueue.executor.child_processes import end_child_processes
+from jobqueue.executor.exit_status import EXIT_REPLACE, become_program, exit_despite_threads, exit_now, flush
 from jobqueue.executor.health.probes import Address, listen, parse_address, serving, systemd_report, url_of
 from jobqueue.executor.health.status import HealthAggregator, freeze_limit, stall_limit
 from jobqueue.executor.process import ExecutorProcess
@@ -221,15 +222,20 @@ class Command(BaseCommand):
             is_program=getattr(self, "_called_from_command_line", False),
         )
         self._print_banner(settings, executor.name, 1, listener)
+        is_program = getattr(self, "_called_from_command_line", False)  # else the program has more to do
+        if is_program:
+            become_program()
         with serving(listener, executor.health.status):
             code = executor.run()
+        if is_program:
+            end_child_processes()
         if code == EXIT_REPLACE:
             # A thread does not stop: a new program in this process ends it, and continues with the queue.
             flush()
             os.execv(sys.executable, sys.orig_argv)
         if executor.has_live_threads:
             exit_now(code)
-        if getattr(self, "_called_from_command_line", False):  # else the program has more to do
+        if is_program:
             exit_despite_threads(code)
         return code
 
@@ -264,6 +270,7 @@ class Command(BaseCommand):
             executor.loop.isolate_tasks_of(UUID(link.frozen))
         if options["reload"]:
             watch_code(executor)
+        become_program()
         exit_now(executor.run())
 
     def _settings(self, options: dict[str, Any]) -> ExecutorSettings:
