@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import difflib
 import logging
+import math
 import os
 import platform
+import random
 import signal
 import socket
 import sys
@@ -46,6 +48,7 @@ PREFIX = "JOBQUEUE_"  # of the environment's variables
 LONGEST_WAIT_SECONDS = 30.0  # before a child is replaced that failed again and again
 RELOAD_WAIT_SECONDS = 5.0  # with --reload: the code may be half saved
 MIN_POLL_SECONDS = 0.01
+MIN_SHARE = 0.75  # of --max-tasks, after which one of several processes ends
 LEVELS = {0: logging.WARNING, 1: logging.INFO, 2: logging.DEBUG, 3: logging.DEBUG}
 
 
@@ -262,6 +265,8 @@ class Command(BaseCommand):
     ) -> NoReturn:
         if settings.name and options["processes"] > 1:
             settings = replace(settings, name=f"{settings.name}.{link.number + 1}")
+        if settings.max_tasks is not None and options["processes"] > 1:  # they should not all end at the same time
+            settings = replace(settings, max_tasks=math.ceil(settings.max_tasks * random.uniform(MIN_SHARE, 1.0)))
         on_ready = partial(self._print_ready, settings) if link.number == 0 else lambda: None
         executor = ExecutorProcess(
             settings, signals, is_supervised=True, on_ready=on_ready, report_health=link.report, is_program=True
