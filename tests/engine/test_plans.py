@@ -24,7 +24,7 @@ from jobqueue.engine.postgres.connection import statement
 from jobqueue.engine.postgres.messages import PostgresMessages
 from jobqueue.inspect import limits, queries, selection, stats
 from jobqueue.inspect.queries import TaskFilter
-from jobqueue.models import Executor, Schedule, Task
+from jobqueue.models import AdmissionRequest, Executor, Schedule, Task
 from jobqueue.records import FINAL, Effects, LimitKind, NewMessage, Outcome, PoolName, Status
 from jobqueue.schedules.planning import Overlap
 from tests.engine.bench import Bench, new, outcome
@@ -524,6 +524,14 @@ class TestLimits:
             monkeypatch.setattr(module, "CAP", 1000)
         with connection.cursor() as cursor:
             cursor.execute(LIMITED)
+
+    def test_look_at_keys_reads_few_rows(self, bench: Bench) -> None:
+        due_at = bench.engine.now()
+        keys = [(LimitKind.CONCURRENCY, "slots:key-7"), (LimitKind.RATE, "starts:key-7")]
+        AdmissionRequest.objects.bulk_create(
+            AdmissionRequest(backend="default", kind=kind, key=key, due_at=due_at) for kind, key in keys
+        )
+        assert read(bench.engine.admissions.admit_here, at_least=2, most_rows=200).queues == {"queue-1": 11}
 
     def test_names_and_gauges_of_limits_read_few_rows(self, bench: Bench, most_blocked: int) -> None:
         assert read(lambda: bench.engine.admissions.names(LimitKind.RATE)) == ["starts"]
