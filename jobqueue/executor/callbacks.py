@@ -8,6 +8,7 @@ from contextvars import Context
 from datetime import datetime
 from functools import partial
 from queue import SimpleQueue
+from uuid import UUID
 
 from jobqueue.engine.engine import Engine
 from jobqueue.executor.database.task_connections import TaskConnections
@@ -58,6 +59,12 @@ class ResultCallbacks(SiteThreads):
         """Announce tasks that the executor has enqueued, each with its moment."""
         if events.is_enqueued_heard():
             self._next += [partial(events.send_enqueued, self._engine, task, at) for task, at in tasks]
+            self.submit()
+
+    def submit_rescued(self, ids: Sequence[UUID]) -> None:
+        """Announce tasks that this executor's rescue has ended."""
+        if ids and events.is_rescued_heard():
+            self._next += [partial(events.send_rescued, self._engine, pk) for pk in ids]
             self.submit()
 
     def submit(self) -> None:

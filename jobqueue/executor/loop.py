@@ -144,6 +144,7 @@ class ExecutorLoop(threading.Thread):
             self._on_admitted,
             on_command,
             self.callbacks.submit_enqueued,
+            self.callbacks.submit_rescued,
             self._look_for_code,
         )
         self._backoff = ReconnectBackoff()

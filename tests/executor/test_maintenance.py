@@ -88,6 +88,7 @@ def test_prune_continues_soon_after_a_full_batch(
         lambda queues: None,
         lambda command: None,
         lambda tasks: None,
+        lambda ids: None,
         lambda has_waiting: 0,
     )
     deadline = clock.now + 3 * PRUNE_SECONDS
@@ -122,6 +123,7 @@ def test_schedule_that_stays_locked_is_tried_twice_a_second(clock: Clock, monkey
         lambda queues: None,
         lambda command: None,
         lambda tasks: None,
+        lambda ids: None,
         lambda has_waiting: 0,
     )
     while len(fired_at) < 10:

@@ -6,9 +6,18 @@ import json
 import logging
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from jobqueue import registry, results
-from jobqueue.compat import is_heard, is_received, task_backends, task_enqueued, task_finished, task_started
+from jobqueue.compat import (
+    TaskResultDoesNotExist,
+    is_heard,
+    is_received,
+    task_backends,
+    task_enqueued,
+    task_finished,
+    task_started,
+)
 from jobqueue.engine.engine import Engine
 from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, RunningTask, running_here
 from jobqueue.executor.telemetry.errors import Mask, first_line_of, reason_of
@@ -18,6 +27,7 @@ from jobqueue.printable import printable
 from jobqueue.records import FINAL, ClaimedTask, NewTask, Status
 from jobqueue.results import Result
 from jobqueue.serialization.json import decode
+from jobqueue.serialization.redaction import redact_text
 
 logger = get_logger(__name__)
 
@@ -80,6 +90,11 @@ def has_observers(completed: CompletedAttempt, status: Status) -> bool:
     if logger.isEnabledFor(_event_of(completed, status)[1]) or _is_end_received(completed, status):
         return True
     return bool(completed.outcome.effects.spawn) and is_enqueued_heard()
+
+
+def is_rescued_heard() -> bool:
+    """Whether send_rescued() would reach a receiver or a log."""
+    return is_heard(task_finished, logging.ERROR)
 
 
 def is_enqueued_heard() -> bool:
@@ -164,6 +179,15 @@ def send_enqueued(engine: Engine, new: NewTask, enqueued_at: datetime) -> None:
         task = changed(task, backend=engine.alias, run_after=new.wake_at, **options)
         result = results.enqueued(new, task, id=new.id, enqueued_at=enqueued_at)
         _send(task_enqueued, result, mask_for(new, engine.options))
+
+
+def send_rescued(engine: Engine, pk: UUID) -> None:
+    """Send task_finished for a task that a rescue has ended. Nothing if its row or its code is gone."""
+    try:
+        result = task_backends[engine.alias].get_result(str(pk))
+    except TaskResultDoesNotExist:
+        return
+    _send(task_finished, result, lambda text: redact_text(text, engine.options.redact))
 
 
 def _send_end(completed: CompletedAttempt, started: Result, status: Status) -> None:
