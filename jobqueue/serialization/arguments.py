@@ -32,7 +32,8 @@ class Parameters:
     The parameters of a task's function without its context.
 
     positional: names in order. variable: the name of `*args`. min_positional: positional arguments in a call without
-    keywords; infinite if the function requires a keyword. context: the name of the context parameter.
+    keywords; infinite if the function requires a keyword. by_keyword: names that a keyword may give. required: names
+    without a default. context: the name of the context parameter.
     """
 
     signature: inspect.Signature
@@ -41,6 +42,8 @@ class Parameters:
     min_positional: float
     context: str | None
     is_context_positional: bool
+    by_keyword: frozenset[str] = frozenset()
+    required: frozenset[str] = frozenset()
 
     def name_of(self, index: int) -> str:
         """Return the parameter of a positional argument, as errors name it."""
@@ -56,6 +59,10 @@ class Parameters:
                 return None
         elif self.context in kwargs:
             return f"argument {self.context!r} is given by the executor"
+        elif len(args) <= len(self.positional) and kwargs.keys() <= self.by_keyword:
+            by_position = self.positional[: len(args)]
+            if kwargs.keys().isdisjoint(by_position) and self.required <= kwargs.keys() | {*by_position}:
+                return None
         try:
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -78,6 +85,12 @@ def parameters_of(function: Callable[..., Any], takes_context: bool) -> Paramete
         signature=signature.replace(parameters=parameters),
         positional=tuple(p.name for p in parameters if p.kind in by_position),
         variable=next((p.name for p in parameters if p.kind is kinds.VAR_POSITIONAL), None),
+        by_keyword=frozenset(p.name for p in parameters if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)),
+        required=frozenset(
+            p.name
+            for p in parameters
+            if p.default is kinds.empty and p.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
+        ),
         min_positional=inf if kinds.KEYWORD_ONLY in required else sum(map(by_position.count, required)),
         context=None if context is None else context.name,
         is_context_positional=context is None or context.kind in by_position,

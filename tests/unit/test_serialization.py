@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from jobqueue.compat import PACKAGE
 from jobqueue.exceptions import InvalidArguments, InvalidResult, PayloadTooLarge
-from jobqueue.serialization.arguments import encode_arguments
+from jobqueue.serialization.arguments import encode_arguments, parameters_of
 from jobqueue.serialization.json import MAX_DEPTH, MAX_INTEGER, MIN_INTEGER, decode, encode, encode_result
 from jobqueue.serialization.text import clean_text
 
@@ -253,3 +253,28 @@ def test_long_text_loses_its_middle() -> None:
 def test_decode_rejects_text_that_is_not_json(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         decode(text)
+
+
+def positional_only(a: Any, /, b: Any, *, c: Any = 1) -> None: ...
+
+
+def several(a: Any, b: Any = 1, *rest: Any, c: Any, d: Any = 1, **more: Any) -> None: ...
+
+
+def plain_parameters(a: Any, b: Any, c: Any = 1, *, d: Any, e: Any = 2) -> None: ...
+
+
+@pytest.mark.parametrize("function", [positional_only, several, plain_parameters])
+def test_calls_fit_exactly_if_they_can_be_bound(function: Any) -> None:
+    parameters = parameters_of(function, False)
+    for count in range(5):
+        for size in range(5):
+            for names in itertools.combinations(["a", "b", "c", "d", "x"], size):
+                args, kwargs = [0] * count, dict.fromkeys(names, 0)
+                try:
+                    parameters.signature.bind(*args, **kwargs)
+                except TypeError:
+                    fits = False
+                else:
+                    fits = True
+                assert (parameters.problem(args, kwargs) is None) is fits, (args, kwargs)
