@@ -179,7 +179,7 @@ CAUGHT_BY_SIMULATION = [
     MutantCase("sweep", mutants.NeverSweeps, SIMULATION, WOKEN),
     MutantCase("sweep", mutants.SweepsAllSuspended, SIMULATION, WOKEN),
     MutantCase("admit", limit_mutants.SavesUpBudget, SIMULATION, STARTS, seed=300, has_limits=True),
-    MutantCase("admit", limit_mutants.ForgetsEarlierStarts, SIMULATION, STARTS, has_limits=True),
+    MutantCase("admit", limit_mutants.ForgetsEarlierStarts, SIMULATION, STARTS, seed=300, has_limits=True),
     MutantCase("commit", limit_mutants.RequestsNothingAtTheEnd, SIMULATION, REST, has_limits=True),
     MutantCase("requeue", limit_mutants.RequeueSkipsLimit, SIMULATION, ANSWER, has_limits=True),
     MutantCase("wake due", limit_mutants.WakeDueSkipsLimit, SIMULATION, EXCEEDED, has_limits=True),
