@@ -290,7 +290,8 @@ class ExecutorLoop(threading.Thread):
         if returning and request.limit:
             self._awaiting_code.returned(claims.returned, request.limit)
             self._maintenance.look_for_code_soon()
-        self._policy.claimed(request, claims, began_at)
+        if not self._budgets.is_resting("claim"):  # otherwise it is due as before
+            self._policy.claimed(request, claims, began_at)
         return claims
 
     def _commit_again(self) -> None:
