@@ -44,7 +44,8 @@ _pooled: WeakSet[Connection] = WeakSet()  # connections of executors behind a po
 @cache
 def statement(name: str) -> str:
     """
-    Read a statement from its file, without comments (a percent sign would count as a parameter) and indentation.
+    Read a statement from its file, without comments (a percent sign would count as a parameter), indentation, and
+    spaces that SQL does not need.
 
     {name} stands for the statement of another file, {isolation_losses} and {history_characters} for the numbers.
 
@@ -54,7 +55,10 @@ def statement(name: str) -> str:
     sql = "\n".join(line.strip() for line in text.splitlines() if not line.lstrip().startswith("--"))
     sql = sql.replace("{isolation_losses}", str(ISOLATION_LOSSES))
     sql = sql.replace("{history_characters}", str(HISTORY_CHARACTERS))
-    return re.sub(r"\{(\w+)\}", lambda match: statement(match[1]), sql)
+    sql = re.sub(r"\{(\w+)\}", lambda match: statement(match[1]), sql)
+    parts = re.split(r"('[^']*')", sql)  # every second one is a text, which stays as it is
+    parts[::2] = (re.sub(r" *([,=]) +", r"\1", part) for part in parts[::2])
+    return "".join(parts)
 
 
 def configure_session(

@@ -6,7 +6,8 @@
 -- Trap: with a thousand ids that the planner can count, it may read the whole table. It cannot count a sub-select.
 -- Trap: with `AND status = 'RUNNING'` in the UPDATE's own WHERE, the planner may join through the small partial index
 --   of running tasks, in quadratic time (6,000 instead of 60,000 tasks/s with batches of 1,000).
--- Trap: `errors || '[]'` is a new value, and PostgreSQL writes all of it again: 223 kB of WAL for 20 stored errors.
+-- Trap: `errors || '[]'` is a new value, and PostgreSQL writes all of it again: 223 kB of WAL for 20 stored errors. With
+--   NULL, `||` is not called, and the stored value stays.
 WITH given AS (
     SELECT * FROM json_to_recordset(%(outcomes)s::json) AS given (
         task_id uuid, claim_number bigint, status text, attempts int, wake_after_seconds float8, wake_at timestamptz,
@@ -60,20 +61,14 @@ written AS (
         parent_notified_at = COALESCE(
             task.parent_notified_at, CASE WHEN held.ends AND task.parent_id IS NOT NULL THEN clock_timestamp() END
         ),
-        worker_ids = CASE
-            WHEN held.worker_id IS NULL THEN task.worker_ids
-            WHEN jsonb_array_length(task.worker_ids) < 100 THEN task.worker_ids || to_jsonb(held.worker_id)
-            ELSE (task.worker_ids - 0) || to_jsonb(held.worker_id)
-        END,
-        errors = CASE
-            WHEN held.error IS NULL THEN task.errors
-            WHEN jsonb_array_length(task.errors) < 20 THEN task.errors || held.error::jsonb
-            ELSE (task.errors - 0) || held.error::jsonb
-        END,
-        history = CASE
-            WHEN held.history IS NULL THEN task.history
-            ELSE right(concat(task.history, held.history), {history_characters})
-        END,
+        worker_ids = COALESCE(CASE
+            WHEN held.worker_id IS NULL OR jsonb_array_length(task.worker_ids) < 100 THEN task.worker_ids
+            ELSE task.worker_ids - 0
+        END || to_jsonb(held.worker_id), task.worker_ids),
+        errors = COALESCE(CASE
+            WHEN held.error IS NULL OR jsonb_array_length(task.errors) < 20 THEN task.errors ELSE task.errors - 0
+        END || held.error::jsonb, task.errors),
+        history = COALESCE(right(COALESCE(task.history, '') || held.history, {history_characters}), task.history),
         return_value = COALESCE(held.return_value::jsonb, task.return_value),
         inner_state = COALESCE(held.inner_state::jsonb, task.inner_state),
         metadata = COALESCE(held.metadata::jsonb, task.metadata)
