@@ -94,11 +94,11 @@ class Watchdog(threading.Thread):
 
     def _check_interrupted(self, running: RunningTask, now: float) -> None:
         # A shutdown alone makes no task stuck: it is released when its time is over, whether it reacts or not.
-        if running.reason is None or running.first_interrupted_at is None or running.interrupted_at is None:
+        if running.reason is None or running.first_interrupted_at is None:
             return
         if running.reason is not ShuttingDown and now - running.first_interrupted_at > self._grace:
             self._on_stuck(running)
-        elif now - running.interrupted_at > REPEAT_SECONDS:
+        elif running.interrupted_at is None or now - running.interrupted_at > REPEAT_SECONDS:
             running.interrupt(running.reason)
 
     def _check_heartbeat(self) -> None:

@@ -127,7 +127,12 @@ def test_body_that_swallowed_an_interruption_gets_another(monkeypatch: pytest.Mo
 def test_second_interruption_at_once_is_not_raised() -> None:
     running = make_running()
     reasons: list[Any] = []
-    running.arm(reasons.append)
+
+    def stop(reason: Any) -> bool:
+        reasons.append(reason)
+        return True
+
+    running.arm(stop)
 
     assert running.interrupt(TaskTimeout)
     assert running.interrupt(ShuttingDown)

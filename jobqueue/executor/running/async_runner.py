@@ -176,9 +176,10 @@ async def run_cancellably(attempt: Attempt) -> Returned | Raised:
     of_body = Context()  # cancelling the body cancels what it waits for: that may be tasks of its neighbours
     of_body.run(running_here.set, running)
 
-    def stop(_: type[Interrupted]) -> None:
+    def stop(_: type[Interrupted]) -> bool:
         loop.call_soon_threadsafe(task.cancel, context=of_body)
         attempt.connections.cancel()
+        return True
 
     try:
         running.arm(stop)

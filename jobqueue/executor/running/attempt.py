@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,13 +23,14 @@ from jobqueue.exceptions import Interrupted, ShuttingDown, TaskCancelled
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.process_guard import leave_if_forked, this_process
 from jobqueue.executor.reports import LogOfBody, Reports
+from jobqueue.executor.running.thread_interrupts import clear_thread, interrupt_thread
 from jobqueue.executor.telemetry.errors import from_the_body
 from jobqueue.function import FunctionTask
 from jobqueue.records import ClaimedTask, Outcome, Progress, StoredMessage
 from jobqueue.results import Result, from_claimed
 from jobqueue.task_options import RunOptions
 
-Stopper = Callable[[type[Interrupted]], None]
+Stopper = Callable[[type[Interrupted]], bool]  # returns whether the interruption is on its way
 
 INTERRUPT_GAP_SECONDS = 1.0  # a body is interrupted at most once in this time
 
@@ -72,7 +72,7 @@ class RunningTask(Struct, eq=False):
     finishes_when_cancelled: a poll of an actor is short, and ends before its task does. has_seen_stop: its body has
     learned from `context.cancelled` that the executor stops. The moments are of time.monotonic(): begun_at, when the
     body of a task with a rate has begun; deadline_at, when its timeout ends; first_interrupted_at and interrupted_at,
-    when its body was interrupted first and last.
+    when its body was to be interrupted first, and was interrupted last.
     """
 
     claimed: ClaimedTask
@@ -150,9 +150,9 @@ class RunningTask(Struct, eq=False):
                 return False
             now = time.monotonic()
             if self.interrupted_at is None or now - self.interrupted_at >= INTERRUPT_GAP_SECONDS:
-                self._stopper(self.reason)
-                self.interrupted_at = now
                 self.first_interrupted_at = self.first_interrupted_at or now
+                if self._stopper(self.reason):
+                    self.interrupted_at = now
             return True
 
     def _may_finish(self, reason: type[Interrupted]) -> bool:
@@ -284,15 +284,9 @@ def run_interruptibly(attempt: Attempt, body: Callable[[], Any]) -> Returned | R
     return ending
 
 
-def stop_thread(ident: int, connections: TaskConnections, reason: type[Interrupted]) -> None:
-    """Raise an exception in a thread, and cancel its statement on the server."""
-    set_async_exception(ctypes.c_ulong(ident), ctypes.py_object(reason))
+def stop_thread(ident: int, connections: TaskConnections, reason: type[Interrupted]) -> bool:
+    """Raise an exception in a thread, and cancel its statement on the server. Return whether it could be done."""
+    if not interrupt_thread(ident, reason):
+        return False
     connections.cancel()
-
-
-def clear_thread(ident: int) -> None:
-    """Clear an exception that has not been raised yet."""
-    set_async_exception(ctypes.c_ulong(ident), None)
-
-
-set_async_exception = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    return True

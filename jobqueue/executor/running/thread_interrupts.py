@@ -1,0 +1,67 @@
+"""Raise an exception in a body's thread, but not at a line where it would leave a lock locked for ever."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import logging.handlers
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import CodeType, FunctionType
+
+WAIT_SECONDS = 0.05  # for the thread to leave such a line; the watchdog tries again later
+STEP_SECONDS = 0.001
+
+CALLS = {"acquire", "release", "_acquireLock", "_releaseLock"}
+IMPORTS = "<frozen importlib._bootstrap>"  # it takes the lock of each module by a call, too
+
+
+def _functions(owner: object) -> Iterator[CodeType]:
+    for value in vars(owner).values():
+        if isinstance(value, FunctionType):
+            yield value.__code__
+        elif isinstance(value, type) and value.__module__.startswith("logging"):
+            yield from _functions(value)
+
+
+# Functions of the standard library that take or release a lock by a call. An exception right behind acquire(), or in
+# front of release(), skips their `try`. A log handler would then stop every thread of the process that logs.
+UNSAFE = frozenset(
+    [
+        threading.Condition.__enter__.__code__,
+        threading.Condition.__exit__.__code__,
+        *(
+            code
+            for module in (logging, logging.handlers)
+            for code in _functions(module)
+            if CALLS & {code.co_name, *code.co_names}
+        ),
+    ]
+)
+
+
+def interrupt_thread(ident: int, reason: type[BaseException]) -> bool:
+    """Raise an exception in a thread at its next line. Return whether it could be done soon."""
+    give_up_at = time.monotonic() + WAIT_SECONDS
+    while not _is_safe(ident):
+        if time.monotonic() >= give_up_at:
+            return False
+        time.sleep(STEP_SECONDS)
+    _set_exception(ctypes.c_ulong(ident), ctypes.py_object(reason))
+    return True
+
+
+def clear_thread(ident: int) -> None:
+    """Clear an exception that has not been raised yet."""
+    _set_exception(ctypes.c_ulong(ident), None)
+
+
+def _is_safe(ident: int) -> bool:
+    """Whether an exception may arrive at the line where the thread is. The next call of a function raises it."""
+    frame = sys._current_frames().get(ident)
+    return frame is None or (frame.f_code not in UNSAFE and frame.f_code.co_filename != IMPORTS)
+
+
+_set_exception = ctypes.pythonapi.PyThreadState_SetAsyncExc
