@@ -156,7 +156,7 @@ def test_clock_works_while_django_logs_queries(bench: Bench, monkeypatch: pytest
 
 # --- pending_maintenance
 
-NOTHING = PendingWork(None, None, None, *[False] * 5)
+NOTHING = PendingWork(None, None, None, *[False] * 6)
 
 
 def running(bench: Bench) -> None:
@@ -176,7 +176,11 @@ def isolated(bench: Bench) -> None:
     bench.set(bench.add(), executor_losses=2)
 
 
-@pytest.mark.parametrize("begin", [running, messages, command, isolated])
+def awaiting_code(bench: Bench) -> None:
+    bench.set(bench.add(), status="AWAITING_CODE", awaits_code_since=bench.engine.now())
+
+
+@pytest.mark.parametrize("begin", [running, messages, command, isolated, awaiting_code])
 def test_pending_maintenance_reports_each_kind_of_work(bench: Bench, begin: Callable[[Bench], None]) -> None:
     begin(bench)
 
@@ -195,7 +199,7 @@ def test_pending_maintenance_tells_seconds_to_next_wake_at(bench: Bench, left: f
     assert left - 5 < seconds <= left  # never too late
 
 
-@pytest.mark.parametrize("begin", [running, messages, command, isolated])
+@pytest.mark.parametrize("begin", [running, messages, command, isolated, awaiting_code])
 def test_pending_maintenance_reports_no_other_kind(begin: Callable[[Bench], None]) -> None:
     bench = make_bench("postgresql")
     assert bench.engine.pending_maintenance(bench.executor_id) == NOTHING
@@ -211,6 +215,7 @@ def test_pending_maintenance_ignores_work_of_others() -> None:
     bench.set(bench.suspended(), status="FAILED", executor_losses=2)
     bench.set(bench.suspended(), backend="another", wake_at=bench.engine.now())
     bench.set(bench.add(), backend="another", executor_losses=2)
+    bench.set(bench.add(), backend="another", status="AWAITING_CODE", awaits_code_since=bench.engine.now())
     bench.add()
     bench.engine.command(list(Executor.objects.values_list("pk", flat=True)), Command.STOP)
     bench.executor_id = make_bench("postgresql").executor_id
