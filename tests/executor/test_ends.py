@@ -82,7 +82,7 @@ def test_a_burst_leaves_tasks_that_it_does_not_know(burst: Burst, backend: str) 
 
     burst(backend=backend)
 
-    assert Task.objects.using(backend).get().status == Status.SCHEDULED
+    assert Task.objects.using(backend).get().status == Status.AWAITING_CODE
 
 
 def test_a_burst_waits_for_what_runs_elsewhere(start: Start) -> None:
