@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections.abc import Iterator
 from io import StringIO
 from typing import Any
 
@@ -11,10 +13,20 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import connection, connections, transaction
 
+from jobqueue.compat import PACKAGE
 from tests.executor import tasks
 from tests.executor.harness import row_of
 
 INSTEAD = r"jobqueue\.testing\.run_until_idle\(\)"
+
+
+@pytest.fixture(autouse=True)
+def same_logging() -> Iterator[None]:
+    """Undo what the command sets for its process: later tests read the log of the tasks framework."""
+    framework = logging.getLogger(PACKAGE)
+    level = framework.level
+    yield
+    framework.setLevel(level)
 
 
 def run_executors(**options: Any) -> None:
