@@ -9,7 +9,7 @@ from django.db import IntegrityError, connection, connections, transaction
 from django.db.migrations.executor import MigrationExecutor
 from django.utils.timezone import now
 
-from jobqueue.models import AdmissionRequest, Task
+from jobqueue.models import AdmissionRequest, KeyReservation, Schedule, Task
 from tests.engine.conftest import make_bench
 from tests.factories import TaskFactory
 
@@ -131,3 +131,35 @@ def test_unknown_status_is_refused(status: str) -> None:
 
     with pytest.raises(IntegrityError, match="jobqueue_task_status"):
         Task.objects.filter(pk=row.pk).update(status=status)
+
+
+BEFORE = ("jobqueue", "0002_postgresql")
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
+@pytest.mark.parametrize("alias", ["default", "sqlite"])
+def test_rows_of_every_kind_survive_all_later_migrations(alias: str) -> None:
+    call_command("migrate", "jobqueue", "zero", database=alias, verbosity=0)
+    try:
+        call_command("migrate", *BEFORE, database=alias, verbosity=0)
+        old = MigrationExecutor(connections[alias]).loader.project_state(BEFORE).apps
+        tasks, schedules, reservations = (
+            old.get_model("jobqueue", name).objects.using(alias) for name in ("Task", "Schedule", "KeyReservation")
+        )
+        values = {"rank": now(), "enqueued_at": now(), "task_type": "tests.noop", "backend": alias}
+        for status in ("READY", "SCHEDULED", "RUNNING", "SUSPENDED"):
+            tasks.create(**values, status=status, args=[status])
+        for status in ("SUCCESSFUL", "FAILED", "CANCELLED"):
+            tasks.create(**values, status=status, finished_at=now(), errors=[{"attempt": 1, "message": status}])
+        holder = tasks.get(status="RUNNING").pk
+        blocked = tasks.create(**values, status="BLOCKED", predecessor_id=holder).pk
+        schedules.create(backend=alias, name="nightly", task_type="tests.noop", created_at=now(), updated_at=now())
+        reservations.create(backend=alias, key="k", task_id=holder, expires_at=now())
+        before = {row.pk: (row.status, row.args, row.errors) for row in tasks.all()}
+    finally:
+        call_command("migrate", "jobqueue", database=alias, verbosity=0)
+
+    after = {row.pk: (row.status, row.args, row.errors) for row in Task.objects.using(alias)}
+    assert after == before | {blocked: ("READY", [], [])}
+    assert Schedule.objects.using(alias).get().name == "nightly"
+    assert KeyReservation.objects.using(alias).get().task_id == holder
