@@ -19,7 +19,7 @@ from jobqueue.engine.engine import Engine
 from jobqueue.engine.schema import migrate_command, missing_objects, schema_problem
 from jobqueue.inspect.findings import findings
 from jobqueue.inspect.queries import many
-from jobqueue.inspect.server_findings import lock_findings, sequence_findings
+from jobqueue.inspect.server_findings import lock_findings
 from jobqueue.inspect.stats import read_stats
 from jobqueue.printable import printable
 
@@ -90,7 +90,6 @@ def _backend(engine: Engine) -> Iterator[checks.CheckMessage]:
         if _has_error(locks):  # further queries could wait for these locks
             yield from locks
             return
-        yield from sequence_findings(cast("PostgresEngine", engine))
     stats = read_stats(engine)
     yield from findings(engine, stats)
     if is_postgresql and engine.options.notify:

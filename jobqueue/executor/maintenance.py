@@ -32,6 +32,7 @@ SWEEP_GAP_SECONDS = 0.02  # from a notification of a message to its sweep, which
 DECLARE_SECONDS = 30.0  # between two checks whether other code has written its schedules
 FIRE_SECONDS = 0.5  # between two checks of ticks that wait for a running task
 PRUNE_SECONDS = 30.0
+FORWARD_BATCH = 10_000  # requests
 PRUNE_BATCH = 1000  # of each status, and of ticks
 MESSAGES_PRUNED = 10_000  # of a task that has too many to be deleted with it
 PRUNE_GAP_SECONDS = 0.1  # after a full batch: one executor deletes what all executors have ended
@@ -93,6 +94,8 @@ class Maintenance:
         self._unknown_until = now  # while the server may still commit a claim that got no answer
         self.may_have_isolated = True
         self._frozen_executor: UUID | None = None  # an executor that one of its tasks has frozen
+        self._set_back_seconds = 0.0  # by which requests are still to be due earlier
+        self._brought_forward = 0  # the id of the last request that is
 
     def isolate_tasks_of(self, executor_id: UUID) -> None:
         """Let the tasks of a frozen executor, whose place this one takes, run alone after their rescue."""
@@ -145,9 +148,13 @@ class Maintenance:
     def run_if_due(self, known: Collection[UUID]) -> None:
         """Do what is due. known: the tasks that this process has claimed. Raises django.db.Error."""
         now = time.monotonic()
-        if self._frozen_executor is not None:
-            self._engine.isolate_tasks_of(self._frozen_executor)
-            self._frozen_executor = None
+        if (frozen := self._frozen_executor) is not None:
+
+            def isolate(_: int) -> None:
+                self._engine.isolate_tasks_of(frozen)
+                self._frozen_executor = None
+
+            self._call("isolate_tasks_of", isolate, None)
         if (now < self._unknown_until or self._heartbeat.has_unknown_claims) and self._release_unknown(known):
             # The time starts with the first answer, because the database may have been unreachable for long.
             self._unknown_until = min(self._unknown_until, now + self._engine.options.heartbeat_timeout)
@@ -158,7 +165,9 @@ class Maintenance:
             if self._call("remove_fixed_limits", lambda _: limits.remove_fixed(self._engine), 0):
                 self.admit_soon()
         if seconds := self._heartbeat.take_set_back_seconds():
-            self._engine.admissions.bring_forward(seconds)
+            self._set_back_seconds, self._brought_forward = self._set_back_seconds + seconds, 0
+        if self._set_back_seconds:
+            self._call("bring_forward", self._bring_forward, None, FORWARD_BATCH)
             self.admit_soon()
         if self.take_admission() or now >= self._admit_at:
             self._admit(now)
@@ -254,6 +263,14 @@ class Maintenance:
         # Check for the next task. Without a count, another session has locked the rows.
         self._check_at = now + (0.0 if count else AGAIN_SECONDS)
         return count
+
+    def _bring_forward(self, limit: int) -> None:
+        """Let some requests of rates be due earlier, because the server's clock was set back."""
+        last = self._engine.admissions.bring_forward(self._set_back_seconds, self._brought_forward, limit)
+        if last is None:
+            self._set_back_seconds = 0.0
+        else:
+            self._brought_forward, self._check_at = last, time.monotonic()
 
     def _rescue(self, now: float) -> int:
         if not self._heartbeat.may_rescue:

@@ -131,13 +131,18 @@ def _awaiting_code(engine: Engine, stats: BackendStats) -> Iterator[checks.Check
     """Find tasks whose name no running executor knows, or whose arguments do not fit the code of these."""
     if not stats.totals[Status.AWAITING_CODE]:
         return
+    alive = engine.executors.filter(pk__in=[executor.row.pk for executor in stats.alive])
+    executors = list(alive.values_list("queues", "task_types"))
     first: dict[str, datetime] = {}
     queues: dict[str, list[str]] = {}
+    known: set[str] = set()  # names that an executor of each of their queues knows
     for group in engine.code_waits.groups():
         first[group.task_type] = min(first.get(group.task_type, group.since), group.since)
         queues.setdefault(group.task_type, []).append(group.queue_name)
-    alive = engine.executors.filter(pk__in=[executor.row.pk for executor in stats.alive])
-    known = set().union(*alive.values_list("task_types", flat=True))
+    for name, of_name in queues.items():
+        served = [{*own} or {*of_name} for own, names in executors if name in names]  # without names, it serves all
+        if {*of_name} <= set().union(*served):
+            known.add(name)
     oldest = sorted(first, key=lambda name: first[name])
     for name in oldest[:MAX_NAMES]:
         rows = engine.tasks.awaiting_code().filter(queue_name__in=queues[name], task_type=name)

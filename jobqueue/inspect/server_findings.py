@@ -58,6 +58,7 @@ def server_findings(engine: PostgresEngine, stats: BackendStats) -> Iterator[che
     yield from lock_findings(engine)
     yield from _durability(engine, settings)
     yield from _indexes(engine)
+    yield from _sequences(engine)
     yield from _connections(settings, stats)
     yield from _pool(engine, stats)
 
@@ -93,7 +94,7 @@ def lock_findings(engine: PostgresEngine) -> Iterator[checks.CheckMessage]:
         yield kind(text % {"backend": engine.alias, "holder": holder, "lock": lock, "mode": mode}, hint=advice)
 
 
-def sequence_findings(engine: PostgresEngine) -> Iterator[checks.CheckMessage]:
+def _sequences(engine: PostgresEngine) -> Iterator[checks.CheckMessage]:
     """Name sequences that are behind their tables, as after logical replication, which copies rows only."""
     numbered = {
         model._meta.db_table: model

@@ -566,6 +566,8 @@ def test_sequence_behind_its_rows_is_an_error_with_the_statement() -> None:
 
     (error,) = [one for one in findings_of("default", "error") if "sequence" in one]
     assert "the sequence of jobqueue_counterdelta is behind its rows" in error
+    engine = engine_for("default")
+    assert [one for one in findings.problems(engine, read_stats(engine)) if "sequence" in one.msg]  # on the overview
     assert error.endswith(statement)
     with pytest.raises(IntegrityError, match="jobqueue_counterdelta_pkey"), transaction.atomic():
         tasks.add.enqueue(1)
@@ -573,6 +575,16 @@ def test_sequence_behind_its_rows_is_an_error_with_the_statement() -> None:
     change_tables("default", statement)
     assert tasks.add.enqueue(1).id
     assert not [one for one in findings_of("default", "error") if "sequence" in one]
+
+
+def test_task_in_a_queue_whose_executors_lack_its_code_is_found(backend, make_executor) -> None:
+    make_executor(queues=["other"], task_types=["shop.t"])
+    make_executor(queues=["default"], task_types=["shop.u"])
+    TaskFactory.create(backend=backend, using=backend, task_type="shop.t", awaiting_code=True)
+
+    assert [
+        one for one in findings_of(backend, "warning") if "no running executor has code for 1 task of shop.t" in one
+    ]
 
 
 def test_sequences_of_all_numbered_tables_are_watched() -> None:

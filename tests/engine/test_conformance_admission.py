@@ -553,6 +553,20 @@ class TestClockSetBack:
         assert admitted(bench) == 1
         assert bench.status(second) == Status.READY
 
+    def test_requests_are_brought_forward_in_batches(self, bench: Bench) -> None:
+        later = bench.engine.now() + timedelta(hours=1)
+        rows = AdmissionRequest.objects.using(bench.engine.database)
+        rows.bulk_create(
+            AdmissionRequest(backend=bench.engine.alias, kind="rate", key=f"key-{number}", due_at=later)
+            for number in range(5)
+        )
+        steps: list[int | None] = [0]
+        while (last := steps[-1]) is not None:
+            steps.append(bench.engine.admissions.bring_forward(60.0, last, 2))
+
+        assert len(steps) == 4
+        assert {row.due_at for row in rows.all()} == {later - timedelta(seconds=60)}
+
 
 class TestManyRequests:
     """No key waits for the requests of another one, however many there are."""

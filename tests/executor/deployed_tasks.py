@@ -113,7 +113,7 @@ def two_at_a_rate(a: int, b: int) -> list[Any]:
     return [a, b]
 
 
-class Parent(Actor):
+class Spawner(Actor):
     """Ends with the status of its child."""
 
     def poll(self, context: PollContext[Any]) -> Any:

@@ -168,7 +168,7 @@ def test_unbound_call_fails_after_the_longest_wait(
 def test_parent_of_an_unbound_call_gets_its_failure(
     burst: Burst, monkeypatch: pytest.MonkeyPatch, options: Options
 ) -> None:
-    parent = code.Parent.enqueue()
+    parent = code.Spawner.enqueue()
     deploy(monkeypatch, code.one, code.two.task_type)
     burst()
     child = Task.objects.get(parent_id=UUID(parent.id))

@@ -262,13 +262,19 @@ class Admissions(Part):
             due.filter(kind=kind, key=key).update(due_at=now + timedelta(seconds=POSTPONED_SECONDS))
             logger.warning("admission.postponed kind=%s key=%s wait_s=%g", kind, printable(key), POSTPONED_SECONDS)
 
-    def bring_forward(self, seconds: float) -> None:
-        """Let requests be due so much earlier: the server's clock was set back. Locks: they, skipping locked ones."""
+    def bring_forward(self, seconds: float, after: int = 0, limit: int = 10_000) -> int | None:
+        """
+        Let the next requests behind an id be due so much earlier: the server's clock was set back.
+
+        Return the id of the last one; None if there are no more. Locks: they, skipping locked ones.
+        """
         rows = self._requests.filter(backend=self.db.backend)
         earlier = ExpressionWrapper(F("due_at") - timedelta(seconds=seconds), DateTimeField())
         with self.db.transaction():
-            later = self.db.with_lock(rows.filter(due_at__gt=self.db.now()).order_by("pk")).only("pk")
-            rows.filter(pk__in=[request.pk for request in later]).update(due_at=earlier)
+            later = rows.filter(pk__gt=after, due_at__gt=self.db.now()).order_by("pk")
+            ids = [request.pk for request in self.db.with_lock(later).only("pk")[:limit]]
+            rows.filter(pk__in=ids).update(due_at=earlier)
+        return ids[-1] if len(ids) == limit else None
 
     def next_due(self) -> datetime | None:
         """Return when the next request is due."""

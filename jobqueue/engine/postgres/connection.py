@@ -44,19 +44,25 @@ _pooled: WeakSet[Connection] = WeakSet()  # connections of executors behind a po
 @cache
 def statement(name: str) -> str:
     """
-    Read a statement from its file, without comments (a percent sign would count as a parameter), indentation, and
-    spaces that SQL does not need.
+    Read a statement from its file, without comments (a percent sign would count as a parameter) and indentation.
 
     {name} stands for the statement of another file, {isolation_losses} and {history_characters} for the numbers.
-
-    psycopg parses statements of more than 4,096 characters at every execution: 10 us for commit.sql.
     """
     text = (files("jobqueue.engine.postgres") / "sql" / f"{name}.sql").read_text(encoding="utf-8")
     sql = "\n".join(line.strip() for line in text.splitlines() if not line.lstrip().startswith("--"))
     sql = sql.replace("{isolation_losses}", str(ISOLATION_LOSSES))
     sql = sql.replace("{history_characters}", str(HISTORY_CHARACTERS))
-    sql = re.sub(r"\{(\w+)\}", lambda match: statement(match[1]), sql)
-    parts = re.split(r"('[^']*')", sql)  # every second one is a text, which stays as it is
+    return re.sub(r"\{(\w+)\}", lambda match: statement(match[1]), sql)
+
+
+@cache
+def short_statement(name: str) -> str:
+    """
+    Return a statement without the spaces that SQL does not need.
+
+    psycopg parses statements of more than 4,096 characters at every execution: 10 us for commit.sql.
+    """
+    parts = re.split(r"('[^']*')", statement(name))  # every second one is a text, which stays as it is
     parts[::2] = (re.sub(r" *([,=]) +", r"\1", part) for part in parts[::2])
     return "".join(parts)
 
@@ -209,11 +215,11 @@ class PostgresDatabase(Database):
 
         It is prepared if the connection has a prepare_threshold, because planning takes up to 1.5 ms.
         """
-        return self.fetch_prepared(statement(name), **parameters)
+        return self.fetch_prepared(short_statement(name), **parameters)
 
     def execute_prepared(self, name: str, /, **parameters: Any) -> None:
         with self._prepared_cursor() as cursor:
-            cursor.execute(statement(name), self.common | parameters)
+            cursor.execute(short_statement(name), self.common | parameters)
 
     def fetch_prepared(self, text: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
         with self._prepared_cursor() as cursor:
