@@ -292,7 +292,9 @@ def _read_key(
     of_key = tasks.filter(INDEXED[key.kind] & of_limit(key.kind, key.stored))
     waiting = of_key.filter(IS_WAITING[key.kind])
     columns = ("concurrency_limit", "rate_limit", "rate_seconds", "rank", "priority", "enqueued_at")
-    following = waiting.order_by("backend", column, *ORDER[key.kind], "rank", "pk").only(*columns).first()
+    # The order leads the planner to the index of the key, also where its statistics are old.
+    waiting = waiting.order_by("backend", column, *ORDER[key.kind], "rank", "pk")
+    following = waiting.only(*columns).first()
     example = following or of_key.order_by("backend", column).only(*columns).first()
     number = next((limit.limit for limit in limits), None)
     seconds = next((limit.seconds for limit in limits if isinstance(limit, Rate)), None)

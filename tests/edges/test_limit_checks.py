@@ -139,7 +139,7 @@ class TestDoctor:
     @pytest.mark.parametrize(
         "holder",
         [
-            {"status": "AWAITING_CODE", "awaits_code_since": ago(-600), "counts_while_waiting": True},
+            {"status": "AWAITING_CODE", "awaits_code_since": ago(-86_400), "counts_while_waiting": True},
             {"status": "SCHEDULED", "wake_at": ago(-600), "counts_while_waiting": True},
             {"status": "RUNNING", "claimed_at": ago(600)},
         ],

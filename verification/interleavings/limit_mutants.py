@@ -69,7 +69,7 @@ class ForgetsLockedTasks(PostgresEngine):
 
     class database_class(RewrittenDatabase):
         name = "admit_by_concurrency"
-        words = ("WHERE limited.allowed > (SELECT", "WHERE FALSE AND limited.allowed > (SELECT")
+        words = ("WHERE limited.allowed > taken.number", "WHERE FALSE AND limited.allowed > taken.number")
 
 
 class WaitsForLockedTasks(PostgresEngine):
