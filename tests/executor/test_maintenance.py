@@ -8,6 +8,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
+import django.db
 import pytest
 from msgspec.structs import replace
 
@@ -26,7 +27,7 @@ from jobqueue.executor.maintenance import (
     Maintenance,
 )
 from jobqueue.executor.running_tasks import RunningTasks
-from jobqueue.records import FiredSchedules, PendingWork
+from jobqueue.records import Admitted, FiredSchedules, PendingWork
 from jobqueue.serialization.ids import new_id
 
 MORE_THAN_ALL = 1000.0
@@ -133,6 +134,118 @@ def test_schedule_that_stays_locked_is_tried_twice_a_second(clock: Clock, monkey
 
     assert gaps[0] == pytest.approx(2 * AGAIN_SECONDS, abs=0.01)
     assert gaps[-1] == pytest.approx(CHECK_SECONDS, abs=0.01)
+
+
+class Refusing:
+    """An engine whose calls of some names are always cancelled by the server. It notes all that it is asked for."""
+
+    def __init__(self, *refused: str) -> None:
+        self.refused, self.called = set(refused), list[Any]()
+        self.alias, self.admissions = "default", SimpleNamespace(bring_forward=self.bring_forward)
+        self.last_brought: list[int | None] = [None]
+
+    def note(self, name: str, *values: Any) -> None:
+        self.called.append((name, *values))
+        if name in self.refused:
+            cancelled = django.db.OperationalError("canceling statement due to statement timeout")
+            cancelled.__cause__ = Cancelled()
+            raise cancelled
+
+    def bring_forward(self, seconds: float, after: int = 0, limit: int = 1) -> int | None:
+        self.note("bring_forward", seconds, after)
+        return self.last_brought.pop(0)
+
+    def isolate_tasks_of(self, executor_id: Any) -> int:
+        self.note("isolate", executor_id)
+        return 0
+
+    def admit(self, limit: int) -> Admitted:
+        self.note("admit")
+        return Admitted()
+
+    def pending_maintenance(self, executor_id: Any) -> PendingWork:
+        return replace(NOTHING, next_wake_seconds=-1.0)
+
+    def wake_due(self, limit: int) -> int:
+        self.note("wake")
+        return 0
+
+    def aggregate_counters(self, limit: int) -> int:
+        return 0
+
+    def of(self, name: str) -> list[Any]:
+        return [call for call in self.called if call[0] == name]
+
+
+class Cancelled(Exception):
+    sqlstate = "57014"
+
+
+def maintenance_with(engine: Any, monkeypatch: pytest.MonkeyPatch, set_back: list[float]) -> Maintenance:
+    """Make the maintenance of an executor that sees each of these steps of the clock in a turn of its own."""
+    monkeypatch.setattr(DeclaredSchedules, "synchronize", lambda self, engine: False)
+    monkeypatch.setattr(limits, "remove_fixed", lambda engine: 0)
+    heart: Any = SimpleNamespace(
+        has_unknown_claims=False, take_set_back_seconds=lambda: set_back.pop(0) if set_back else 0.0
+    )
+    connection: Any = SimpleNamespace(restart=lambda: None, has_timed_out=lambda error: False, is_open=True)
+    return Maintenance(
+        engine,
+        new_id(),
+        heart,
+        Budgets(connection),
+        lambda: None,
+        lambda queues: None,
+        lambda command: None,
+        lambda tasks: None,
+        lambda ids: None,
+        lambda has_waiting: 0,
+    )
+
+
+@pytest.mark.parametrize("refused", ["isolate", "bring_forward"])
+def test_call_that_always_fails_does_not_stop_wakes(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    engine = Refusing(refused)
+    maintenance = maintenance_with(engine, monkeypatch, [3600.0])
+    maintenance.isolate_tasks_of(new_id())
+
+    for _ in range(10):
+        clock.now += CHECK_SECONDS
+        maintenance.run_if_due(())
+
+    assert len(engine.of("wake")) == 10
+    assert 1 < len(engine.of(refused)) < 10
+
+
+def test_frozen_executor_is_kept_until_its_tasks_are_isolated(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Refusing("isolate")
+    maintenance, frozen = maintenance_with(engine, monkeypatch, []), new_id()
+    maintenance.isolate_tasks_of(frozen)
+
+    maintenance.run_if_due(())
+    engine.refused.clear()
+    for _ in range(3):
+        clock.now += CHECK_SECONDS + 0.1
+        maintenance.run_if_due(())
+
+    assert engine.of("isolate") == [("isolate", frozen)] * 2
+
+
+def test_step_of_the_clock_is_kept_until_all_requests_moved(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Refusing("bring_forward")
+    engine.last_brought = [1000, None]
+    maintenance = maintenance_with(engine, monkeypatch, [3600.0])
+
+    maintenance.run_if_due(())
+    engine.refused.clear()
+    for _ in range(4):
+        clock.now += CHECK_SECONDS + 0.1
+        maintenance.run_if_due(())
+
+    moves = [("bring_forward", 3600.0, after) for after in (0, 0, 1000)]
+    assert engine.of("bring_forward") == moves
 
 
 def test_rescue_needs_punctual_heartbeats(clock: Clock) -> None:
