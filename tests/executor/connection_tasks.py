@@ -86,6 +86,20 @@ async def wait_for_a_sleeping_child(number: int) -> Any:
 
 
 @task
+async def count_for_a_parent(number: int) -> None:
+    await Task.objects.acount()
+    gates[f"child {number}"].open()
+
+
+@task(max_attempts=1)
+async def wait_for_a_child_within_a_call(number: int) -> int:
+    """Block the body's thread, as a synchronous function that polls does."""
+    await count_for_a_parent.aenqueue(number)
+    await sync_to_async(gates[f"child {number}"].pass_through)()
+    return number
+
+
+@task
 async def session_in_borrowed_threads() -> list[int]:
     borrowed = sync_to_async(backend_pid, thread_sensitive=False)
     return list(await asyncio.gather(asyncio.to_thread(backend_pid), borrowed()))

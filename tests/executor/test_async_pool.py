@@ -18,7 +18,7 @@ from jobqueue.records import Status
 from tests.executor import connection_tasks, tasks
 from tests.executor.harness import Burst, Start, connected, gates, on_postgresql, row_of, wait_for_status
 from tests.executor.test_connections import OF_THE_EXECUTOR, sessions
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 pytestmark = on_postgresql
 
@@ -161,6 +161,45 @@ def test_bodies_that_wait_for_others_leave_them_connections(
         assert wait_for_status(result, Status.SUCCESSFUL).return_value == number
     (line,) = shortages(caplog)
     assert "limit of 2" in line
+
+
+def test_bodies_that_wait_for_others_within_a_call_leave_them_connections(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such a body never rests. With ten times as many as connections, nothing would ever move."""
+    monkeypatch.setattr(event_loop, "MAX_BODY_THREADS", 2)
+    monkeypatch.setattr(permits, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(permits, "STUCK_SECONDS", 0.1)
+    results = connection_tasks.wait_for_a_child_within_a_call.enqueue_many([((number,), {}) for number in range(20)])
+
+    start(async_slots=50)
+
+    for number, result in enumerate(results):
+        assert wait_for_status(result, Status.SUCCESSFUL).return_value == number
+    assert shortages(caplog)
+
+
+def test_limit_of_connections_falls_back_while_they_are_in_use(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise an executor that is always busy would keep the higher one for ever."""
+    monkeypatch.setattr(permits, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(permits, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(permits, "STUCK_SECONDS", 0.0)
+    limited = permits.Permits(1)
+    stuck, beyond = limited.acquire(), limited.acquire()
+    monkeypatch.setattr(permits, "STUCK_SECONDS", 3600.0)
+    limited.release(stuck)
+    caplog.clear()
+
+    waiter = threading.Thread(target=limited.acquire, daemon=True)
+    waiter.start()
+    wait_until(lambda: shortages(caplog))
+    assert waiter.is_alive()
+    limited.release(beyond)
+
+    waiter.join(DEADLINE_SECONDS)
+    assert not waiter.is_alive()
 
 
 def test_bodies_that_use_their_connections_are_not_more_than_the_limit(
