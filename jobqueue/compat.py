@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ImproperlyConfigured
+from django.dispatch import Signal
 
 # Type checkers use Django's own names with both versions.
 if TYPE_CHECKING or find_spec("django.tasks") is not None:
@@ -77,7 +78,8 @@ __all__ = [
     "TASK_MAX_PRIORITY", "TASK_MIN_PRIORITY",
     "BaseTaskBackend", "InvalidTask", "InvalidTaskBackend", "Task", "TaskContext",
     "TaskError", "TaskResult", "TaskResultDoesNotExist", "TaskResultMismatch", "TaskResultStatus",
-    "is_heard", "is_received", "load_backends", "task_backends", "task_enqueued", "task_finished", "task_started",
+    "is_heard", "is_received", "load_backends", "of_site",
+    "task_backends", "task_enqueued", "task_finished", "task_started",
 ]  # fmt: skip
 
 
@@ -118,3 +120,10 @@ def is_received(signal: Any) -> bool:
         if entry[0][0] not in _own_receivers:
             return True
     return False
+
+
+def of_site(signal: Signal) -> Signal:
+    """Return a signal with the same receivers, but without the framework's own."""
+    copy = Signal()
+    copy.receivers = [entry for entry in signal.receivers if entry[0][0] not in _own_receivers]
+    return copy

@@ -3,7 +3,7 @@ Functions that change the queue, for views, tasks, the admin and commands.
 
 `tasks` cancels, requeues, discards, deletes and runs tasks now. `messages` sends. `queues` pauses and limits queues,
 and commands executors. `limits` sets the numbers of limits.
-`notifications` does what follows a commit. `backends` finds the backend of an id.
+`notifications` does what follows a commit, and `ends` sends `task_finished`. `backends` finds the backend of an id.
 
 Each function takes the backend's alias where it matters. Ids are UUIDs or their text. Changes are made in the
 caller's transaction, notifications and wake-ups after its commit. `__all__` is public.
@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
 
+from jobqueue.api import ends as ends  # announces the ends of tasks
 from jobqueue.api.backends import aliases as aliases
 from jobqueue.api.backends import declared_queues as declared_queues
 from jobqueue.api.messages import send, send_many

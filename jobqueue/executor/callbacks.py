@@ -61,11 +61,10 @@ class ResultCallbacks(SiteThreads):
             self._next += [partial(events.send_enqueued, self._engine, task, at) for task, at in tasks]
             self.submit()
 
-    def submit_rescued(self, ids: Sequence[UUID]) -> None:
-        """Announce tasks that this executor's rescue has ended."""
-        if ids and events.is_rescued_heard():
-            self._next += [partial(events.send_rescued, self._engine, pk) for pk in ids]
-            self.submit()
+    def submit_ended(self, ids: Sequence[UUID]) -> None:
+        """Announce tasks that this executor has ended without an attempt, such as those of a rescue."""
+        self._next += [partial(events.send_finished, self._engine, pk) for pk in ids]
+        self.submit()
 
     def submit(self) -> None:
         """Announce the results that were added. To wake the thread once for all takes less time."""

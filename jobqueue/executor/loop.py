@@ -14,6 +14,7 @@ import django.db
 
 from jobqueue import registry
 from jobqueue.actor import ActorTask
+from jobqueue.api import ends
 from jobqueue.api.notifications import notifier
 from jobqueue.engine.portable.messages import MESSAGES_PER_POLL
 from jobqueue.engine.timeouts import SHORT_WAIT
@@ -144,7 +145,6 @@ class ExecutorLoop(threading.Thread):
             self._on_admitted,
             on_command,
             self.callbacks.submit_enqueued,
-            self.callbacks.submit_rescued,
             self._look_for_code,
         )
         self._backoff = ReconnectBackoff()
@@ -162,6 +162,7 @@ class ExecutorLoop(threading.Thread):
     # --- the loop
 
     def run(self) -> None:
+        ends.here.deliver = self.callbacks.submit_ended
         try:
             while not self._is_over():
                 self.moved_at = time.monotonic()

@@ -21,7 +21,7 @@ from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.failpoints import failpoint
 from jobqueue.printable import printable
-from jobqueue.records import FINAL, Admitted, Command, FiredSchedules, NewTask, Outcome, PendingWork, Rescued, Status
+from jobqueue.records import Admitted, Command, FiredSchedules, NewTask, Outcome, PendingWork, Rescued, Status
 
 logger = get_logger(__name__)
 
@@ -60,10 +60,9 @@ class Maintenance:
     moment of the next call is set before the call.
 
     on_ready: called when tasks may have become READY. on_admitted: called with the number of admitted tasks by queue,
-    after on_ready. on_command: called with a command for this executor. on_fired:
-    called with the tasks of schedules that were enqueued. on_rescued: called with the tasks that a rescue has ended.
-    look_for_code: called with
-    whether AWAITING_CODE tasks exist; returns how many of them have ended their wait, or can.
+    after on_ready. on_command: called with a command for this executor. on_fired: called with the tasks of schedules
+    that were enqueued. look_for_code: called with whether AWAITING_CODE tasks exist; returns how many of them have
+    ended their wait, or can.
     """
 
     def __init__(
@@ -76,14 +75,13 @@ class Maintenance:
         on_admitted: Callable[[Mapping[str, int]], None],
         on_command: Callable[[Command], None],
         on_fired: Callable[[Sequence[tuple[NewTask, datetime]]], None],
-        on_rescued: Callable[[Sequence[UUID]], None],
         look_for_code: Callable[[bool], int],
     ) -> None:
         self._look_for_code = look_for_code
         self._engine, self._executor_id, self._heartbeat = engine, executor_id, heartbeat
         self._budgets, self._call = budgets, budgets.call
         self._on_ready, self._on_admitted = on_ready, on_admitted
-        self._on_command, self._on_fired, self._on_rescued = on_command, on_fired, on_rescued
+        self._on_command, self._on_fired = on_command, on_fired
         now = time.monotonic()
         self._check_at, self._prune_at, self._aggregate_at = now, now + PRUNE_SECONDS, now + AGGREGATE_SECONDS
         self._sweep_at, self._swept_at, self._fired_at = NEVER, -NEVER, -NEVER
@@ -290,7 +288,6 @@ class Maintenance:
                 task.silent_seconds,
                 extra={"task_id": str(task.id), "task": printable(task.task_type), "executor": str(task.executor_id)},
             )
-        self._on_rescued([task.id for task in rescued if task.status in FINAL])
         return len(rescued)
 
     def _rescue_some(self, limit: int) -> list[Rescued]:

@@ -89,7 +89,6 @@ def test_prune_continues_soon_after_a_full_batch(
         lambda queues: None,
         lambda command: None,
         lambda tasks: None,
-        lambda ids: None,
         lambda has_waiting: 0,
     )
     deadline = clock.now + 3 * PRUNE_SECONDS
@@ -124,7 +123,6 @@ def test_schedule_that_stays_locked_is_tried_twice_a_second(clock: Clock, monkey
         lambda queues: None,
         lambda command: None,
         lambda tasks: None,
-        lambda ids: None,
         lambda has_waiting: 0,
     )
     while len(fired_at) < 10:
@@ -198,7 +196,6 @@ def maintenance_with(engine: Any, monkeypatch: pytest.MonkeyPatch, set_back: lis
         lambda queues: None,
         lambda command: None,
         lambda tasks: None,
-        lambda ids: None,
         lambda has_waiting: 0,
     )
 

@@ -13,6 +13,7 @@ from django.db.models import F, Min, Q
 
 from jobqueue.causes import cause_of
 from jobqueue.engine.clock import AHEAD_SECONDS, Clock, iso_utc, now_plus, rank_from
+from jobqueue.engine.ends import ended
 from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.engine.portable.admissions import Admissions
 from jobqueue.engine.portable.counters import Counters
@@ -113,6 +114,8 @@ class Executors(Part):
             self.admissions.count_lost([rescued.id for rescued, _ in taken])
             notified = self.messages.report_ends([ending for _, ending in taken if ending is not None])
             self.counters.add([count_of_loss(rescued) for rescued, _ in taken])
+            for status in (Status.FAILED, Status.CANCELLED):
+                ended(self.db.backend, [rescued.id for rescued, _ in taken if rescued.status is status], status)
             failpoint("rescue.before")
         failpoint("rescue.after")
         if notified:

@@ -12,6 +12,7 @@ from django.db.models import Case, F, When
 from django.db.models.functions import Coalesce
 
 from jobqueue.engine.clock import Clock, now_plus, rank_from
+from jobqueue.engine.ends import ended
 from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.engine.portable.admissions import Admissions, ready_status
 from jobqueue.engine.portable.body_log import LogTable
@@ -149,6 +150,7 @@ class Tasks(Part):
                 counts_while_waiting=False,
             )
             self.admissions.request(ids, are_freed=True)
+            ended(self.db.backend, ids, Status.CANCELLED)
 
     # --- requeue
 

@@ -9,8 +9,8 @@ from typing import Any
 from uuid import UUID
 
 from jobqueue import registry, results
+from jobqueue.api.ends import finished
 from jobqueue.compat import (
-    TaskResultDoesNotExist,
     is_heard,
     is_received,
     task_backends,
@@ -77,8 +77,11 @@ def _report_end(completed: CompletedAttempt, status: Status) -> None:
         _log_end(completed, status, event, level)
     if completed.outcome.effects.spawn and status is not Status.CANCELLED and is_enqueued_heard():
         _send_children(completed)
-    if completed.attempt is not None and _is_end_received(completed, status):
-        _send_end(completed, completed.attempt.result, status)
+    if _is_end_received(completed, status):
+        if completed.attempt is None:
+            send_finished(completed.running.identity.engine, completed.running.id)
+        else:
+            _send_end(completed, completed.attempt.result, status)
 
 
 def has_observers(completed: CompletedAttempt, status: Status) -> bool:
@@ -90,11 +93,6 @@ def has_observers(completed: CompletedAttempt, status: Status) -> bool:
     if logger.isEnabledFor(_event_of(completed, status)[1]) or _is_end_received(completed, status):
         return True
     return bool(completed.outcome.effects.spawn) and is_enqueued_heard()
-
-
-def is_rescued_heard() -> bool:
-    """Whether send_rescued() would reach a receiver or a log."""
-    return is_heard(task_finished, logging.ERROR)
 
 
 def is_enqueued_heard() -> bool:
@@ -163,7 +161,7 @@ def _continues(completed: CompletedAttempt, status: Status) -> bool:
 
 def _is_end_received(completed: CompletedAttempt, status: Status) -> bool:
     level = logging.INFO if status is Status.SUCCESSFUL else logging.ERROR
-    return status in FINAL and completed.attempt is not None and is_heard(task_finished, level)
+    return status in FINAL and is_heard(task_finished, level)
 
 
 def _send_children(completed: CompletedAttempt) -> None:
@@ -181,13 +179,10 @@ def send_enqueued(engine: Engine, new: NewTask, enqueued_at: datetime) -> None:
         _send(task_enqueued, result, mask_for(new, engine.options))
 
 
-def send_rescued(engine: Engine, pk: UUID) -> None:
-    """Send task_finished for a task that a rescue has ended. Nothing if its row or its code is gone."""
-    try:
-        result = task_backends[engine.alias].get_result(str(pk))
-    except TaskResultDoesNotExist:
-        return
-    _send(task_finished, result, lambda text: redact_text(text, engine.options.redact))
+def send_finished(engine: Engine, pk: UUID) -> None:
+    """Send task_finished for a task that has ended without an attempt. Nothing if its row or its code is gone."""
+    for signal, result in finished(engine, [pk]):
+        _send(signal, result, lambda text: redact_text(text, engine.options.redact))
 
 
 def _send_end(completed: CompletedAttempt, started: Result, status: Status) -> None:

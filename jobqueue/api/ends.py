@@ -1,0 +1,61 @@
+"""task_finished for tasks that end without an attempt: by a cancel, by a schedule that replaces them, by a rescue."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from jobqueue import registry, results
+from jobqueue.api.notifications import after_commit
+from jobqueue.compat import is_heard, is_received, of_site, task_backends, task_finished
+from jobqueue.engine import ends, engine_for
+from jobqueue.engine.engine import Engine
+from jobqueue.records import Status
+from jobqueue.results import Result
+
+BATCH = 100  # rows in memory at once, with their arguments
+
+
+class _Delivery(threading.local):
+    """What this thread does with ended tasks after the commit: the loop of an executor runs no receivers."""
+
+    deliver: Callable[[Sequence[UUID]], None] | None = None
+
+
+here = _Delivery()
+
+
+def announce(backend: str, ids: Collection[UUID], status: Status) -> None:
+    """Send task_finished after the commit for tasks that this transaction has ended, if somebody receives it."""
+    is_failed = status is Status.FAILED
+    if is_heard(task_finished, logging.ERROR) if is_failed else is_received(task_finished):
+        engine = engine_for(backend)
+        after_commit(engine, partial(here.deliver or partial(send_finished, engine), sorted(ids)))
+
+
+def send_finished(engine: Engine, ids: Sequence[UUID]) -> None:
+    """Send task_finished for ended tasks. Errors of receivers are logged by Django."""
+    for signal, result in finished(engine, ids):
+        signal.send_robust(sender=type(task_backends[engine.alias]), task_result=result)
+
+
+def finished(engine: Engine, ids: Sequence[UUID]) -> Iterator[tuple[Any, Result]]:
+    """
+    Yield the result of each ended task, with the signal to send it by.
+
+    Nothing for a task that was deleted or requeued since, or whose code this process does not have. Django's own
+    receiver logs an error for each task that has not succeeded, so it gets no cancelled ones.
+    """
+    for first in range(0, len(ids), BATCH):
+        batch = ids[first : first + BATCH]
+        for row in engine.tasks.filter(pk__in=batch, finished_at__isnull=False).order_by("pk"):
+            if (task := registry.get(row.task_type)) is not None:
+                signal = of_site(task_finished) if row.status == Status.CANCELLED else task_finished
+                yield signal, results.from_row(row, task)
+
+
+ends.listen(announce)

@@ -1,0 +1,24 @@
+"""Tasks that end without an attempt's outcome. Who wants to hear of them listens: the engine sends no signals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from uuid import UUID
+
+from jobqueue.records import Status
+
+Listener = Callable[[str, Collection[UUID], Status], None]
+
+_listeners: list[Listener] = []
+
+
+def listen(listener: Listener) -> None:
+    """Let a function hear of ends. It gets the backend's alias, the ids and the state, in the transaction."""
+    _listeners.append(listener)
+
+
+def ended(backend: str, ids: Collection[UUID], status: Status) -> None:
+    """Tell listeners of tasks that the caller's transaction has ended."""
+    if ids:
+        for listener in _listeners:
+            listener(backend, ids, status)
