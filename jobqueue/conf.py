@@ -15,6 +15,7 @@ from msgspec import Meta, ValidationError, convert
 from jobqueue import http_tokens
 from jobqueue.backoff import Backoff
 from jobqueue.http_tokens import Token
+from jobqueue.printable import shown
 from jobqueue.suggestions import did_you_mean
 
 DAY_SECONDS = 86_400.0
@@ -91,8 +92,8 @@ _TYPES = get_type_hints(Options, include_extras=True)
 
 def seconds(value: Any) -> Any:
     """Return a duration in seconds. Settings may use a timedelta."""
-    if isinstance(value, timedelta):
-        return value.total_seconds()
+    if issubclass(type(value), timedelta):
+        return timedelta.total_seconds(value)
     return float.__float__(value) if issubclass(type(value), float) else value  # a subclass, such as one of numpy
 
 
@@ -100,8 +101,8 @@ def problem(value: Any, kind: Any) -> str | None:
     """Return why a value is not of an Annotated type of this module, or None."""
     try:
         convert(value, kind)
-    except ValidationError:
-        return f"must be {kind.__metadata__[0].description}, not {value!r:.200}"
+    except (ValidationError, ValueError):  # ValueError: text that is not UTF-8
+        return f"must be {kind.__metadata__[0].description}, not {shown(value)}"
     return None
 
 

@@ -40,11 +40,11 @@ from jobqueue.compat import (
     TaskResult,
     task_backends,
 )
-from jobqueue.conf import seconds
 from jobqueue.limits import Concurrency, Debounce, OnConflict, Rate
+from jobqueue.printable import shown
 from jobqueue.schedules.expressions import Cron, Every
 from jobqueue.suggestions import did_you_mean
-from jobqueue.task_options import as_classes, as_tags, problems
+from jobqueue.task_options import DERIVED, problems, unreadable
 
 MAIN = "__main__"
 
@@ -184,11 +184,15 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
             object.__setattr__(self, "task_type", self.module_path)
             object.__setattr__(self, "name", self.func.__name__)
         object.__setattr__(self, "task_type", self.task_type or self.name)
-        object.__setattr__(self, "timeout", seconds(self.timeout))
-        object.__setattr__(self, "retry_on", as_classes(self.retry_on))
-        object.__setattr__(self, "give_up_on", as_classes(self.give_up_on) or ())
-        if self.tags:
-            object.__setattr__(self, "tags", as_tags(self.tags))
+        if not self.give_up_on:
+            object.__setattr__(self, "give_up_on", ())
+        for option, derive in DERIVED.items():
+            if (value := getattr(self, option)) is None:
+                continue
+            try:
+                object.__setattr__(self, option, derive(value))
+            except Exception as error:
+                raise InvalidTask(f"{self.name!s:.200}: {unreadable(option, value, error)}.") from error
         for problem in problems(self):
             raise InvalidTask(f"{self.name!s:.200}: {problem}.")
         is_ours = issubclass(self.get_backend().task_class, FunctionTask)
@@ -324,8 +328,10 @@ def relative(location: str) -> str:
 def backend_named(alias: str) -> BaseTaskBackend:
     """Return a backend of TASKS. Raises InvalidTaskBackend, which lists the configured names."""
     known = list(task_backends)
-    if alias not in known:
-        raise InvalidTaskBackend(f"TASKS has no backend {alias!r}; it has {', '.join(map(repr, known)) or 'none'}.")
+    if not issubclass(type(alias), str) or alias not in known:
+        raise InvalidTaskBackend(
+            f"TASKS has no backend {shown(alias)}; it has {', '.join(map(repr, known)) or 'none'}."
+        )
     return task_backends[alias]
 
 

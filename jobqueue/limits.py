@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from jobqueue.conf import seconds
 from jobqueue.exceptions import InvalidArguments
+from jobqueue.printable import shown
 from jobqueue.serialization.arguments import Parameters
 from jobqueue.serialization.text import is_text
 
@@ -85,38 +86,40 @@ class Debounce:
         return None if self.max_wait is None else float(seconds(self.max_wait))
 
 
-def limit_problems(task: Any, parameters: Parameters) -> Iterator[str]:
-    """Yield the problems of a task's limits and options of its unique key. A type checker may not have seen them."""
-    if (concurrency := task.concurrency) is not None:
-        if not isinstance(concurrency, Concurrency):
-            yield f"concurrency must be a Concurrency, not {concurrency!r:.200}"
-        else:
-            yield from _common_problems("concurrency", concurrency, task, parameters)
-    if (rate := task.rate) is not None:
-        if not isinstance(rate, Rate):
-            yield f"rate must be a Rate, not {rate!r:.200}"
-        else:
-            yield from _common_problems("rate", rate, task, parameters)
-            yield from _duration_problems("rate: per", rate.per)
-    yield from _uniqueness_problems(task)
+# task: Any, because a type checker may not have seen its options.
+def concurrency_problems(task: Any, parameters: Parameters) -> Iterator[str]:
+    """Yield the problems of a task's concurrency limit."""
+    if not isinstance(task.concurrency, Concurrency):
+        yield f"concurrency must be a Concurrency, not {shown(task.concurrency)}"
+    else:
+        yield from _common_problems("concurrency", task.concurrency, task, parameters)
+
+
+def rate_problems(task: Any, parameters: Parameters) -> Iterator[str]:
+    """Yield the problems of a task's rate."""
+    if not isinstance(task.rate, Rate):
+        yield f"rate must be a Rate, not {shown(task.rate)}"
+    else:
+        yield from _common_problems("rate", task.rate, task, parameters)
+        yield from _duration_problems("rate: per", task.rate.per)
 
 
 # limit: Any, because a type checker may not have checked its fields.
 def _common_problems(option: str, limit: Any, task: Any, parameters: Parameters) -> Iterator[str]:
     if not issubclass(type(limit.limit), int) or isinstance(limit.limit, bool) or not 1 <= limit.limit <= MAX_LIMIT:
-        yield f"{option}: limit must be a whole number from 1 to {MAX_LIMIT:,}, not {limit.limit!r:.200}"
+        yield f"{option}: limit must be a whole number from 1 to {MAX_LIMIT:,}, not {shown(limit.limit)}"
     if limit.shared is not None and (not is_text(limit.shared, MAX_NAME_CHARACTERS) or SEPARATOR in limit.shared):
         allowed = f"a text of 1 to {MAX_NAME_CHARACTERS} characters without ':'"
-        yield f"{option}: shared must be {allowed}, not {limit.shared!r:.200}"
+        yield f"{option}: shared must be {allowed}, not {shown(limit.shared)}"
     elif limit.shared is None and (len(task.task_type) > MAX_NAME_CHARACTERS or SEPARATOR in task.task_type):
         yield f"{option} needs shared='...': the task's name has more than {MAX_NAME_CHARACTERS} characters, or a ':'"
     for flag in ("hold_while_retrying", "adjustable"):
         if not isinstance(value := getattr(limit, flag, True), bool):
-            yield f"{option}: {flag} must be True or False, not {value!r:.200}"
+            yield f"{option}: {flag} must be True or False, not {shown(value)}"
     if isinstance(limit.key, str):
         yield from _template_problems(f"{option}: key", limit.key, parameters)
     elif limit.key is not None and not callable(limit.key):
-        yield f"{option}: key must be a template or a function, not {limit.key!r:.200}"
+        yield f"{option}: key must be a template or a function, not {shown(limit.key)}"
 
 
 def _template_problems(option: str, template: str, parameters: Parameters) -> Iterator[str]:
@@ -148,27 +151,35 @@ def has_fields(template: str) -> bool:
     return any(name is not None for _, name, _, _ in string.Formatter().parse(template))
 
 
-def _uniqueness_problems(task: Any) -> Iterator[str]:
-    if task.on_conflict not in ON_CONFLICT:
-        yield f"on_conflict must be one of {', '.join(map(repr, ON_CONFLICT))}, not {task.on_conflict!r:.200}"
-    if task.unique_for is not None:
-        yield from _duration_problems("unique_for", task.unique_for)
-    if (debounce := task.debounce) is not None:
-        if not isinstance(debounce, Debounce):
-            yield f"debounce must be a Debounce, not {debounce!r:.200}"
-        else:
-            wrong = list(_duration_problems("debounce: wait", debounce.wait))
-            if debounce.max_wait is not None:
-                wrong += _duration_problems("debounce: max_wait", debounce.max_wait)
-                if not wrong and seconds(debounce.max_wait) < seconds(debounce.wait):
-                    wrong.append("debounce: max_wait must not be shorter than wait")
-            yield from wrong
-            if task.run_after is not None:
-                yield "debounce decides when the task starts: remove run_after"
-            if task.on_conflict == "raise":
-                yield "debounce replaces the waiting task: remove on_conflict='raise'"
+def conflict_problems(task: Any) -> Iterator[str]:
+    """Yield the problems of on_conflict, and of options that need a key."""
+    if not issubclass(type(task.on_conflict), str) or task.on_conflict not in ON_CONFLICT:
+        yield f"on_conflict must be one of {', '.join(map(repr, ON_CONFLICT))}, not {shown(task.on_conflict)}"
     if task.key is None and (task.on_conflict != "keep" or task.unique_for is not None or task.debounce is not None):
         yield "on_conflict, unique_for and debounce need a key: using(key=...)"
+
+
+def unique_for_problems(task: Any) -> Iterator[str]:
+    """Yield the problems of unique_for."""
+    yield from _duration_problems("unique_for", task.unique_for)
+
+
+def debounce_problems(task: Any) -> Iterator[str]:
+    """Yield the problems of debounce."""
+    debounce = task.debounce
+    if not isinstance(debounce, Debounce):
+        yield f"debounce must be a Debounce, not {shown(debounce)}"
+        return
+    wrong = list(_duration_problems("debounce: wait", debounce.wait))
+    if debounce.max_wait is not None:
+        wrong += _duration_problems("debounce: max_wait", debounce.max_wait)
+        if not wrong and seconds(debounce.max_wait) < seconds(debounce.wait):
+            wrong.append("debounce: max_wait must not be shorter than wait")
+    yield from wrong
+    if task.run_after is not None:
+        yield "debounce decides when the task starts: remove run_after"
+    if task.on_conflict == "raise":
+        yield "debounce replaces the waiting task: remove on_conflict='raise'"
 
 
 def replaces_or_reserves(task: Any) -> bool:
@@ -180,7 +191,7 @@ def _duration_problems(option: str, value: Any) -> Iterator[str]:
     length = seconds(value)
     is_number = issubclass(type(length), int | float) and not isinstance(length, bool)
     if not is_number or not MIN_SECONDS <= length <= MAX_SECONDS:
-        yield f"{option} must be seconds or a timedelta, above 0 and a year at most, not {value!r:.200}"
+        yield f"{option} must be seconds or a timedelta, above 0 and a year at most, not {shown(value)}"
 
 
 def limit_columns(task: Any, parameters: Parameters, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,7 +235,7 @@ def _own_key(
         raise InvalidArguments(f"{task.name}(): cannot make the key of its limit: {error!r:.200}") from error
     if not is_text(key, MAX_KEY_CHARACTERS):
         expected = f"a text of 1 to {MAX_KEY_CHARACTERS} characters"
-        raise InvalidArguments(f"{task.name}(): the key of its limit must be {expected}, not {key!r:.200}")
+        raise InvalidArguments(f"{task.name}(): the key of its limit must be {expected}, not {shown(key)}")
     return key
 
 

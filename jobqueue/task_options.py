@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -14,10 +15,17 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict, replace
 
 from jobqueue.backoff import Backoff
-from jobqueue.conf import Flag, MaxAttempts, Options, RetryBackoff, Timeout, problem
-from jobqueue.limits import limit_problems
+from jobqueue.conf import Flag, MaxAttempts, Options, Timeout, problem, seconds
+from jobqueue.limits import (
+    concurrency_problems,
+    conflict_problems,
+    debounce_problems,
+    rate_problems,
+    unique_for_problems,
+)
+from jobqueue.printable import shown
 from jobqueue.records import INTERNAL_PREFIX, is_internal
-from jobqueue.serialization.arguments import parameters_of
+from jobqueue.serialization.arguments import Parameters, parameters_of
 from jobqueue.serialization.json import Normalizer
 from jobqueue.serialization.text import is_text
 
@@ -28,12 +36,17 @@ LONGEST = timedelta(days=365 * 1000)
 
 def as_classes(value: Any) -> Any:
     """Return one exception class, or a collection of them, as a tuple."""
-    if isinstance(value, type):
+    if issubclass(type(value), type):
         return (value,)
-    return tuple(value) if isinstance(value, list | set | frozenset) else value
+    return tuple(value) if issubclass(type(value), list | set | frozenset) else value
 
 
-KINDS = {"max_attempts": MaxAttempts, "timeout": Timeout, "backoff": RetryBackoff, "atomic": Flag, "allow_http": Flag}
+def as_number(value: Any) -> Any:
+    """Return an integer of a subclass as a plain one, other values unchanged."""
+    return int.__int__(value) if issubclass(type(value), int) and type(value) is not bool else value
+
+
+KINDS = {"max_attempts": MaxAttempts, "timeout": Timeout, "atomic": Flag, "allow_http": Flag}
 MAX_TAGS, MAX_TAG_CHARACTERS = 20, 100
 MAX_CHARACTERS = {"name": 500, "task_type": 500, "key": 255, "queue_name": 128}
 
@@ -41,39 +54,99 @@ MAX_CHARACTERS = {"name": 500, "task_type": 500, "key": 255, "queue_name": 128}
 # Any: a type checker may not have checked the caller.
 def problems(task: Any) -> Iterator[str]:
     """Yield the problems of a declared task's options."""
+    for option, check in CHECKS.items():
+        if (value := getattr(task, option)) is None and option not in REQUIRED:
+            continue
+        try:
+            yield from check(task)
+        except Exception as error:  # noqa: BLE001 - the value's own code, such as a lazy object or a subclass
+            yield unreadable(option, value, error)
+
+
+def unreadable(option: str, value: Any, error: Exception) -> str:
+    """Return the problem of a value whose own code fails when it is checked."""
+    return f"{option} cannot be read, because {shown(value)} raises {shown(error)}"
+
+
+def _priority_problems(task: Any) -> Iterator[str]:
     if not issubclass(type(task.priority), int | float) or task.priority != task.priority:
-        yield f"priority must be a whole number, not {task.priority!r}"
-    for option, kind in KINDS.items():
-        value = getattr(task, option)
-        if value is not None and (wrong := problem(value, kind)):
-            yield f"{option} {wrong}"
-    for option in ("retry_on", "give_up_on"):
-        value = getattr(task, option)
-        if value is not None and not (isinstance(value, tuple) and all(map(_is_exception_class, value))):
-            yield f"{option} must be an exception class or a tuple of them, not {value!r}"
+        yield f"priority must be a whole number, not {shown(task.priority)}"
+
+
+def _kind_problems(option: str, task: Any) -> Iterator[str]:
+    if wrong := problem(getattr(task, option), KINDS[option]):
+        yield f"{option} {wrong}"
+
+
+def _backoff_problems(task: Any) -> Iterator[str]:
+    if not issubclass(type(task.backoff), Backoff):
+        yield f"backoff must be a jobqueue.Backoff, not {shown(task.backoff)}"
+
+
+def _class_problems(option: str, task: Any) -> Iterator[str]:
+    value = getattr(task, option)
+    if not isinstance(value, tuple) or not all(map(_is_exception_class, value)):
+        yield f"{option} must be an exception class or a tuple of them, not {shown(value)}"
+
+
+def _function_problems(task: Any) -> Iterator[str]:
     if task.takes_context and not parameters_of(task.func, True).is_context_positional:
         # Django checks the name only.
         yield "takes_context=True needs a first argument of 'context' that is given by position"
     if task.atomic is True and inspect.iscoroutinefunction(task.func):
         yield "atomic=True needs a plain function: Django has no transactions in async code"
-    for option, limit in MAX_CHARACTERS.items():
-        value = getattr(task, option)
-        if value is not None and not is_text(value, limit):
-            yield f"{option} must be a text of 1 to {limit} characters, not {value!r:.200}"
-    if isinstance(task.name, str) and is_internal(task.name) and not is_internal(task.func.__module__):
-        yield f"name must not begin with {INTERNAL_PREFIX!r}, because tasks of this package do, not {task.name!r:.200}"
+
+
+def _text_problems(option: str, task: Any) -> Iterator[str]:
+    value, limit = getattr(task, option), MAX_CHARACTERS[option]
+    if not is_text(value, limit):
+        yield f"{option} must be a text of 1 to {limit} characters, not {shown(value)}"
+    if option == "name" and isinstance(value, str) and is_internal(value) and not is_internal(task.func.__module__):
+        yield f"name must not begin with {INTERNAL_PREFIX!r}, because tasks of this package do, not {shown(value)}"
+
+
+def _tag_problems(task: Any) -> Iterator[str]:
     if not isinstance(task.tags, tuple) or len(task.tags) > MAX_TAGS or not all(map(_is_tag, task.tags)):
         yield (
             f"tags must be a list of at most {MAX_TAGS} texts of 1 to {MAX_TAG_CHARACTERS} characters, not "
-            f"{task.tags!r:.200}"
+            f"{shown(task.tags)}"
         )
-    if task.metadata is not None and not isinstance(task.metadata, Mapping):
-        yield f"metadata must be a mapping, not {task.metadata!r}"
-    yield from limit_problems(task, parameters_of(task.func, task.takes_context))
-    yield from time_problems("run_after", task.run_after)
+
+
+def _metadata_problems(task: Any) -> Iterator[str]:
+    if not isinstance(task.metadata, Mapping):
+        yield f"metadata must be a mapping, not {shown(task.metadata)}"
+
+
+def _limits_of(check: Callable[[Any, Parameters], Iterator[str]]) -> Callable[[Any], Iterator[str]]:
+    return lambda task: check(task, parameters_of(task.func, task.takes_context))
+
+
+def _expiry_problems(task: Any) -> Iterator[str]:
     yield from time_problems("expires", task.expires)
-    if isinstance(task.expires, timedelta) and task.expires <= timedelta(0):
-        yield f"expires must lie in the future, not {task.expires!r}"
+    if issubclass(type(task.expires), timedelta) and task.expires <= timedelta(0):
+        yield f"expires must lie in the future, not {shown(task.expires)}"
+
+
+REQUIRED = ("priority", "tags", "on_conflict")  # None is no value of theirs
+CHECKS: Mapping[str, Callable[[Any], Iterator[str]]] = {
+    "priority": _priority_problems,
+    **{option: partial(_kind_problems, option) for option in KINDS},
+    "backoff": _backoff_problems,
+    "retry_on": partial(_class_problems, "retry_on"),
+    "give_up_on": partial(_class_problems, "give_up_on"),
+    "func": _function_problems,
+    **{option: partial(_text_problems, option) for option in MAX_CHARACTERS},
+    "tags": _tag_problems,
+    "metadata": _metadata_problems,
+    "concurrency": _limits_of(concurrency_problems),
+    "rate": _limits_of(rate_problems),
+    "on_conflict": conflict_problems,
+    "unique_for": unique_for_problems,
+    "debounce": debounce_problems,
+    "run_after": lambda task: time_problems("run_after", task.run_after),
+    "expires": _expiry_problems,
+}
 
 
 def _is_tag(value: Any) -> bool:
@@ -82,9 +155,20 @@ def _is_tag(value: Any) -> bool:
 
 def as_tags(value: Any) -> Any:
     """Return a collection of tags as a tuple, each once."""
-    if not isinstance(value, list | tuple | set | frozenset) or not all(isinstance(tag, str) for tag in value):
+    if not issubclass(type(value), list | tuple | set | frozenset) or not all(isinstance(tag, str) for tag in value):
         return value
     return tuple(dict.fromkeys(sorted(value) if isinstance(value, set | frozenset) else value))
+
+
+# What each option becomes before it is checked.
+DERIVED: Mapping[str, Callable[[Any], Any]] = {
+    "priority": as_number,
+    "max_attempts": as_number,
+    "timeout": seconds,
+    "retry_on": as_classes,
+    "give_up_on": as_classes,
+    "tags": as_tags,
+}
 
 
 def _is_exception_class(value: Any) -> bool:
@@ -93,21 +177,21 @@ def _is_exception_class(value: Any) -> bool:
 
 def time_problems(option: str, value: Any) -> Iterator[str]:
     """Yield the problems of a datetime or timedelta. None is valid."""
-    match value:
-        case None:
-            pass
-        case timedelta():
-            if abs(value) > LONGEST:
-                yield f"{option} must lie within a thousand years, not {value!r}"
-        case datetime():
-            # Django itself refuses a naive run_after.
-            if option != "run_after" and settings.USE_TZ and timezone.is_naive(value):
-                yield f"{option} must be an aware datetime, not {value!r}"
-            # With later or earlier years, a rank could be outside of Python's calendar, and the row unreadable.
-            elif not EARLIEST_YEAR <= value.year <= LATEST_YEAR:
-                yield f"{option} must lie between the years {EARLIEST_YEAR} and {LATEST_YEAR}, not {value!r}"
-        case _:
-            yield f"{option} must be a datetime or a timedelta, not {value!r}"
+    kind = type(value)  # not its class: that of a lazy object is another one, which no comparison takes
+    if value is None:
+        return
+    if issubclass(kind, timedelta):
+        if abs(value) > LONGEST:
+            yield f"{option} must lie within a thousand years, not {shown(value)}"
+    elif issubclass(kind, datetime):
+        # Django itself refuses a naive run_after.
+        if option != "run_after" and settings.USE_TZ and timezone.is_naive(value):
+            yield f"{option} must be an aware datetime, not {shown(value)}"
+        # With later or earlier years, a rank could be outside of Python's calendar, and the row unreadable.
+        elif not EARLIEST_YEAR <= value.year <= LATEST_YEAR:
+            yield f"{option} must lie between the years {EARLIEST_YEAR} and {LATEST_YEAR}, not {shown(value)}"
+    else:
+        yield f"{option} must be a datetime or a timedelta, not {shown(value)}"
 
 
 class HasRunOptions(Protocol):

@@ -132,5 +132,5 @@ def encode_arguments(
         raise PayloadTooLarge(f"{name}: {oversized}") from None
     except Rejected as rejected:
         shown = parameters.name_of(place) if isinstance(place, int) else ascii(place)
-        raise InvalidArguments(f"{name}: argument {rejected.describe(shown)}") from None
+        raise InvalidArguments(f"{name}: argument {rejected.describe(shown)}") from rejected.__cause__
     return args_json.decode(), kwargs_json.decode()

@@ -12,9 +12,11 @@ from math import isfinite
 from typing import Any
 
 import msgspec
+from django.db import DatabaseError
 from django.utils.functional import LazyObject, empty
 
 from jobqueue.exceptions import InvalidArguments, InvalidResult, PayloadTooLarge
+from jobqueue.printable import shown
 from jobqueue.serialization.text import UNSTORABLE, escape, is_text
 
 MAX_DEPTH = 64
@@ -33,6 +35,8 @@ ADVICE: Mapping[str, str] = {
     "Decimal": "pass str() of it",
     "__proxy__": "pass str() of it",
     "QuerySet": "pass a list of primary keys",
+    "bytearray": "pass its decode(), or base64 text",
+    "memoryview": "pass str(it, 'utf-8'), or base64 text",
 }
 
 
@@ -81,37 +85,42 @@ class Normalizer:
         self._budget -= 1
         if self._budget < 0:
             raise Oversized(self.max_bytes)
-        match value:
-            case str():
-                try:
-                    text = str.__str__(value)
-                except TypeError:
-                    return self.normalize(unwrapped(value), depth)
-                return self._text(text)
-            case None | True | False:
-                return value
-            case int():
-                try:
-                    number = int.__int__(value)
-                except TypeError:
-                    return self.normalize(unwrapped(value), depth)
-                if not MIN_INTEGER <= number <= MAX_INTEGER:
-                    raise Rejected("an integer of more than 4300 digits cannot be read back")
-                return number
-            case float():
-                try:
-                    real = float.__float__(value)
-                except TypeError:
-                    return self.normalize(unwrapped(value), depth)
-                if not isfinite(real):
-                    raise Rejected(f"{'NaN' if real != real else 'Infinity'} is not JSON")
-                return real
         try:
-            return self._composed(value, depth)
-        except TypeError:
-            if type(value) is value.__class__:
-                raise
-        return self.normalize(unwrapped(value), depth)
+            match value:
+                case str():
+                    try:
+                        text = str.__str__(value)
+                    except TypeError:
+                        return self.normalize(unwrapped(value), depth)
+                    return self._text(text)
+                case None | True | False:
+                    return value
+                case int():
+                    try:
+                        number = int.__int__(value)
+                    except TypeError:
+                        return self.normalize(unwrapped(value), depth)
+                    if not MIN_INTEGER <= number <= MAX_INTEGER:
+                        raise Rejected("an integer of more than 4300 digits cannot be read back")
+                    return number
+                case float():
+                    try:
+                        real = float.__float__(value)
+                    except TypeError:
+                        return self.normalize(unwrapped(value), depth)
+                    if not isfinite(real):
+                        raise Rejected(f"{'NaN' if real != real else 'Infinity'} is not JSON")
+                    return real
+            try:
+                return self._composed(value, depth)
+            except TypeError:
+                if type(value) is value.__class__:
+                    raise
+            return self.normalize(unwrapped(value), depth)
+        except (Rejected, DatabaseError, MemoryError):  # a lazy object may read the database
+            raise
+        except Exception as error:  # the value's own code
+            raise Rejected(f"{_name_of(type(value))} cannot be read: {shown(error)}") from error
 
     def _composed(self, value: Any, depth: int) -> Any:
         match value:
@@ -124,6 +133,8 @@ class Normalizer:
                     return self._text(bytes(value).decode())
                 except UnicodeDecodeError:
                     raise Rejected("bytes that are not UTF-8 are not JSON; pass base64 text") from None
+            case bytearray() | memoryview():  # sequences of numbers for Python, and bytes for people
+                raise Rejected(_type_problem(value))
             case Sequence():
                 return self._items(value, depth)
         if issubclass(type(value), LazyObject):
@@ -213,7 +224,7 @@ def encode(value: Any, *, place: str, max_bytes: int) -> str:
     except Oversized as oversized:
         raise PayloadTooLarge(f"{place}: {oversized}") from None
     except Rejected as rejected:
-        raise InvalidArguments(rejected.describe(place)) from None
+        raise InvalidArguments(rejected.describe(place)) from rejected.__cause__
 
 
 def encode_message(body: Any, *, max_bytes: int) -> str:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import enum
-from datetime import timedelta
-from typing import Any
+from collections import UserDict
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, NoReturn
 from unittest.mock import MagicMock, Mock
 
 import pytest
+from django.db import OperationalError
 from django.utils.functional import LazyObject, SimpleLazyObject
+from django.utils.translation import gettext_lazy
 
 from jobqueue import Concurrency, Retry
-from jobqueue.compat import InvalidTask
+from jobqueue.compat import InvalidTask, InvalidTaskBackend
 from jobqueue.exceptions import InvalidArguments, InvalidResult
+from jobqueue.function import ChangedOptions
 from jobqueue.results import checked_progress
 from jobqueue.serialization.arguments import encode_arguments
 from jobqueue.serialization.json import encode_message, encode_result
@@ -150,3 +155,134 @@ def test_numbers_of_subclasses_are_stored_as_numbers() -> None:
 @pytest.mark.parametrize("error", [InvalidArguments, InvalidResult])
 def test_invalid_values_are_type_errors_as_django_wants(error: type[Exception]) -> None:
     assert issubclass(error, TypeError)
+
+
+TIME = datetime(2040, 1, 1, tzinfo=UTC)
+
+
+def fail(*_: Any) -> NoReturn:
+    raise RuntimeError("by itself")
+
+
+class FailingText(str):
+    __slots__ = ()
+    __len__ = fail
+
+
+class FailingNumber(int):
+    __le__ = __ge__ = __eq__ = fail
+    __hash__ = int.__hash__
+
+
+class FailingTime(datetime):
+    year = property(fail)
+
+
+class FailingDuration(timedelta):
+    __abs__ = __le__ = fail
+
+
+class FailingList(list[Any]):
+    __iter__ = fail
+
+
+class FailingDict(dict[str, Any]):
+    items = fail
+
+
+class FailingPairs(UserDict[str, Any]):
+    def items(self) -> Any:
+        return [1]
+
+
+class Failing:
+    """Fails whatever is done with it."""
+
+    __class__ = property(fail)
+    __repr__ = __eq__ = __bool__ = __len__ = __iter__ = fail
+    __hash__ = object.__hash__
+
+
+class FailingIterator(list[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        yield 1
+        fail()
+
+
+HOSTILE: dict[str, Callable[[], Any]] = {
+    "lazy duration": lambda: lazy(timedelta(hours=1)),
+    "lazy time": lambda: lazy(TIME),
+    "lazy that fails": lambda: SimpleLazyObject(fail),
+    "translated": lambda: gettext_lazy("Yes"),
+    "mock of a duration": lambda: Mock(spec=timedelta),
+    "mock of a time": lambda: Mock(spec=datetime),
+    "failing text": lambda: FailingText("x"),
+    "failing number": lambda: FailingNumber(3),
+    "failing time": lambda: FailingTime(2040, 1, 1, tzinfo=UTC),
+    "failing duration": lambda: FailingDuration(hours=1),
+    "failing list": lambda: FailingList(["x"]),
+    "failing iterator": lambda: FailingIterator(["x"]),
+    "failing dict": lambda: FailingDict(a=1),
+    "failing pairs": lambda: FailingPairs(a=1),
+    "failing": Failing,
+    "huge": lambda: 10**5000,
+    "surrogate": lambda: "\ud800",
+    "not a number": lambda: float("nan"),
+}
+# Values that an option takes, as plain numbers.
+TAKEN = {
+    "timeout": {"failing duration", "failing number"},
+    "unique_for": {"failing duration"},
+    "priority": {"failing number"},
+    "max_attempts": {"failing number"},
+}
+
+
+@pytest.mark.parametrize("option", ChangedOptions.__annotations__)
+@pytest.mark.parametrize("value", HOSTILE)
+def test_hostile_value_is_refused_or_taken_as_a_plain_one(option: str, value: str) -> None:
+    """No database is there: nothing is written."""
+    options: dict[str, Any] = {option: HOSTILE[value]()}
+    if option in ("on_conflict", "unique_for", "debounce"):
+        options["key"] = "k"
+
+    def enqueue() -> None:
+        task = tasks.add.using(**options)
+        if option == "metadata":
+            task.enqueue(1)
+
+    if value in TAKEN.get(option, ()):
+        tasks.add.using(**options)
+    else:
+        with pytest.raises((InvalidTask, InvalidTaskBackend, InvalidArguments), match=option):
+            enqueue()
+
+
+@pytest.mark.parametrize("option", ["run_after", "expires"])
+def test_lazy_time_is_refused_in_plain_words(option: str) -> None:
+    with pytest.raises(InvalidTask, match=f"add: {option} must be a datetime or a timedelta, not <SimpleLazyObject"):
+        tasks.add.using(**{option: lazy(timedelta(hours=1))})
+
+
+@pytest.mark.parametrize("value", ["failing list", "failing iterator", "failing dict", "failing pairs", "failing"])
+def test_argument_whose_own_code_fails_is_named(value: str) -> None:
+    for argument, place in ((HOSTILE[value](), ""), ([{"k": HOSTILE[value]()}], r"\[0\]\['k'\]")):
+        with pytest.raises(
+            InvalidArguments, match=rf"^pack\(\): argument '\*a'\[0\]{place}.* cannot be read: "
+        ) as found:
+            pack(argument)
+        assert found.value.__cause__ is not None
+
+
+def test_lazy_argument_that_the_database_refuses_is_no_wrong_argument() -> None:
+    with pytest.raises(OperationalError):
+        pack(SimpleLazyObject(_down))
+
+
+def _down() -> NoReturn:
+    raise OperationalError("the server is down")
+
+
+def test_mapping_as_backoff_is_refused() -> None:
+    with pytest.raises(InvalidTask, match=r"backoff must be a jobqueue\.Backoff, not \{'base': 1\.0\}"):
+        tasks.add.using(backoff={"base": 1.0})  # type: ignore[arg-type]
