@@ -13,7 +13,7 @@ from uuid import UUID
 from jobqueue import registry
 from jobqueue.engine.clock import iso_utc
 from jobqueue.engine.engine import Engine
-from jobqueue.engine.portable.code_waits import Group, Place, Verdict, WaitingCall
+from jobqueue.engine.portable.code_waits import FIRST, HEAD, MAX_GROUPS, Group, Place, Verdict, WaitingCall
 from jobqueue.exceptions import UnboundCall, UnknownTask
 from jobqueue.executor.running.attempt import ExecutorIdentity
 from jobqueue.executor.running.task_runner import UNKNOWN, unbound_call, unknown_task
@@ -30,7 +30,13 @@ PAGE = 500  # calls that one look compares with the code
 NEW_PAGES = 10  # of calls that are new since the last look: they may be behind others that do not fit
 GROUPS_PER_LOOK = 20
 WALK_SECONDS = 10.0  # between two walks through all calls of a group
-LOG_SECONDS = 60.0  # between two lines about tasks of the same name
+PLACES_PER_TURN = 10  # of the loop
+MAX_PROBLEMS = 20  # of calls that are parked at once; each is a statement
+OTHER_PROBLEM = "compare them with its parameters"
+LOG_SECONDS = 60.0  # in which each name has one line
+MAX_LOGGED = 20  # names
+MAX_COUNTED = 1000  # names, for the line about all others
+ALL_OTHERS = ("", "")
 
 
 @dataclass(slots=True)
@@ -58,44 +64,63 @@ class AwaitingCode:
         self._engine, self._identity, self._serves = engine, identity, serves
         self._walks: dict[tuple[str, str], Walk] = {}
         self._found: dict[UUID, str] = {}  # calls that fit, and their queues
-        self._turn = 0
+        self._after = FIRST  # the group with which the next look begins
+        self._seen: set[tuple[str, str]] = set()  # groups with code here since the first one
         self.has_looked = False  # at every call, at least once
-        self._names: dict[tuple[str, PoolName], set[str]] = {}  # of claimed tasks without code, by queue and pool
-        self._counts: Counter[tuple[str, str]] = Counter()
-        self._log_at: dict[tuple[str, str], float] = {}
+        self._names: dict[tuple[str, PoolName], set[str]] = {}  # of claimed unbound calls, by queue and pool
+        self._counts: Counter[tuple[str, str]] = Counter()  # to be logged
+        self._logged: set[tuple[str, str]] = set()  # in this minute
+        self._logs_until = 0.0
+        self._logs_others = True
 
     # --- into the state
 
     def parked(self, claimed: ClaimedTask, error: BaseException | None) -> None:
         """Note a task that waits for code now. Other READY tasks of its name are in the way of the next claims."""
-        self._counts[claimed.task_type, type(error).__name__] += 1
-        self._names.setdefault((claimed.queue_name, PoolName.of_row(claimed.pool)), set()).add(claimed.task_type)
+        self._count(claimed.task_type, type(error).__name__, 1)
+        names = self._names.setdefault((claimed.queue_name, PoolName.of_row(claimed.pool)), set())
+        if registry.get(claimed.task_type) is not None:
+            names.add(claimed.task_type)
 
     @property
     def is_parking(self) -> bool:
         return bool(self._names)
 
-    def park(self) -> None:
-        """Move a batch of READY tasks that this executor has no code for out of the way. Raises django.db.Error."""
-        places, self._names = self._names, {}
-        names = set().union(*places.values())
-        at = iso_utc(self._engine.now())
-        counts = self._engine.code_waits.park(places.keys(), names, partial(self._judge, at))
-        for name, count in counts.items():
-            self._counts[name, (UnboundCall if registry.get(name) else UnknownTask).__name__] += count
-        self._names = {place: found for place, of_place in places.items() if (found := of_place & counts.keys())}
+    def park(self, limit: int = HEAD) -> None:
+        """
+        Move a batch of READY tasks that this executor has no code for out of the way. Raises django.db.Error.
 
-    def _judge(self, at: str, name: str, args: str, kwargs: str) -> Verdict | None:
-        """Return why a task waits for code; None if it may run here."""
+        Tasks without code may all have different names, so those of every unknown name move.
+        """
+        at = iso_utc(self._engine.now())
+        for place in [*self._names][:PLACES_PER_TURN]:
+            names, problems = self._names.pop(place), set[str]()
+            may_wait = partial(self._may_wait, names, any_name=len(names) > 1)
+            counts = self._engine.code_waits.park(*place, may_wait, partial(self._judge, at, problems), limit)
+            for name, count in counts.items():
+                error = UnknownTask if registry.get(name) is None else UnboundCall
+                self._count(name, error.__name__, count)
+            if counts:
+                self._names[place] = names
+
+    def _may_wait(self, names: set[str], name: str, *, any_name: bool) -> bool:
+        """Whether a task may have no code here. names: of claimed calls that did not fit."""
+        return any_name or name in names or registry.get(name) is None
+
+    def _judge(self, at: str, problems: set[str], name: str, args: str, kwargs: str) -> Verdict | None:
+        """Return why a task waits for code; None if it may run here. problems: those of earlier ones."""
         longest = self._identity.options.unbound_call_timeout
         problem = why_unbound(name, args, kwargs)
         error: Exception
         if problem is None or (problem != UNKNOWN and longest == 0.0):  # it fails when it is claimed
             return None
         if problem == UNKNOWN:
-            error, longest = unknown_task(name, self._identity.name), None
+            error, longest = unknown_task("task of this name", self._identity.name), None
         else:
-            error = unbound_call(name, self._identity, problem)
+            if len(problems) >= MAX_PROBLEMS and problem not in problems:
+                problem = OTHER_PROBLEM
+            problems.add(problem)
+            error = unbound_call("this task", self._identity, problem)
         entry = {
             "attempt": 1,
             "at": at,
@@ -106,25 +131,34 @@ class AwaitingCode:
             "run_seconds": None,
             "awaited": problem,
         }
-        return Verdict(name, json.dumps(entry), longest)
+        return Verdict(json.dumps(entry), longest)
+
+    def _count(self, name: str, reason: str, count: int) -> None:
+        key = name, reason
+        self._counts[key if key in self._counts or len(self._counts) < MAX_COUNTED else ALL_OTHERS] += count
 
     def log(self) -> None:
-        """Log the tasks that began to wait: one line for each name and minute."""
+        """Log the tasks that began to wait: in each minute, a line for each of some names, and one for all others."""
         if not self._counts:
             return
-        now = time.monotonic()
-        for (name, reason), count in list(self._counts.items()):
-            if now < self._log_at.get((name, reason), 0.0):
-                continue
-            self._log_at[name, reason] = now + LOG_SECONDS
-            del self._counts[name, reason]
+        if (now := time.monotonic()) >= self._logs_until:
+            self._logs_until, self._logged, self._logs_others = now + LOG_SECONDS, set(), True
+        if not self._logs_others:
+            return
+        for key in [key for key in self._counts if key not in self._logged][: MAX_LOGGED - len(self._logged)]:
+            self._logged.add(key)
+            name, reason = key
             logger.warning(
                 "task.deferred task=%s count=%d reason=%s",
                 printable(name),
-                count,
+                self._counts.pop(key),
                 reason,
                 extra={"task": printable(name), "executor": self._identity.name},
             )
+        if others := [count for key, count in self._counts.items() if key not in self._logged]:
+            self._logs_others = False
+            self._counts.clear()
+            logger.warning("tasks.deferred names=%d count=%d", len(others), sum(others))
 
     # --- out of it
 
@@ -140,22 +174,30 @@ class AwaitingCode:
 
     def look(self) -> bool:
         """Compare calls that wait with the code. Return whether some fit. Raises django.db.Error."""
+        for group in self._next_groups():
+            if len(self._found) < PAGE:
+                self._walk(group)
+        if self._after == FIRST:
+            self._walks = {key: walk for key, walk in self._walks.items() if key in self._seen}
+            self.has_looked = all(key in self._walks and self._walks[key].ended_at > 0.0 for key in self._seen)
+            self._seen = set()
+        return bool(self._found)
+
+    def _next_groups(self) -> list[Group]:
+        """Return the next groups that this executor has code for, after the last one from the first one again."""
+        page = self._engine.code_waits.groups(self._after)
         groups = [
-            group
-            for group in self._engine.code_waits.groups()
-            if registry.get(group.task_type) is not None and self._serves(group.queue_name)
+            group for group in page if registry.get(group.task_type) is not None and self._serves(group.queue_name)
         ]
         paused = self._engine.paused_queues() if groups else set()
         groups = [group for group in groups if group.queue_name not in paused]
-        keys = {(group.queue_name, group.task_type) for group in groups}
-        self._walks = {key: walk for key, walk in self._walks.items() if key in keys}
-        start = self._turn % len(groups) if groups else 0
-        self._turn = start + GROUPS_PER_LOOK
-        for group in [*groups[start:], *groups[:start]][:GROUPS_PER_LOOK]:
-            if len(self._found) < PAGE:
-                self._walk(group)
-        self.has_looked = all(key in self._walks and self._walks[key].ended_at > 0.0 for key in keys)
-        return bool(self._found)
+        if len(groups) > GROUPS_PER_LOOK:
+            groups = groups[:GROUPS_PER_LOOK]
+            self._after = groups[-1][:2]
+        else:
+            self._after = page[-1][:2] if len(page) == MAX_GROUPS else FIRST
+        self._seen |= {group[:2] for group in groups}
+        return groups
 
     def _walk(self, group: Group) -> None:
         key = group.queue_name, group.task_type

@@ -16,6 +16,7 @@ from jobqueue import registry
 from jobqueue.actor import ActorTask
 from jobqueue.api import ends
 from jobqueue.api.notifications import notifier
+from jobqueue.engine.portable.code_waits import HEAD
 from jobqueue.engine.portable.messages import MESSAGES_PER_POLL
 from jobqueue.engine.timeouts import SHORT_WAIT
 from jobqueue.executor.awaiting_code import AwaitingCode
@@ -208,7 +209,7 @@ class ExecutorLoop(threading.Thread):
         self.callbacks.submit()
         self._notify_others(request, claims)
         if self._awaiting_code.is_parking:
-            self._budgets.call("park", lambda _: self._awaiting_code.park(), None)
+            self._budgets.call("park", self._awaiting_code.park, None, HEAD)
         self._awaiting_code.log()
         if self.is_abandoned:
             self._release_all()
@@ -363,7 +364,9 @@ class ExecutorLoop(threading.Thread):
         """Return how long to wait for an event."""
         if any(map(self._budgets.is_resting, CLAIMS)):
             return AGAIN_SECONDS
-        if self._completed or self.is_abandoned or self._awaiting_code.is_parking or self._is_turn_of_isolated():
+        if self._completed or self.is_abandoned or self._is_turn_of_isolated():
+            return 0.0
+        if self._awaiting_code.is_parking and not self._budgets.is_resting("park"):
             return 0.0
         waits = [self._maintenance.due_in_seconds, self._policy.wait_seconds(self._claim_budget())]
         if self.running_tasks.has_completed:

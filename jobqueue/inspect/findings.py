@@ -20,9 +20,10 @@ from django.utils.translation import ngettext
 
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
+from jobqueue.engine.portable.code_waits import MAX_GROUPS
 from jobqueue.inspect.formatting import duration, number_text
 from jobqueue.inspect.links import Rows
-from jobqueue.inspect.queries import count, many_executors, many_tasks, of_status
+from jobqueue.inspect.queries import Count, count, many_executors, many_tasks, of_status
 from jobqueue.inspect.schedule_findings import schedule_findings
 from jobqueue.inspect.server_findings import server_findings
 from jobqueue.inspect.stats import BackendStats, ExecutorState, QueueStats
@@ -136,7 +137,8 @@ def _awaiting_code(engine: Engine, stats: BackendStats) -> Iterator[checks.Check
     first: dict[str, datetime] = {}
     queues: dict[str, list[str]] = {}
     known: set[str] = set()  # names that an executor of each of their queues knows
-    for group in engine.code_waits.groups():
+    groups = engine.code_waits.groups()
+    for group in groups:
         first[group.task_type] = min(first.get(group.task_type, group.since), group.since)
         queues.setdefault(group.task_type, []).append(group.queue_name)
     for name, of_name in queues.items():
@@ -178,7 +180,7 @@ def _awaiting_code(engine: Engine, stats: BackendStats) -> Iterator[checks.Check
             "Backend %(backend)s: tasks of %(number)s more name wait for code.",
             "Backend %(backend)s: tasks of %(number)s more names wait for code.",
             len(others),
-        ) % {"backend": engine.alias, "number": number_text(len(others))}
+        ) % {"backend": engine.alias, "number": Count(len(others), is_more=len(groups) == MAX_GROUPS)}
         advice = _("List them: %(command)s") % {"command": "manage.py jobqueue list --status AWAITING_CODE"}
         yield checks.Warning(text, hint=advice, obj=_tasks(Status.AWAITING_CODE))
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
 
 from jobqueue.engine.portable import code_waits
+from jobqueue.engine.postgres import code_waits as postgres_code_waits
 from jobqueue.models import AdmissionRequest
 from jobqueue.records import PoolName, Status
 from tests.engine.bench import ERROR, Bench, new, outcome
@@ -28,13 +32,16 @@ def awaiting(bench: Bench, longest: float | None = None, **changes: Any) -> UUID
     return claimed.id
 
 
-def park(bench: Bench, longest: float | None = None) -> dict[str, int]:
-    """Let the tasks with the name "gone" wait for code, unless their arguments are [1]."""
+def park(bench: Bench, longest: float | None = None, limit: int = code_waits.HEAD) -> Counter[str]:
+    """Let the tasks with names such as "gone" wait for code, unless their arguments are [1]."""
 
     def judge(name: str, args: str, kwargs: str) -> code_waits.Verdict | None:
-        return None if json.loads(args) == [1] else code_waits.Verdict(name, json.dumps(ENTRY), longest)
+        return None if json.loads(args) == [1] else code_waits.Verdict(json.dumps(ENTRY), longest)
 
-    return bench.engine.code_waits.park(PLACES, {"gone"}, judge)
+    counts: Counter[str] = Counter()
+    for place in PLACES:
+        counts += bench.engine.code_waits.park(*place, lambda name: name.startswith("gone"), judge, limit)
+    return counts
 
 
 def calls(bench: Bench, **places: Any) -> list[UUID]:
@@ -129,13 +136,37 @@ def test_park_leaves_calls_that_fit(bench: Bench) -> None:
     assert bench.row(other).wake_at is not None
 
 
-def test_park_reads_a_bounded_number_of_tasks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code_waits, "HEAD", 10)
+def test_park_reads_a_bounded_number_of_tasks(bench: Bench) -> None:
     bench.engine.enqueue([new(task_type="gone") for _ in range(25)])
 
-    counts = [park(bench)["gone"] for _ in range(4)]
+    counts = [park(bench, limit=10)["gone"] for _ in range(4)]
 
     assert counts == [10, 10, 5, 0]
+
+
+def test_park_of_many_names_makes_as_many_statements_as_that_of_one(bench: Bench) -> None:
+    made = []
+    for number_of_names in (1, 100):
+        bench.engine.enqueue([new(task_type=f"gone{number % number_of_names}") for number in range(200)])
+        with CaptureQueriesContext(connections[bench.engine.database]) as queries:
+            counts = park(bench)
+        assert (len(counts), counts.total()) == (number_of_names, 200)
+        made.append(len(queries))
+
+    assert made[0] == made[1]
+
+
+def test_park_skips_tasks_that_another_session_claims_meanwhile(bench: Bench) -> None:
+    claimed, other = bench.add(task_type="gone"), bench.add(task_type="gone")
+
+    def judge(name: str, args: str, kwargs: str) -> code_waits.Verdict:
+        bench.set(claimed, status=Status.RUNNING)
+        return code_waits.Verdict(json.dumps(ENTRY), None)
+
+    counts = bench.engine.code_waits.park(*PLACES[0], lambda name: True, judge)
+
+    assert counts == {"gone": 1}
+    assert (bench.status(claimed), bench.status(other)) == (Status.RUNNING, Status.AWAITING_CODE)
 
 
 def test_park_gives_the_places_of_limits_back(bench: Bench) -> None:
@@ -160,6 +191,20 @@ def test_groups_name_the_queues_and_tasks_that_await_code(bench: Bench) -> None:
 
     assert [group[:2] for group in groups] == [("default", "b"), ("other", "a")]
     assert groups[0].since == bench.row(first).awaits_code_since
+
+
+def test_groups_are_read_in_pages(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (code_waits, postgres_code_waits):
+        monkeypatch.setattr(module, "MAX_GROUPS", 2)
+    for queue_name, task_type in [("default", "b"), ("other", "a"), ("default", "a"), ("other", "b")]:
+        bench.set(awaiting(bench, task_type=task_type), queue_name=queue_name)
+    read = bench.engine.code_waits.groups
+
+    first = read()
+    last = read(first[-1][:2])
+
+    assert [group[:2] for group in first + last] == [("default", "a"), ("default", "b"), ("other", "a"), ("other", "b")]
+    assert read(last[-1][:2]) == []
 
 
 def test_calls_are_read_in_pages_from_both_ends(bench: Bench) -> None:

@@ -678,7 +678,7 @@ class TestAwaitingCode:
     def test_park_reads_the_head_of_the_queue(self, bench: Bench) -> None:
         counts = read(
             lambda: bench.engine.code_waits.park(
-                [("queue-1", PoolName.THREADS)], {"tests.noop"}, lambda name, args, kwargs: Verdict(name, "{}", None)
+                "queue-1", PoolName.THREADS, lambda name: True, lambda name, args, kwargs: Verdict("{}", None)
             ),
             most_rows=10_000,
         )

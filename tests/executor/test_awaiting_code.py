@@ -279,9 +279,10 @@ def test_cancel_ends_a_task_that_awaits_code(burst: Burst) -> None:
 
 
 @on_both_databases
-def test_tasks_without_code_do_not_delay_others(start: Start, backend: str) -> None:
+@pytest.mark.parametrize("names", [2, 5000])
+def test_tasks_without_code_do_not_delay_others(start: Start, backend: str, names: int) -> None:
     rows = [
-        Task(task_type=f"moved.away{number % 2}", backend=backend, rank=now, enqueued_at=now, args=[1])
+        Task(task_type=f"moved.away{number % names}", backend=backend, rank=now, enqueued_at=now, args=[1])
         for now in [engine_for(backend).now() - timedelta(hours=1)]
         for number in range(5000)
     ]
@@ -292,7 +293,7 @@ def test_tasks_without_code_do_not_delay_others(start: Start, backend: str) -> N
     wait_until(lambda: running.loop.counts.finished == len(results), "the end of the known tasks")
 
     wait_until(lambda: Task.objects.using(backend).awaiting_code().count() == len(rows), "the others to wait")
-    assert running.loop.counts.turns < 1000
+    assert running.loop.counts.turns < 200
 
 
 def test_unbound_calls_do_not_delay_others(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,6 +313,46 @@ def test_unbound_calls_do_not_delay_others(start: Start, monkeypatch: pytest.Mon
     assert not Task.objects.awaiting_code().filter(wake_at=None)
 
 
+@on_both_databases
+def test_unbound_calls_of_many_tasks_and_kinds_do_not_delay_others(
+    start: Start, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    now = engine_for(backend).now() - timedelta(hours=1)
+    for number in range(1000):
+        deploy(monkeypatch, code.two, f"{NAME}{number}")
+    rows = [
+        Task(task_type=f"{NAME}{number % 1000}", backend=backend, rank=now, enqueued_at=now, kwargs={f"k{number}": 1})
+        for number in range(3000)
+    ]
+    Task.objects.using(backend).bulk_create(rows)
+    results = tasks.add.using(backend=backend).enqueue_many([((number,), {}) for number in range(100)])
+
+    running = start(backend=backend, threads=2)
+    wait_until(lambda: running.loop.counts.finished == len(results), "the end of the known tasks")
+
+    waiting = Task.objects.using(backend).awaiting_code()
+    wait_until(lambda: waiting.count() == len(rows), "the others to wait")
+    assert running.loop.counts.turns < 200
+    assert {paths(row)[0] for row in waiting} == {UNBOUND}
+
+
+@on_both_databases
+def test_code_that_comes_is_found_behind_very_many_names_without_any(
+    burst: Burst, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    now = engine_for(backend).now() - timedelta(hours=1)
+    waits = {"backend": backend, "status": Status.AWAITING_CODE, "rank": now, "enqueued_at": now}
+    waits["awaits_code_since"] = now
+    rows = [Task(task_type=f"away{number}", **waits) for number in range(10_000)]
+    deploy(monkeypatch, code.one, "come")
+    come = Task(task_type="come", args=[1], max_attempts=1, **waits)
+    Task.objects.using(backend).bulk_create([*rows, come])
+
+    burst(backend=backend)
+
+    assert read(come, backend).status == Status.SUCCESSFUL
+
+
 def test_tasks_without_code_are_logged_once_a_minute(burst: Burst, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(30):
         call(1, task_type=f"moved.away{number % 2}")
@@ -323,3 +364,20 @@ def test_tasks_without_code_are_logged_once_a_minute(burst: Burst, caplog: pytes
     assert len(lines) == 2
     assert sum(int(line.partition("count=")[2].partition(" ")[0]) for line in lines) <= 30
     assert all(line.startswith("task.deferred task=moved.away") for line in lines)
+
+
+def test_very_many_names_without_code_have_a_few_lines(
+    burst: Burst, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = engine_for("default").now()
+    Task.objects.bulk_create(
+        [Task(task_type=f"moved.away{number}", rank=now, enqueued_at=now, args=[1]) for number in range(200)]
+    )
+
+    with caplog.at_level("DEBUG", "jobqueue.executor"):
+        burst()
+
+    names = [line for line in caplog.messages if line.startswith("task.deferred task=moved.away")]
+    (others,) = [line for line in caplog.messages if line.startswith("tasks.deferred ")]
+    assert len(names) == 20
+    assert int(others.partition("names=")[2].partition(" ")[0]) <= 180

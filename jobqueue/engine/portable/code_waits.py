@@ -20,9 +20,9 @@ from jobqueue.models import TaskQuerySet
 from jobqueue.records import ClaimedBatch, Outcome, PoolName, Status
 
 HEAD = 2000  # READY tasks of a queue and pool that park() reads, in the order of claims
-MAX_GROUPS = 1000
+MAX_GROUPS = 1000  # in one answer of groups()
+FIRST = ("", "")  # before all groups
 ENDED_BATCH = 100
-MAX_VERDICTS = 20  # of one batch; each is a statement
 ARGUMENTS = Cast("args", TextField()), Cast("kwargs", TextField())
 
 # It counts for its concurrency limit no more, unless it keeps its place between two attempts.
@@ -40,9 +40,8 @@ class Group(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Why tasks of a name wait for code. error: JSON text for `errors`. longest_seconds: how long they may wait."""
+    """Why tasks wait for code. error: JSON text for `errors`. longest_seconds: how long they may wait."""
 
-    task_type: str
     error: str
     longest_seconds: float | None
 
@@ -80,34 +79,38 @@ class CodeWaits(Part):
 
     def park(
         self,
-        places: Collection[tuple[str, PoolName]],
-        names: Collection[str],
+        queue_name: str,
+        pool: PoolName,
+        may_wait: Callable[[str], bool],
         judge: Callable[[str, str, str], Verdict | None],
+        limit: int = HEAD,
     ) -> Counter[str]:
         """
         Make READY tasks AWAITING_CODE that this executor has no code for. Return their numbers by name.
 
-        They are searched among the next HEAD tasks of some queues and pools. judge: takes the name and the JSON texts
-        of the arguments; returns None for a task that may run here. Locks: the rows, skipping locked ones.
+        They are searched among the next tasks of a queue and pool. may_wait: takes a name; judge: takes the name and
+        the JSON texts of the arguments; returns None for a task that may run here. Each verdict is a statement.
+        Locks: the rows, skipping locked ones.
         """
-        counts: Counter[str] = Counter()
-        for queue_name, pool in places:
-            order = ("backend", "queue_name", "pool", "rank", "pk")
-            ready = self.db.tasks.ready().filter(queue_name=queue_name, pool=pool)
-            head = ready.order_by(*order).values_list("pk", "task_type")[:HEAD]
-            found = [pk for pk, task_type in head if task_type in names]
-            if not found:
-                continue
-            with self.db.transaction():
-                rows = self.db.lock(found).filter(status=Status.READY)
-                verdicts: dict[Verdict, list[UUID]] = {}
-                for pk, task_type, args, kwargs in rows.values_list("pk", "task_type", *ARGUMENTS):
-                    if (verdict := judge(task_type, args, kwargs)) is not None:
-                        verdicts.setdefault(verdict, []).append(pk)
-                for verdict, ids in list(verdicts.items())[:MAX_VERDICTS]:
-                    self._park(verdict, ids)
-                    counts[verdict.task_type] += len(ids)
-        return counts
+        order = ("backend", "queue_name", "pool", "rank", "pk")
+        ready = self.db.tasks.ready().filter(queue_name=queue_name, pool=pool)
+        head = ready.order_by(*order).values_list("pk", "task_type")[:limit]
+        found = [pk for pk, task_type in head if may_wait(task_type)]
+        # Without locks: otherwise the claims of other executors would skip tasks that may run.
+        calls = self.db.by_ids(found).values_list("pk", "task_type", *ARGUMENTS) if found else ()
+        judged = [(judge(task_type, args, kwargs), pk, task_type) for pk, task_type, args, kwargs in calls]
+        names = {pk: task_type for verdict, pk, task_type in judged if verdict is not None}
+        if not names:
+            return Counter()
+        with self.db.transaction():
+            locked = set(self.db.lock(names).filter(status=Status.READY).values_list("pk", flat=True))
+            verdicts: dict[Verdict, list[UUID]] = {}
+            for verdict, pk, _ in judged:
+                if verdict is not None and pk in locked:
+                    verdicts.setdefault(verdict, []).append(pk)
+            for verdict, ids in verdicts.items():
+                self._park(verdict, ids)
+        return Counter(names[pk] for pk in locked)
 
     def _park(self, verdict: Verdict, ids: Sequence[UUID]) -> None:
         """Make tasks AWAITING_CODE. Those without earlier errors get one that says why."""
@@ -118,10 +121,12 @@ class CodeWaits(Part):
         )
         self.admissions.request(ids, are_freed=True)
 
-    def groups(self) -> list[Group]:
-        """Return the queues and names of tasks that wait for code, up to MAX_GROUPS. Locks: none."""
+    def groups(self, after: tuple[str, str] = FIRST) -> list[Group]:
+        """Return the next MAX_GROUPS queues and names of tasks that wait for code, in this order. Locks: none."""
+        queue_name, task_type = after
         rows = (
             self.db.tasks.awaiting_code()
+            .filter(Q(queue_name__gt=queue_name) | Q(queue_name=queue_name, task_type__gt=task_type))
             .values_list("queue_name", "task_type")
             .annotate(since=Min("awaits_code_since"))
         )

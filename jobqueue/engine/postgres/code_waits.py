@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from itertools import starmap
 
-from jobqueue.engine.portable.code_waits import MAX_GROUPS, CodeWaits, Group
+from jobqueue.engine.portable.code_waits import FIRST, MAX_GROUPS, CodeWaits, Group
 from jobqueue.engine.postgres.connection import PostgresDatabase
 
 
 class PostgresCodeWaits(CodeWaits):
     db: PostgresDatabase
 
-    def groups(self) -> list[Group]:
-        return list(starmap(Group, self.db.query_prepared("groups_awaiting_code", group_limit=MAX_GROUPS)))
+    def groups(self, after: tuple[str, str] = FIRST) -> list[Group]:
+        queue_name, task_type = after
+        rows = self.db.query_prepared(
+            "groups_awaiting_code", after_queue=queue_name, after_name=task_type, group_limit=MAX_GROUPS
+        )
+        return list(starmap(Group, rows))

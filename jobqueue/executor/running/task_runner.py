@@ -432,12 +432,13 @@ def await_known(running: RunningTask) -> CompletedAttempt:
     """Let a task wait for an executor that knows its name, or fail it if it has expired."""
     if running.claimed.is_expired:
         return reject_unstarted(running, Expired())
-    return await_code(running, unknown_task(running.claimed.task_type, running.identity.name), UNKNOWN, None)
+    task = f"task {running.claimed.task_type!r}"
+    return await_code(running, unknown_task(task, running.identity.name), UNKNOWN, None)
 
 
-def unknown_task(task_type: str, executor: str) -> UnknownTask:
+def unknown_task(task: str, executor: str) -> UnknownTask:
     return UnknownTask(
-        f"Executor {executor} knows no task {task_type!r}. Deploy the code that declares it, in a module that "
+        f"Executor {executor} knows no {task}. Deploy the code that declares it, in a module that "
         "executors import, such as an installed app's tasks.py. The task waits for an executor with such code."
     )
 

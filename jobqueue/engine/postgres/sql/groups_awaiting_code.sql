@@ -1,9 +1,10 @@
--- Return the queues and names of tasks that wait for code, and since when the first one waits. A loose index scan.
--- Parameters: backend, group_limit. Index: jobqueue_task_awaiting_code, one step for each queue and name. Locks: none.
+-- Return the next queues and names of tasks that wait for code, and since when the first one waits: a loose index scan.
+-- Parameters: backend, after_queue, after_name, group_limit. Index: jobqueue_task_awaiting_code, one step for each queue and name. Locks: none.
 WITH RECURSIVE step AS (
     (
         SELECT queue_name, task_type, awaits_code_since FROM jobqueue_task
         WHERE backend = %(backend)s AND status = 'AWAITING_CODE'
+            AND (queue_name, task_type) > (%(after_queue)s, %(after_name)s)
         ORDER BY backend, queue_name, task_type, awaits_code_since LIMIT 1
     )
     UNION ALL
