@@ -21,8 +21,8 @@ from jobqueue.declared_schedules import Declaration
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import DuplicateKey, ScheduleChanged, ScheduleNotFound
+from jobqueue.models import Schedule
 from jobqueue.records import Enqueued, Status
-from jobqueue.schedule_models import Schedule
 from jobqueue.schedules.expressions import ticks_after
 from jobqueue.schedules.rows import aware, queue_name_of, ticks_of
 

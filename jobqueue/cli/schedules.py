@@ -30,8 +30,7 @@ from jobqueue.inspect.schedules import (
     recent_ticks,
     with_tasks,
 )
-from jobqueue.models import Schedule
-from jobqueue.schedule_models import STOPPED_BY
+from jobqueue.models import STOPPED_BY, Schedule
 from jobqueue.schedules.rows import aware
 
 PAGE = 100  # schedules whose last ticks are read together

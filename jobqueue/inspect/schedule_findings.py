@@ -17,8 +17,7 @@ from jobqueue.inspect.formatting import duration, number_text
 from jobqueue.inspect.links import Rows
 from jobqueue.inspect.queries import Count
 from jobqueue.inspect.stats import BackendStats
-from jobqueue.models import Schedule, ScheduleTick
-from jobqueue.schedule_models import STOPPED_BY, ScheduleQuerySet
+from jobqueue.models import STOPPED_BY, Schedule, ScheduleQuerySet, ScheduleTick
 from jobqueue.schedules.rows import policy_of, ticks_of
 
 OVERDUE_LONG = timedelta(seconds=30)  # executors enqueue a tick within a second

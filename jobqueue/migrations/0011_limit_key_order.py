@@ -2,7 +2,7 @@
 
 from django.db import migrations
 
-from jobqueue.indexes import LimitKeyField
+from jobqueue.models.indexes import LimitKeyField
 
 
 class Migration(migrations.Migration):

@@ -27,7 +27,7 @@ from jobqueue.executor.pools.event_loop import MAX_BODY_THREADS
 from jobqueue.inspect import findings, server_findings
 from jobqueue.inspect.schedule_findings import schedule_findings
 from jobqueue.inspect.stats import read_stats
-from jobqueue.schedule_models import STOPPED_BY
+from jobqueue.models import STOPPED_BY
 from tests import tasks
 from tests.edges.cli import BOTH, jobqueue
 from tests.factories import ExecutorFactory, QueueFactory, ScheduleFactory, TaskFactory, TickFactory, ago, error

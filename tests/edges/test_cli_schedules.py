@@ -15,8 +15,7 @@ import pytest
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue.models import Schedule, ScheduleTick, Task
-from jobqueue.schedule_models import STOPPED_BY
+from jobqueue.models import STOPPED_BY, Schedule, ScheduleTick, Task
 from tests.edges.cli import BOTH, CommandResult, jobqueue
 from tests.factories import ScheduleFactory, TickFactory, ago, now, template_of
 

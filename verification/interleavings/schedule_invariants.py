@@ -12,9 +12,8 @@ from uuid import UUID
 
 from django.db import connections
 
-from jobqueue.models import Schedule, ScheduleTick
+from jobqueue.models import STOPPED_BY, Schedule, ScheduleTick
 from jobqueue.records import FINAL
-from jobqueue.schedule_models import STOPPED_BY
 from jobqueue.schedules.planning import Overlap, first_tick
 from verification.interleavings import invariants
 from verification.interleavings.invariants import Snapshot

@@ -17,8 +17,7 @@ from jobqueue.conf import Options
 from jobqueue.engine.clock import read_clock
 from jobqueue.engine.schema import check_migrated
 from jobqueue.history import HISTORY_CHARACTERS
-from jobqueue.models import Executor, InboxMessage, Queue, Schedule, ScheduleTick, Task, TaskQuerySet
-from jobqueue.schedule_models import ScheduleQuerySet
+from jobqueue.models import Executor, InboxMessage, Queue, Schedule, ScheduleQuerySet, ScheduleTick, Task, TaskQuerySet
 from jobqueue.serialization.json import decode
 
 ERRORS_KEPT = 20  # newest, per task

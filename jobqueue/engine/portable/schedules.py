@@ -20,10 +20,9 @@ from jobqueue.engine.portable.tasks import Tasks
 from jobqueue.exceptions import DuplicateKey, ScheduleNotFound
 from jobqueue.failpoints import failpoint
 from jobqueue.metrics import ScheduleGauges
-from jobqueue.models import TaskQuerySet
+from jobqueue.models import STOPPED_BY, Schedule, ScheduleQuerySet, ScheduleTick, TaskQuerySet
 from jobqueue.printable import printable
 from jobqueue.records import CancelReport, Enqueued, FiredSchedules, NewTask, Status
-from jobqueue.schedule_models import STOPPED_BY, Schedule, ScheduleQuerySet, ScheduleTick
 from jobqueue.schedules.planning import Overlap, Plan, Policy, Skipped, SkipReason, first_tick, make_plan
 from jobqueue.schedules.rows import aware, paused_until, policy_of, stored, task_of, ticks_of
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from jobqueue.engine.portable.schedules import Schedules
 from jobqueue.engine.postgres.connection import PostgresDatabase
-from jobqueue.schedule_models import Schedule
+from jobqueue.models import Schedule
 
 
 class PostgresSchedules(Schedules):

@@ -1,11 +1,11 @@
-"""The tables of counters. Any code may read them; only `jobqueue.engine` writes them."""
+"""The tables of counters."""
 
 from __future__ import annotations
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.indexes import index, unique
+from jobqueue.models.indexes import index, unique
 
 
 class Counter(models.Model):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from django.db import models
 
-from jobqueue.indexes import unique
+from jobqueue.models.indexes import unique
 
 
 class TaskProgress(models.Model):

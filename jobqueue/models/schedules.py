@@ -1,4 +1,4 @@
-"""The tables of schedules. Any code may read them; only `jobqueue.engine` writes them."""
+"""The tables of schedules."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""
-The tables of the queue. Any code may read them; only `jobqueue.engine` writes them.
-
-Columns are described in migrations/sql/comments.sql.
-"""
+"""The tables of tasks, messages, executors and queues."""
 
 from __future__ import annotations
 
@@ -15,19 +11,7 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue import records
-from jobqueue.counter_models import Counter as Counter
-from jobqueue.counter_models import CounterDelta as CounterDelta
-from jobqueue.counter_models import CounterPeriod as CounterPeriod
-from jobqueue.indexes import LimitKeyField, index, unique
-from jobqueue.limit_models import AdmissionRequest as AdmissionRequest
-from jobqueue.limit_models import KeyReservation as KeyReservation
-from jobqueue.limit_models import Limit as Limit
-from jobqueue.limit_models import RateStart as RateStart
-from jobqueue.report_models import TaskLog as TaskLog
-from jobqueue.report_models import TaskProgress as TaskProgress
-from jobqueue.schedule_models import Schedule as Schedule
-from jobqueue.schedule_models import ScheduleDeployment as ScheduleDeployment
-from jobqueue.schedule_models import ScheduleTick as ScheduleTick
+from jobqueue.models.indexes import LimitKeyField, index, unique
 from jobqueue.serialization.ids import new_id
 
 LIVE = [str(status) for status in records.LIVE]

@@ -1,4 +1,4 @@
-"""The tables of limits by key and of unique keys. Any code may read them; only `jobqueue.engine` writes them."""
+"""The tables of limits by key and of unique keys."""
 
 from __future__ import annotations
 
