@@ -9,8 +9,8 @@ from typing import Any
 
 from jobqueue.api.notifications import ADMIT_NOTIFICATION, notify_after_commit
 from jobqueue.engine import engine_for
+from jobqueue.engine.admissions import of_limit
 from jobqueue.engine.engine import Engine
-from jobqueue.engine.portable.admissions import of_limit
 from jobqueue.exceptions import LimitNotFound
 from jobqueue.limits import MAX_LIMIT, SEPARATOR, Concurrency, Rate, split_key
 from jobqueue.models import Limit

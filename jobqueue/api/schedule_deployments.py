@@ -11,9 +11,9 @@ from typing import Any
 from django.db.models import QuerySet
 
 from jobqueue.declared_schedules import Declaration, declarations, digest_of
+from jobqueue.engine.database import LockTimeout
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.heartbeats import with_last_heartbeat
-from jobqueue.engine.portable.database import LockTimeout
 from jobqueue.engine.timeouts import LOCK_WAIT
 from jobqueue.models import Schedule, ScheduleDeployment
 from jobqueue.printable import printable

@@ -18,8 +18,8 @@ from jobqueue.api.notifications import (
     wake_and_notify,
 )
 from jobqueue.engine import engine_for
+from jobqueue.engine.database import LockTimeout
 from jobqueue.engine.engine import Engine
-from jobqueue.engine.portable.database import LockTimeout
 from jobqueue.models import Task
 from jobqueue.records import CancelReport, ChangeReport, RequeueReport
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from django.core import checks
 from django.db.models import Exists
 
+from jobqueue.engine.admissions import INDEXED, IS_WAITING, of_limit
 from jobqueue.engine.engine import Engine
-from jobqueue.engine.portable.admissions import INDEXED, IS_WAITING, of_limit
 from jobqueue.inspect.findings import unanswered_requests
 from jobqueue.inspect.limits import IS_ACTIVE, Key, active_of, list_keys, read_keys
 from jobqueue.inspect.queries import many

@@ -9,23 +9,23 @@ from django.db import DatabaseError
 from django.db.models import QuerySet
 
 from jobqueue.conf import Options
-from jobqueue.engine.portable.admissions import Admissions
-from jobqueue.engine.portable.body_log import LogTable
-from jobqueue.engine.portable.claim import Claims
-from jobqueue.engine.portable.code_waits import CodeWaits
-from jobqueue.engine.portable.commit import REFUSALS, Commits, is_refusal
-from jobqueue.engine.portable.counters import Counters
-from jobqueue.engine.portable.database import Database
-from jobqueue.engine.portable.enqueues import Enqueues
-from jobqueue.engine.portable.executors import Executors
-from jobqueue.engine.portable.inserts import Inserts
-from jobqueue.engine.portable.messages import Messages
-from jobqueue.engine.portable.progress import ProgressTable
-from jobqueue.engine.portable.queues import Queues
-from jobqueue.engine.portable.schedules import Schedules
-from jobqueue.engine.portable.tasks import Tasks
+from jobqueue.engine.admissions import Admissions
+from jobqueue.engine.body_log import LogTable
+from jobqueue.engine.claim import Claims
+from jobqueue.engine.code_waits import CodeWaits
+from jobqueue.engine.commit import REFUSALS, Commits, is_refusal
+from jobqueue.engine.counters import Counters
+from jobqueue.engine.database import Database
+from jobqueue.engine.enqueues import Enqueues
+from jobqueue.engine.executors import Executors
+from jobqueue.engine.failpoints import failpoint
+from jobqueue.engine.inserts import Inserts
+from jobqueue.engine.messages import Messages
+from jobqueue.engine.progress import ProgressTable
+from jobqueue.engine.queues import Queues
+from jobqueue.engine.schedules import Schedules
+from jobqueue.engine.tasks import Tasks
 from jobqueue.engine.timeouts import is_locked
-from jobqueue.failpoints import failpoint
 from jobqueue.models import Executor, InboxMessage, Queue, TaskQuerySet
 from jobqueue.records import ClaimedBatch, ClaimRequest, CommitResult, Outcome
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobqueue.engine.portable.database import LockTimeout
+from jobqueue.engine.database import LockTimeout
 
 LOCKED = "55P03"  # lock_timeout
 # statement_timeout or pg_cancel_backend(), idle_in_transaction_session_timeout, transaction_timeout

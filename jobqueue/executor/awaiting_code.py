@@ -12,6 +12,7 @@ from uuid import UUID
 
 from jobqueue import registry
 from jobqueue.engine.clock import iso_utc
+from jobqueue.engine.code_waits import Group, Place, Verdict, WaitingCall
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.portable.code_waits import FIRST, HEAD, MAX_GROUPS, Group, Place, Verdict, WaitingCall
 from jobqueue.exceptions import UnboundCall, UnknownTask

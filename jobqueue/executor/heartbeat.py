@@ -12,6 +12,7 @@ from uuid import UUID
 import django.db
 
 from jobqueue.engine.engine import Engine
+from jobqueue.engine.failpoints import failpoint
 from jobqueue.engine.schema import schema_problem
 from jobqueue.exceptions import ClaimLost, TaskCancelled
 from jobqueue.executor.database.connection import DatabaseState, GuardedConnection, ReconnectBackoff
@@ -19,7 +20,6 @@ from jobqueue.executor.running.attempt import RunningTask
 from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
-from jobqueue.failpoints import failpoint
 from jobqueue.printable import printable
 from jobqueue.records import ExecutorInfo, OwnedTask
 

@@ -43,7 +43,6 @@ from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.events import task_fields
 from jobqueue.executor.telemetry.logger import get_logger
-from jobqueue.failpoints import failpoint
 from jobqueue.printable import printable
 from jobqueue.records import (
     FINAL,

@@ -16,9 +16,9 @@ from django.db.models import Q
 from django.utils.translation import gettext as _
 
 from jobqueue.api.limits import KINDS, numbers_of
+from jobqueue.engine.admissions import INDEXED, IS_STARTING, IS_WAITING, of_limit
 from jobqueue.engine.clock import read_clock
 from jobqueue.engine.engine import Engine
-from jobqueue.engine.portable.admissions import INDEXED, IS_STARTING, IS_WAITING, of_limit
 from jobqueue.inspect.backends import options_of
 from jobqueue.inspect.formatting import Text, duration, number_text, ready_since, short_type
 from jobqueue.inspect.queries import Count, count

@@ -110,7 +110,7 @@ class TestYield:
         pk = stage.enter(lambda context: (child, Done()) if not context.polls else None)
         stage.run()
         stage.send(child.id)
-        caplog.set_level(logging.INFO, "jobqueue.engine.portable.commit")
+        caplog.set_level(logging.INFO, "jobqueue.engine.commit")
         stage.run()
 
         assert stage.status(child.id) == Status.SUSPENDED

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from jobqueue import api
 from jobqueue.engine import engine_for
-from jobqueue.engine.portable import queues as portable_queues
+from jobqueue.engine import queues as portable_queues
 from jobqueue.engine.postgres import queues as postgres_queues
 from jobqueue.http import metrics
 from jobqueue.models import CounterDelta, Task

@@ -13,8 +13,7 @@ import jobqueue
 from jobqueue import api
 from jobqueue.actions import Send
 from jobqueue.api import limits, schedules, tasks
-from jobqueue.engine import engine_for
-from jobqueue.engine.portable import database
+from jobqueue.engine import database, engine_for
 from jobqueue.models import Executor, InboxMessage, Limit, Queue, Schedule, Task
 from jobqueue.records import CancelReport, ChangeReport, Command, LimitKind, RequeueReport, Status
 from jobqueue.serialization.ids import new_id

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from django.db import connections
 
-from jobqueue.engine.portable import admissions
+from jobqueue.engine import admissions
 from jobqueue.engine.postgres import admissions as postgres_admissions
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.models import AdmissionRequest, Queue, RateStart

@@ -12,8 +12,8 @@ import pytest
 from django.db import DatabaseError, OperationalError, connection, transaction
 from psycopg.errors import ProgramLimitExceeded
 
-from jobqueue.engine.portable.commit import is_refusal
-from jobqueue.engine.portable.database import json_from
+from jobqueue.engine.commit import is_refusal
+from jobqueue.engine.database import json_from
 from jobqueue.history import HISTORY_CHARACTERS, read_history
 from jobqueue.records import FINAL, CommitResult, Effects, NewMessage, Status
 from tests.engine.bench import ERROR, Bench, new, outcome

@@ -59,7 +59,7 @@ def test_cancel_of_finished_task_cancels_its_children(bench: Bench) -> None:
 
 
 def test_descendants_are_found_over_many_queries(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobqueue.engine.portable.tasks.PARENTS_PER_QUERY", 2)
+    monkeypatch.setattr("jobqueue.engine.tasks.PARENTS_PER_QUERY", 2)
     parent = bench.running()
     children = [bench.add(parent_id=parent.id) for _ in range(5)]
     grandchildren = [bench.add(parent_id=pk) for pk in children]

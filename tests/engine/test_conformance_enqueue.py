@@ -6,7 +6,7 @@ import pytest
 from django.db import IntegrityError, connections
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue.engine.portable.inserts import Inserts
+from jobqueue.engine.inserts import Inserts
 from jobqueue.engine.postgres.engine import PostgresEngine
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.records import CancelReport, CommitResult, RequeueReport, Status

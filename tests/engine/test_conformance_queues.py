@@ -6,8 +6,8 @@ from uuid import uuid4
 
 import pytest
 
+from jobqueue.engine import queues as portable_queues
 from jobqueue.engine.clock import now_plus
-from jobqueue.engine.portable import queues as portable_queues
 from jobqueue.engine.postgres import queues as postgres_queues
 from jobqueue.metrics import Depth, Gauges
 from jobqueue.models import FallbackHeartbeat, Queue

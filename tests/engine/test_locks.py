@@ -9,10 +9,10 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from jobqueue.body_log import BodyLog
-from jobqueue.engine.portable.admissions import Admissions
-from jobqueue.engine.portable.tasks import EXECUTORS_KEPT_SECONDS
+from jobqueue.engine.admissions import Admissions
 from jobqueue.engine.postgres import messages
 from jobqueue.engine.postgres.connection import statement
+from jobqueue.engine.tasks import EXECUTORS_KEPT_SECONDS
 from jobqueue.models import AdmissionRequest, Executor, FallbackHeartbeat, TaskLog
 from jobqueue.records import Command, CommitResult, Effects, LimitKind, NewMessage, Status
 from tests.engine.bench import Bench, new, outcome

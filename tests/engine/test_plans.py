@@ -14,14 +14,14 @@ import pytest
 from django.db import connection
 from msgspec.structs import replace
 
+from jobqueue.engine import admissions as portable_admissions
+from jobqueue.engine import queues as portable_queues
 from jobqueue.engine.clock import now_plus
-from jobqueue.engine.portable import admissions as portable_admissions
-from jobqueue.engine.portable import queues as portable_queues
-from jobqueue.engine.portable.code_waits import Verdict
-from jobqueue.engine.portable.schedules import RESOLUTION
+from jobqueue.engine.code_waits import Verdict
 from jobqueue.engine.postgres import queues as postgres_queues
 from jobqueue.engine.postgres.connection import statement
 from jobqueue.engine.postgres.messages import PostgresMessages
+from jobqueue.engine.schedules import RESOLUTION
 from jobqueue.inspect import limits, queries, selection, stats
 from jobqueue.inspect.queries import TaskFilter
 from jobqueue.models import AdmissionRequest, Executor, Schedule, Task

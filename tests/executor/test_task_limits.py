@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from jobqueue import Concurrency, api
 from jobqueue.declared_schedules import schedule
 from jobqueue.engine import engine_for
-from jobqueue.engine.portable.admissions import Admissions
+from jobqueue.engine.admissions import Admissions
 from jobqueue.models import Executor, Task
 from jobqueue.records import ClaimRequest, ExecutorInfo, LimitKind, Status
 from jobqueue.schedules.expressions import Every

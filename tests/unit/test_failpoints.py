@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from django.db import OperationalError
 
-from jobqueue import failpoints
+from jobqueue.engine import failpoints
 
 PACKAGE = Path(failpoints.__file__).parent
 
@@ -45,7 +45,7 @@ def test_unknown_point_or_action_is_refused(text: str) -> None:
 
 
 def test_environment_enables_failpoints() -> None:
-    code = "from jobqueue.failpoints import failpoint; failpoint('begin')"
+    code = "from jobqueue.engine.failpoints import failpoint; failpoint('begin')"
     environment = os.environ | {failpoints.VARIABLE: "begin=kill"}
     assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == -signal.SIGKILL
 

@@ -14,8 +14,8 @@ from uuid import UUID
 from django.db import connections, transaction
 from msgspec import structs
 
+from jobqueue.engine import admissions
 from jobqueue.engine.engine import Engine
-from jobqueue.engine.portable import admissions
 from jobqueue.engine.postgres import admissions as postgres_admissions
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.models import AdmissionRequest, KeyReservation, Limit

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from django.db.models import Q
 
+from jobqueue.engine.admissions import REQUESTS_READ, Admissions, Taken
 from jobqueue.engine.clock import from_now
-from jobqueue.engine.portable.admissions import REQUESTS_READ, Admissions, Taken
 from jobqueue.engine.postgres.admissions import PostgresAdmissions
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.engine.postgres.engine import PostgresEngine

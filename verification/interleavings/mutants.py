@@ -14,11 +14,10 @@ from django.db import IntegrityError, connections
 from django.db.models import Exists, F, OuterRef
 from msgspec import structs
 
+from jobqueue.engine.claim import is_held
 from jobqueue.engine.clock import Clock, now_plus, rank_from
-from jobqueue.engine.portable.claim import is_held
-from jobqueue.engine.portable.database import RAW, with_texts
-from jobqueue.engine.portable.messages import ending_of
-from jobqueue.engine.portable.tasks import LockedRow
+from jobqueue.engine.database import RAW, with_texts
+from jobqueue.engine.messages import ending_of
 from jobqueue.engine.postgres.connection import PostgresDatabase, statement
 from jobqueue.engine.postgres.engine import PostgresEngine
 from jobqueue.engine.postgres.executors import PostgresExecutors
@@ -31,6 +30,7 @@ from jobqueue.engine.postgres.tasks import (
     PostgresInserts,
     PostgresTasks,
 )
+from jobqueue.engine.tasks import LockedRow
 from jobqueue.models import Task, TaskQuerySet
 from jobqueue.records import (
     ClaimedBatch,

@@ -10,12 +10,12 @@ from typing import Any
 from uuid import UUID
 
 from jobqueue.engine.clock import now_plus
-from jobqueue.engine.portable.database import Database, Rows
-from jobqueue.engine.portable.inserts import Inserts
-from jobqueue.engine.portable.schedules import Schedules
-from jobqueue.engine.portable.tasks import Tasks
+from jobqueue.engine.database import Database, Rows
+from jobqueue.engine.inserts import Inserts
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.engine.postgres.engine import PostgresEngine
+from jobqueue.engine.schedules import Schedules
+from jobqueue.engine.tasks import Tasks
 from jobqueue.models import Schedule, ScheduleDeployment, ScheduleTick, TaskQuerySet
 from jobqueue.records import Enqueued, FiredSchedules, NewTask
 from jobqueue.schedules.planning import Plan, Skipped, SkipReason

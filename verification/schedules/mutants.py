@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from unittest.mock import patch
 
+from jobqueue.engine import schedules
 from jobqueue.engine.engine import Engine
-from jobqueue.engine.portable import schedules
-from jobqueue.engine.portable.schedules import Schedules
+from jobqueue.engine.schedules import Schedules
 from jobqueue.models import Schedule
 from jobqueue.records import FiredSchedules
 from jobqueue.schedules import expressions, planning

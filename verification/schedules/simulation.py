@@ -100,7 +100,7 @@ class Simulation:
 
     def run(self) -> None:
         """Run to the end. Raises Violation."""
-        with patch("jobqueue.engine.portable.schedules.failpoint", self._failpoint):
+        with patch("jobqueue.engine.schedules.failpoint", self._failpoint):
             try:
                 while self.real < self.end:
                     self._step()

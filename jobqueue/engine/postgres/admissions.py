@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
-from jobqueue.engine.portable.admissions import (
+from jobqueue.engine.admissions import (
     AGAIN_SECONDS,
     GROUPS_PER_PERIOD,
     KEYS_LOOKED_AT,

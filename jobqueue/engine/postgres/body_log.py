@@ -7,7 +7,7 @@ from uuid import UUID
 
 from django.db.models import F, QuerySet, Value
 
-from jobqueue.engine.portable.body_log import LogTable
+from jobqueue.engine.body_log import LogTable
 from jobqueue.engine.postgres.connection import OneOf, PostgresDatabase
 from jobqueue.models import TaskLog
 

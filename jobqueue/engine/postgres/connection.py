@@ -20,7 +20,7 @@ from django.db.models import BooleanField, F, Func, Value
 from psycopg import Connection, Cursor, IsolationLevel
 from psycopg.pq import Format
 
-from jobqueue.engine.portable.database import Database, LockTimeout
+from jobqueue.engine.database import Database, LockTimeout
 from jobqueue.engine.timeouts import LOCK_WAIT, LOCKED, is_slow, sqlstate_of
 from jobqueue.history import HISTORY_CHARACTERS
 from jobqueue.models import ISOLATION_LOSSES, Task, TaskQuerySet

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from django.db import DatabaseError
 
-from jobqueue.engine.portable.executors import Executors
+from jobqueue.engine.executors import Executors
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.engine.timeouts import is_locked, is_slow
 from jobqueue.records import ExecutorInfo, OwnedTask, PendingWork

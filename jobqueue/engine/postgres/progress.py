@@ -7,8 +7,8 @@ from uuid import UUID
 
 from django.db.models import F, QuerySet, Value
 
-from jobqueue.engine.portable.progress import ProgressTable
 from jobqueue.engine.postgres.connection import OneOf, PostgresDatabase
+from jobqueue.engine.progress import ProgressTable
 from jobqueue.models import TaskProgress
 
 

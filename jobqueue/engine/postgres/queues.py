@@ -11,10 +11,10 @@ from uuid import UUID
 
 from django.db import OperationalError
 
-from jobqueue.engine.portable.admissions import ADMITTED_AT_ONCE, REQUESTS_READ
-from jobqueue.engine.portable.counters import Counters, Summed
-from jobqueue.engine.portable.queues import MAX_COUNTED, QUEUES_READ, RUNNING_READ, TASKS_READ, Queues
+from jobqueue.engine.admissions import ADMITTED_AT_ONCE, REQUESTS_READ
+from jobqueue.engine.counters import Counters, Summed
 from jobqueue.engine.postgres.connection import CHANNEL, PostgresDatabase
+from jobqueue.engine.queues import MAX_COUNTED, QUEUES_READ, RUNNING_READ, TASKS_READ, Queues
 from jobqueue.metrics import Depth
 from jobqueue.models import TaskQuerySet
 from jobqueue.records import QueueLatency, Status

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from jobqueue.engine.portable.schedules import Schedules
 from jobqueue.engine.postgres.connection import PostgresDatabase
+from jobqueue.engine.schedules import Schedules
 from jobqueue.models import Schedule
 
 

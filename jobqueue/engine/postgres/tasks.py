@@ -13,12 +13,12 @@ from uuid import UUID
 
 import msgspec
 
-from jobqueue.engine.portable.claim import Claims
-from jobqueue.engine.portable.commit import Commits, locked_rows
-from jobqueue.engine.portable.enqueues import Enqueues, acts_on_taken_key
-from jobqueue.engine.portable.inserts import INSERT_BATCH, KEY_TRIES, Inserts, key_taken
-from jobqueue.engine.portable.tasks import LockedRow, Tasks
+from jobqueue.engine.claim import Claims
+from jobqueue.engine.commit import Commits, locked_rows
+from jobqueue.engine.enqueues import Enqueues, acts_on_taken_key
+from jobqueue.engine.inserts import INSERT_BATCH, KEY_TRIES, Inserts, key_taken
 from jobqueue.engine.postgres.connection import PostgresDatabase, as_array, as_json, as_text_array
+from jobqueue.engine.tasks import LockedRow, Tasks
 from jobqueue.metrics import EDGES
 from jobqueue.records import (
     NO_EFFECTS,

@@ -16,6 +16,7 @@ from django.db.transaction import TransactionManagementError
 from msgspec.structs import replace
 
 from jobqueue.engine.engine import Engine
+from jobqueue.engine.failpoints import failpoint
 from jobqueue.engine.timeouts import sqlstate_of
 from jobqueue.exceptions import ClaimLost, GiveUp, Stale
 from jobqueue.executor.running.actor_runner import poll_again
@@ -31,7 +32,6 @@ from jobqueue.executor.running.task_runner import (
 )
 from jobqueue.executor.telemetry.errors import first_line_of, from_the_body, message_of
 from jobqueue.executor.telemetry.logger import get_logger, mask_for
-from jobqueue.failpoints import failpoint
 from jobqueue.printable import printable
 from jobqueue.records import Outcome, release_outcome
 

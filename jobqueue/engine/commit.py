@@ -17,12 +17,12 @@ from django.db.models.functions import Coalesce
 from django.db.models.lookups import LessThan
 from msgspec.structs import replace
 
+from jobqueue.engine.admissions import Admissions
+from jobqueue.engine.claim import is_held
 from jobqueue.engine.clock import Clock, from_now, rank_from
-from jobqueue.engine.portable.admissions import Admissions
-from jobqueue.engine.portable.claim import is_held
-from jobqueue.engine.portable.code_waits import CodeWaits
-from jobqueue.engine.portable.counters import Counters
-from jobqueue.engine.portable.database import (
+from jobqueue.engine.code_waits import CodeWaits
+from jobqueue.engine.counters import Counters
+from jobqueue.engine.database import (
     ERRORS_KEPT,
     WORKERS_KEPT,
     Part,
@@ -31,12 +31,12 @@ from jobqueue.engine.portable.database import (
     read_list,
     with_texts,
 )
-from jobqueue.engine.portable.inserts import Inserts
-from jobqueue.engine.portable.messages import Messages, ending_of
-from jobqueue.engine.portable.tasks import LockedRow, Tasks
+from jobqueue.engine.failpoints import failpoint
+from jobqueue.engine.inserts import Inserts
+from jobqueue.engine.messages import Messages, ending_of
+from jobqueue.engine.tasks import LockedRow, Tasks
 from jobqueue.engine.timeouts import SHORT_WAIT, is_locked
 from jobqueue.exceptions import DuplicateKey, MessageAlreadyConsumed, TaskFinished, TaskNotFound
-from jobqueue.failpoints import failpoint
 from jobqueue.records import (
     FINAL,
     WAITING,

@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 
 from django.db import DatabaseError, IntegrityError, transaction
 
-from jobqueue.engine.portable.admissions import Admissions
-from jobqueue.engine.portable.counters import Counters
-from jobqueue.engine.portable.database import Part, json_from
+from jobqueue.engine.admissions import Admissions
+from jobqueue.engine.counters import Counters
+from jobqueue.engine.database import Part, json_from
 from jobqueue.engine.schema import check_migrated
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.models import CounterDelta, Task, TaskQuerySet

@@ -13,10 +13,10 @@ from django.db.models import F, QuerySet
 from django.db.models.functions import Coalesce
 
 from jobqueue.engine.clock import Clock
-from jobqueue.engine.portable.database import RAW, Part, with_texts
-from jobqueue.engine.portable.queues import Queues
-from jobqueue.engine.portable.tasks import LockedRow
-from jobqueue.failpoints import failpoint
+from jobqueue.engine.database import RAW, Part, with_texts
+from jobqueue.engine.failpoints import failpoint
+from jobqueue.engine.queues import Queues
+from jobqueue.engine.tasks import LockedRow
 from jobqueue.models import ISOLATION_LOSSES, Task
 from jobqueue.records import ClaimedBatch, ClaimedTask, ClaimRequest, PoolName, Status
 

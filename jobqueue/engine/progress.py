@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jobqueue.engine.portable.reports import ReportTable
+from jobqueue.engine.reports import ReportTable
 from jobqueue.models import TaskProgress
 from jobqueue.records import Progress
 

@@ -13,11 +13,11 @@ from django.db import DatabaseError, IntegrityError, transaction
 from django.db.models import Case, Count, Exists, F, OuterRef, Q, TextField, When
 from django.db.models.functions import Cast
 
+from jobqueue.engine.admissions import Admissions, ready_status
 from jobqueue.engine.clock import Clock, now_plus, rank_from
-from jobqueue.engine.portable.admissions import Admissions, ready_status
-from jobqueue.engine.portable.database import Part, json_from
+from jobqueue.engine.database import Part, json_from
+from jobqueue.engine.failpoints import failpoint
 from jobqueue.exceptions import TaskFinished, TaskNotFound
-from jobqueue.failpoints import failpoint
 from jobqueue.models import InboxMessage
 from jobqueue.records import FINAL, WAITING, NewMessage, Status, StoredMessage
 

@@ -12,10 +12,10 @@ from uuid import UUID
 from django.db.models import Case, F, Min, Q, TextField, When
 from django.db.models.functions import Cast
 
+from jobqueue.engine.admissions import HAS_BEGUN, Admissions, ready_status
+from jobqueue.engine.claim import Claims
 from jobqueue.engine.clock import Clock, from_now, now_plus
-from jobqueue.engine.portable.admissions import HAS_BEGUN, Admissions, ready_status
-from jobqueue.engine.portable.claim import Claims
-from jobqueue.engine.portable.database import Part, json_from, read_list
+from jobqueue.engine.database import Part, json_from, read_list
 from jobqueue.models import TaskQuerySet
 from jobqueue.records import ClaimedBatch, Outcome, PoolName, Status
 

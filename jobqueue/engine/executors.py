@@ -12,15 +12,14 @@ from uuid import UUID
 from django.db.models import F, Min, Q
 
 from jobqueue.causes import cause_of
+from jobqueue.engine.admissions import Admissions
 from jobqueue.engine.clock import AHEAD_SECONDS, Clock, iso_utc, now_plus, rank_from
-from jobqueue.engine.ends import ended
+from jobqueue.engine.counters import Counters
+from jobqueue.engine.database import ERRORS_KEPT, WORKERS_KEPT, Part, read_list, with_texts
+from jobqueue.engine.failpoints import failpoint
 from jobqueue.engine.heartbeats import with_last_heartbeat
-from jobqueue.engine.portable.admissions import Admissions
-from jobqueue.engine.portable.counters import Counters
-from jobqueue.engine.portable.database import ERRORS_KEPT, WORKERS_KEPT, Part, read_list, with_texts
-from jobqueue.engine.portable.messages import Messages, ending_of
+from jobqueue.engine.messages import Messages, ending_of
 from jobqueue.exceptions import ExecutorLost
-from jobqueue.failpoints import failpoint
 from jobqueue.models import ISOLATION_LOSSES, CounterDelta, Executor, Task, TaskQuerySet
 from jobqueue.records import FINAL, WAITING, Command, ExecutorInfo, NewMessage, OwnedTask, PendingWork, Rescued, Status
 

@@ -11,10 +11,10 @@ from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
+from jobqueue.engine.admissions import ADMITTED_AT_ONCE, INDEXED, IS_WAITING, REQUESTS_READ
 from jobqueue.engine.clock import now_plus
+from jobqueue.engine.database import Part
 from jobqueue.engine.heartbeats import with_last_heartbeat
-from jobqueue.engine.portable.admissions import ADMITTED_AT_ONCE, INDEXED, IS_WAITING, REQUESTS_READ
-from jobqueue.engine.portable.database import Part
 from jobqueue.metrics import Depth, Gauges
 from jobqueue.models import AdmissionRequest, Executor, TaskQuerySet
 from jobqueue.records import WAITING, ClaimRequest, LimitKind, QueueLatency, Status

@@ -9,7 +9,7 @@ from uuid import UUID
 from django.db import models
 from django.db.models import QuerySet
 
-from jobqueue.engine.portable.database import Part
+from jobqueue.engine.database import Part
 
 FIRST = UUID(int=0)
 

@@ -13,12 +13,12 @@ from django.db import DatabaseError
 from django.db.models import Count, Exists, Min, OuterRef, Q, Subquery
 
 from jobqueue.engine.clock import now_plus
-from jobqueue.engine.portable.commit import REFUSALS, is_refusal
-from jobqueue.engine.portable.database import Database, LockTimeout, Part
-from jobqueue.engine.portable.inserts import Inserts
-from jobqueue.engine.portable.tasks import Tasks
+from jobqueue.engine.commit import REFUSALS, is_refusal
+from jobqueue.engine.database import Database, LockTimeout, Part
+from jobqueue.engine.failpoints import failpoint
+from jobqueue.engine.inserts import Inserts
+from jobqueue.engine.tasks import Tasks
 from jobqueue.exceptions import DuplicateKey, ScheduleNotFound
-from jobqueue.failpoints import failpoint
 from jobqueue.metrics import ScheduleGauges
 from jobqueue.models import STOPPED_BY, Schedule, ScheduleQuerySet, ScheduleTick, TaskQuerySet
 from jobqueue.printable import printable

@@ -11,10 +11,10 @@ from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 from msgspec.structs import replace
 
+from jobqueue.engine.admissions import Admissions, ready_status
 from jobqueue.engine.clock import from_now, now_plus
-from jobqueue.engine.portable.admissions import Admissions, ready_status
-from jobqueue.engine.portable.database import Part, json_from
-from jobqueue.engine.portable.inserts import KEY_TRIES, Inserts, key_taken, moment
+from jobqueue.engine.database import Part, json_from
+from jobqueue.engine.inserts import KEY_TRIES, Inserts, key_taken, moment
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.models import KeyReservation, Task
 from jobqueue.records import Enqueued, NewTask, Status

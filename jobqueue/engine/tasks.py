@@ -11,17 +11,16 @@ from django.db import IntegrityError, transaction
 from django.db.models import Case, F, When
 from django.db.models.functions import Coalesce
 
+from jobqueue.engine.admissions import Admissions, ready_status
+from jobqueue.engine.body_log import LogTable
 from jobqueue.engine.clock import Clock, now_plus, rank_from
-from jobqueue.engine.ends import ended
+from jobqueue.engine.counters import Counters
+from jobqueue.engine.database import Part, appended
+from jobqueue.engine.failpoints import failpoint
 from jobqueue.engine.heartbeats import with_last_heartbeat
-from jobqueue.engine.portable.admissions import Admissions, ready_status
-from jobqueue.engine.portable.body_log import LogTable
-from jobqueue.engine.portable.counters import Counters
-from jobqueue.engine.portable.database import Part, appended
-from jobqueue.engine.portable.inserts import Inserts
-from jobqueue.engine.portable.messages import UNSUCCESSFUL, Messages, ending_of
-from jobqueue.engine.portable.progress import ProgressTable
-from jobqueue.failpoints import failpoint
+from jobqueue.engine.inserts import Inserts
+from jobqueue.engine.messages import UNSUCCESSFUL, Messages, ending_of
+from jobqueue.engine.progress import ProgressTable
 from jobqueue.history import Event, line_of
 from jobqueue.models import FallbackHeartbeat, Task, TaskQuerySet
 from jobqueue.records import FINAL, WAITING, CancelReport, ChangeReport, RequeueReport, Status, is_internal

@@ -13,8 +13,8 @@ from uuid import UUID
 from django.db.models import Case, Count, DateTimeField, ExpressionWrapper, F, Min, Q, QuerySet, Value, When
 
 from jobqueue.engine.clock import Clock, rank_from
-from jobqueue.engine.portable.database import Part
-from jobqueue.failpoints import failpoint
+from jobqueue.engine.database import Part
+from jobqueue.engine.failpoints import failpoint
 from jobqueue.limits import AFTER_SEPARATOR, SEPARATOR, split_key
 from jobqueue.metrics import MAX_BLOCKED, LimitGauges
 from jobqueue.models import AdmissionRequest, KeyReservation, Limit, RateStart, TaskQuerySet

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from django.db import IntegrityError
 
 from jobqueue.engine.clock import now_plus
-from jobqueue.engine.portable.database import Part
+from jobqueue.engine.database import Part
 from jobqueue.metrics import COUNTERS, EDGES, TICK_COUNTERS, Counted, Length, Scope, bucket
 from jobqueue.models import Counter, CounterDelta, CounterPeriod, Task
 from jobqueue.records import NewTask, Outcome, Status

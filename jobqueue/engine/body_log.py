@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from django.db.models import OuterRef, Subquery
 
 from jobqueue.body_log import CLAIMS_KEPT, BodyLog, as_text
-from jobqueue.engine.portable.reports import ReportTable
+from jobqueue.engine.reports import ReportTable
 from jobqueue.models import Task, TaskLog
 
 
