@@ -20,7 +20,7 @@ from demo_project.photos.models import Album, ContactSheet, Photo
 from demo_project.tables import seconds, table
 from jobqueue.inspect.schedules import RecordedTick, describe, recent_ticks
 from jobqueue.models import Schedule, Task
-from jobqueue.records import FINAL
+from jobqueue.values.records import FINAL
 
 Status = Task.Status
 

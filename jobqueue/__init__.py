@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from jobqueue.actions import Done, Kind, Message, Send, Sleep, Spawn, Suspend, Yield
     from jobqueue.actor import Actor, PollContext
     from jobqueue.api import acancel, arequeue, asend, asend_many, cancel, requeue, send, send_many
-    from jobqueue.backoff import Backoff
     from jobqueue.declared_schedules import schedule
     from jobqueue.exceptions import DuplicateKey, GiveUp, InvalidArguments, Retry, Stale, TaskFinished, TaskNotFound
     from jobqueue.function import FunctionTask, task
     from jobqueue.limits import Concurrency, Debounce, Rate
-    from jobqueue.records import CancelReport, RequeueReport, Status
     from jobqueue.schedules.expressions import Cron, Every
+    from jobqueue.values.backoff import Backoff
+    from jobqueue.values.records import CancelReport, RequeueReport, Status
 
 __version__ = "0.1.0"
 
@@ -27,7 +27,7 @@ _NAMES = {
     "jobqueue.actions": ("Done", "Kind", "Message", "Send", "Sleep", "Spawn", "Suspend", "Yield"),
     "jobqueue.actor": ("Actor", "PollContext"),
     "jobqueue.api": ("acancel", "arequeue", "asend", "asend_many", "cancel", "requeue", "send", "send_many"),
-    "jobqueue.backoff": ("Backoff",),
+    "jobqueue.values.backoff": ("Backoff",),
     "jobqueue.declared_schedules": ("schedule",),
     "jobqueue.exceptions": (
         "DuplicateKey",
@@ -40,7 +40,7 @@ _NAMES = {
     ),
     "jobqueue.function": ("FunctionTask", "task"),
     "jobqueue.limits": ("Concurrency", "Debounce", "Rate"),
-    "jobqueue.records": ("CancelReport", "RequeueReport", "Status"),
+    "jobqueue.values.records": ("CancelReport", "RequeueReport", "Status"),
     "jobqueue.schedules.expressions": ("Cron", "Every"),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from jobqueue.serialization.ids import new_id
+from jobqueue.values.ids import new_id
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -20,8 +20,8 @@ from jobqueue.compat import (
 )
 from jobqueue.function import Call, CommonOptions, FunctionTask, invalid_declarations, unknown_option
 from jobqueue.results import checked_progress, not_shown
-from jobqueue.serialization import typed
-from jobqueue.serialization.arguments import signature_of
+from jobqueue.values import typed
+from jobqueue.values.arguments import signature_of
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

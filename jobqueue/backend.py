@@ -30,12 +30,12 @@ from jobqueue.declared_schedules import location_of
 from jobqueue.exceptions import DuplicateKey, InvalidArguments
 from jobqueue.function import Call, FunctionTask, changed
 from jobqueue.limits import limit_columns, replaces_or_reserves
-from jobqueue.printable import printable
-from jobqueue.records import Enqueued, NewTask, Status
-from jobqueue.serialization.arguments import encode_arguments, parameters_of
-from jobqueue.serialization.ids import new_id
-from jobqueue.serialization.json import encode
 from jobqueue.task_options import stored_options
+from jobqueue.values.arguments import encode_arguments, parameters_of
+from jobqueue.values.ids import new_id
+from jobqueue.values.json import encode
+from jobqueue.values.records import Enqueued, NewTask, Status
+from jobqueue.values.text import printable
 
 if TYPE_CHECKING:
     from jobqueue import models

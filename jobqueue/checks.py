@@ -20,8 +20,8 @@ from jobqueue.compat import PACKAGE, load_backends
 from jobqueue.connection_pool import CONNECTIONS_OF_AN_EXECUTOR, pool_size
 from jobqueue.declared_schedules import location_of
 from jobqueue.limits import Concurrency, Rate, has_fields
-from jobqueue.records import LimitKind
-from jobqueue.suggestions import did_you_mean
+from jobqueue.values.records import LimitKind
+from jobqueue.values.text import did_you_mean
 
 KEYS_OF_A_BACKEND = ("BACKEND", "QUEUES", "OPTIONS")
 

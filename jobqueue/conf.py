@@ -13,10 +13,9 @@ from django.core.signals import setting_changed
 from msgspec import Meta, ValidationError, convert
 
 from jobqueue import http_tokens
-from jobqueue.backoff import Backoff
 from jobqueue.http_tokens import Token
-from jobqueue.printable import shown
-from jobqueue.suggestions import did_you_mean
+from jobqueue.values.backoff import Backoff
+from jobqueue.values.text import did_you_mean
 
 DAY_SECONDS = 86_400.0
 YEAR_SECONDS = 365 * DAY_SECONDS

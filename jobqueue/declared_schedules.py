@@ -21,12 +21,11 @@ from jobqueue.conf import seconds
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.function import ChangedOptions, CopyOptions, FunctionTask, backend_named, relative
 from jobqueue.limits import UNIQUENESS, replaces_or_reserves
-from jobqueue.records import NewTask, is_internal
 from jobqueue.schedules.expressions import EPOCH, MAX_INTERVAL, Cron, Every, Problem, moment_problems
 from jobqueue.schedules.planning import MAX_TICKS, CatchUp, Overlap
 from jobqueue.schedules.rows import expression_columns, stored
-from jobqueue.serialization.text import is_text
-from jobqueue.suggestions import did_you_mean
+from jobqueue.values.records import NewTask, is_internal
+from jobqueue.values.text import did_you_mean, is_text
 
 MAX_NAME = 200
 MAX_JITTER = timedelta(days=1)

@@ -28,7 +28,6 @@ from django.apps import apps
 from django.core import mail
 from django.utils import timezone
 
-from jobqueue.backoff import Backoff
 from jobqueue.compat import (
     DEFAULT_TASK_BACKEND_ALIAS,
     DEFAULT_TASK_PRIORITY,
@@ -43,8 +42,9 @@ from jobqueue.compat import (
 from jobqueue.limits import Concurrency, Debounce, OnConflict, Rate
 from jobqueue.printable import shown
 from jobqueue.schedules.expressions import Cron, Every
-from jobqueue.suggestions import did_you_mean
-from jobqueue.task_options import DERIVED, problems, unreadable
+from jobqueue.task_options import as_classes, as_tags, problems
+from jobqueue.values.backoff import Backoff
+from jobqueue.values.text import did_you_mean
 
 MAIN = "__main__"
 

@@ -11,9 +11,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 from jobqueue.conf import seconds
 from jobqueue.exceptions import InvalidArguments
-from jobqueue.printable import shown
-from jobqueue.serialization.arguments import Parameters
-from jobqueue.serialization.text import is_text
+from jobqueue.values.arguments import Parameters
+from jobqueue.values.text import is_text
 
 KeySource: TypeAlias = str | Callable[..., str] | None
 OnConflict: TypeAlias = Literal["keep", "replace", "raise"]

@@ -11,8 +11,8 @@ from django.utils.module_loading import autodiscover_modules
 
 from jobqueue.function import FunctionTask, declared
 from jobqueue.limits import Concurrency, Rate
-from jobqueue.records import LimitKind, PoolName, is_internal
-from jobqueue.serialization.arguments import Parameters, parameters_of
+from jobqueue.values.arguments import Parameters, parameters_of
+from jobqueue.values.records import LimitKind, PoolName, is_internal
 
 
 def get(task_type: str) -> FunctionTask[..., Any] | None:

@@ -11,9 +11,9 @@ from uuid import UUID
 
 from jobqueue.compat import TaskContext, TaskError, TaskResult, TaskResultStatus
 from jobqueue.function import FunctionTask, changed
-from jobqueue.records import ClaimedTask, NewTask, Status
-from jobqueue.serialization.json import decode
-from jobqueue.serialization.text import escape
+from jobqueue.values.json import decode
+from jobqueue.values.records import ClaimedTask, NewTask, Status
+from jobqueue.values.text import escape
 
 if TYPE_CHECKING:
     from jobqueue import models

@@ -15,7 +15,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 
 from jobqueue.models import CounterPeriod, Executor, InboxMessage, Queue, Schedule, ScheduleTick, Task
-from jobqueue.serialization.ids import new_id
+from jobqueue.values.ids import new_id
 
 Row = TypeVar("Row")
 

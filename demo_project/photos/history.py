@@ -23,11 +23,11 @@ from PIL import Image
 
 from demo_project.photos import actors, tasks, uploads
 from jobqueue import GiveUp, Rate, __version__
-from jobqueue.causes import cause_of
 from jobqueue.engine import engine_for
-from jobqueue.metrics import Length, Scope, bucket
 from jobqueue.models import CounterDelta, CounterPeriod, Executor, Schedule, Task
-from jobqueue.serialization.ids import first_id, new_id
+from jobqueue.values.causes import cause_of
+from jobqueue.values.counters import Length, Scope, bucket
+from jobqueue.values.ids import first_id, new_id
 
 BACKEND = "default"
 MINUTE, QUARTER, HOUR = timedelta(minutes=1), timedelta(minutes=15), timedelta(hours=1)

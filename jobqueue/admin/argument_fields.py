@@ -16,8 +16,8 @@ from django.core.exceptions import ValidationError
 from django.utils.translation import gettext as _
 
 from jobqueue.admin.json_field import EMPTY, JsonField, json_text
-from jobqueue.serialization.arguments import Parameters
-from jobqueue.serialization.redaction import MASK, redact
+from jobqueue.values.arguments import Parameters
+from jobqueue.values.redaction import MASK, redact
 
 Call = tuple[Sequence[Any], Mapping[str, Any]]
 Kinds = inspect.Parameter

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy
 
 from jobqueue.inspect.formatting import Text, duration, local, number_text
 from jobqueue.inspect.periods import Counts, Point, Range, Timeline
-from jobqueue.metrics import EDGES
+from jobqueue.values.counters import EDGES
 
 STEP, BAR, HEIGHT = 10, 8, 100  # of the drawing; the page stretches it
 LABELS = 5  # below a chart

@@ -34,8 +34,8 @@ from jobqueue.inspect.inbox import actor_of
 from jobqueue.inspect.queries import Count
 from jobqueue.inspect.stats import GONE_SECONDS, ExecutorState
 from jobqueue.models import Executor, Task
-from jobqueue.records import Command, PoolName
 from jobqueue.templatetags.jobqueue_admin import executor_badge, moment
+from jobqueue.values.records import Command, PoolName
 
 ROW = "row"  # of a button in the row of an executor: the action and the id
 RESTARTS_SHOWN = 20

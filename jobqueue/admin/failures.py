@@ -21,7 +21,7 @@ from jobqueue.engine.engine import Engine
 from jobqueue.inspect.failures import HOURS, MAX_CAUSES_FOUND, Failure, frequent_causes, newest_causes, read_failures
 from jobqueue.inspect.links import Rows
 from jobqueue.inspect.queries import CAP, Count
-from jobqueue.records import Status
+from jobqueue.values.records import Status
 
 CAUSES_SHOWN = 20
 

@@ -25,7 +25,7 @@ from jobqueue.inspect.limits import Key
 from jobqueue.inspect.names import known_queues, known_tags
 from jobqueue.inspect.selection import ENDED, ENQUEUED, at, to_id, to_uuid
 from jobqueue.models import Executor, Schedule, Task
-from jobqueue.records import Status
+from jobqueue.values.records import Status
 
 CAUSES, EXECUTORS = 20, 30  # offered
 CHARACTERS = 80  # of an error

@@ -11,7 +11,7 @@ from django.core.exceptions import ValidationError
 from django.utils.translation import gettext as _
 
 from jobqueue.exceptions import InvalidArguments
-from jobqueue.serialization.json import encode
+from jobqueue.values.json import encode
 
 EMPTY: Final = object()
 COMPACT = 60  # characters; a longer text is indented

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 
 from jobqueue.actor import Actor
 from jobqueue.admin.argument_fields import ArgumentsForm
-from jobqueue.serialization.arguments import Parameters
+from jobqueue.values.arguments import Parameters
 
 REQUIRED = inspect.Parameter.empty
 

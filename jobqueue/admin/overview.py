@@ -23,8 +23,8 @@ from jobqueue.inspect.links import Rows
 from jobqueue.inspect.periods import TaskCounts, read_task_counts, read_timeline, slowest
 from jobqueue.inspect.queries import Count, count_or_estimate, of_status
 from jobqueue.inspect.stats import BackendStats, ExecutorStats, read_stats
-from jobqueue.metrics import Scope
-from jobqueue.records import Status
+from jobqueue.values.counters import Scope
+from jobqueue.values.records import Status
 
 TASKS_SHOWN = 5
 CAUSES_SHOWN = 5

@@ -23,7 +23,7 @@ from jobqueue.engine import engine_for
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.periods import Counts, read_recent
 from jobqueue.inspect.stats import QueueStats, read_stats
-from jobqueue.metrics import Scope
+from jobqueue.values.counters import Scope
 
 RECENT_MINUTES = 10
 

@@ -37,11 +37,11 @@ from jobqueue.api import schedules
 from jobqueue.declared_schedules import MAX_CATCH_UP, MAX_JITTER, MAX_NAME, Declaration
 from jobqueue.inspect.backends import options_of
 from jobqueue.models import Schedule
-from jobqueue.records import NewTask
 from jobqueue.schedules.expressions import EPOCH, Cron, Every, Problem
 from jobqueue.schedules.rows import expression_of
-from jobqueue.serialization.json import decode
 from jobqueue.task_options import StoredRunOptions
+from jobqueue.values.json import decode
+from jobqueue.values.records import NewTask
 
 FIXED: Final = ("name", "backend")  # of a schedule that exists
 POLICY: Final = ("overlap", "catch_up", "max_catch_up", "catch_up_window", "jitter")

@@ -19,9 +19,9 @@ from jobqueue.inspect.links import Rows
 from jobqueue.inspect.periods import Counts, read_timeline
 from jobqueue.inspect.queries import TaskFilter, newest, of_status
 from jobqueue.inspect.rows import read_rows
-from jobqueue.metrics import Scope
 from jobqueue.models import Task
-from jobqueue.records import LIVE, Status
+from jobqueue.values.counters import Scope
+from jobqueue.values.records import LIVE, Status
 
 FAILURES_SHOWN = 10
 SHARES = (0.5, 0.95, 0.99)

@@ -23,8 +23,8 @@ from jobqueue.inspect.rows import read_rows
 from jobqueue.inspect.search import ERROR, KEY, TAG
 from jobqueue.inspect.selection import FILTERS, Selection
 from jobqueue.models import Task
-from jobqueue.records import Status
-from jobqueue.serialization.redaction import is_named
+from jobqueue.values.records import Status
+from jobqueue.values.redaction import is_named
 
 MAX_SUGGESTIONS = 200
 

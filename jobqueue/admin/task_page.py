@@ -35,7 +35,7 @@ from jobqueue.inspect.payload_display import named_arguments, read
 from jobqueue.inspect.queries import Count
 from jobqueue.inspect.task_detail import describe, find_task
 from jobqueue.models import Task
-from jobqueue.records import is_internal
+from jobqueue.values.records import is_internal
 
 View = Callable[[HttpRequest, Task], HttpResponse]
 ACTIONS = (RUN_NOW, REQUEUE, CANCEL, DISCARD, DELETE)

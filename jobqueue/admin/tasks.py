@@ -49,9 +49,9 @@ from jobqueue.inspect.interpretation import interpret
 from jobqueue.inspect.queries import Count
 from jobqueue.inspect.rows import read_rows
 from jobqueue.inspect.selection import ENDED, ENQUEUED, at, to_uuid
-from jobqueue.metrics import Scope
 from jobqueue.models import Task
 from jobqueue.templatetags.jobqueue_admin import badge, breakable, moment, with_moment
+from jobqueue.values.counters import Scope
 
 # The columns after status and task, which a user may choose, with their titles; and those shown at first.
 COLUMNS: dict[str, Text] = {

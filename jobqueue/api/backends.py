@@ -16,7 +16,7 @@ from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import TaskNotFound
 from jobqueue.function import FunctionTask
-from jobqueue.records import NewTask
+from jobqueue.values.records import NewTask
 
 BATCH = 1000  # ids per statement
 

@@ -14,9 +14,9 @@ from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import LimitNotFound
 from jobqueue.limits import MAX_LIMIT, SEPARATOR, Concurrency, Rate, split_key
 from jobqueue.models import Limit
-from jobqueue.records import LimitKind
 from jobqueue.registry import declared_limits
-from jobqueue.serialization.text import is_text
+from jobqueue.values.records import LimitKind
+from jobqueue.values.text import is_text
 
 KINDS = (LimitKind.CONCURRENCY, LimitKind.RATE)
 

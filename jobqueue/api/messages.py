@@ -15,8 +15,8 @@ from jobqueue.api.notifications import after_commit, wake_and_notify
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import InvalidArguments, TaskNotFound
-from jobqueue.records import NewMessage
-from jobqueue.serialization.json import check_dedupe_key, encode_message
+from jobqueue.values.json import check_dedupe_key, encode_message
+from jobqueue.values.records import NewMessage
 
 
 def send(

@@ -14,9 +14,9 @@ from jobqueue.api.notifications import notify_after_commit
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
 from jobqueue.models import Executor
-from jobqueue.records import Command
-from jobqueue.serialization.text import is_text
 from jobqueue.task_options import time_problems
+from jobqueue.values.records import Command
+from jobqueue.values.text import is_text
 
 MAX_RUNNING_LIMIT = 1_000_000_000  # what the column can store
 

@@ -16,7 +16,7 @@ from jobqueue.engine.engine import Engine
 from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.engine.timeouts import LOCK_WAIT
 from jobqueue.models import Schedule, ScheduleDeployment
-from jobqueue.printable import printable
+from jobqueue.values.text import printable
 
 logger = logging.getLogger(__name__)
 

@@ -22,9 +22,9 @@ from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import DuplicateKey, ScheduleChanged, ScheduleNotFound
 from jobqueue.models import Schedule
-from jobqueue.records import Enqueued, Status
 from jobqueue.schedules.expressions import ticks_after
 from jobqueue.schedules.rows import aware, queue_name_of, ticks_of
+from jobqueue.values.records import Enqueued, Status
 
 MAX_BACKFILL = 10_000  # ticks
 RESOLUTION = timedelta(microseconds=1)

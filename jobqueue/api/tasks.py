@@ -21,7 +21,7 @@ from jobqueue.engine import engine_for
 from jobqueue.engine.database import LockTimeout
 from jobqueue.engine.engine import Engine
 from jobqueue.models import Task
-from jobqueue.records import CancelReport, ChangeReport, RequeueReport
+from jobqueue.values.records import CancelReport, ChangeReport, RequeueReport
 
 Report = TypeVar("Report", CancelReport, RequeueReport, ChangeReport)
 

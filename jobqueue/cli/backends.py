@@ -15,7 +15,7 @@ from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.formatting import short_type
 from jobqueue.inspect.names import known_queues, known_types
-from jobqueue.suggestions import did_you_mean
+from jobqueue.values.text import did_you_mean
 
 
 def engines(alias: str | None) -> list[Engine]:

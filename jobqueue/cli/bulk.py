@@ -22,7 +22,7 @@ from jobqueue.inspect.formatting import duration
 from jobqueue.inspect.queries import ORDER, TaskFilter, many, of_status, walk
 from jobqueue.inspect.selection import has_tag
 from jobqueue.models import TaskQuerySet
-from jobqueue.records import FINAL, Status
+from jobqueue.values.records import FINAL, Status
 
 CAUSES_NAMED = 5  # if none matches
 DEFAULT_STATUSES = {

@@ -22,7 +22,7 @@ from typing import Any, TextIO
 from django.core.management.base import CommandError, OutputWrapper
 from msgspec import to_builtins
 
-from jobqueue.printable import printable
+from jobqueue.values.text import printable
 
 EXIT_INTERRUPTED = 130
 GAP = "  "  # between columns

@@ -21,7 +21,7 @@ from jobqueue.inspect.findings import findings
 from jobqueue.inspect.queries import many
 from jobqueue.inspect.server_findings import lock_findings
 from jobqueue.inspect.stats import read_stats
-from jobqueue.printable import printable
+from jobqueue.values.text import printable
 
 if TYPE_CHECKING:
     from jobqueue.engine.postgres.engine import PostgresEngine

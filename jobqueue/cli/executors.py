@@ -17,7 +17,7 @@ from jobqueue.engine.engine import Engine
 from jobqueue.inspect.queries import many
 from jobqueue.inspect.stats import ExecutorState, ExecutorStats, read_executors
 from jobqueue.models import Executor
-from jobqueue.records import Command
+from jobqueue.values.records import Command
 
 POLL_SECONDS = 0.1
 DONE = {

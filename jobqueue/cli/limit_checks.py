@@ -18,7 +18,7 @@ from jobqueue.inspect.queries import many
 from jobqueue.inspect.stats import BackendStats
 from jobqueue.inspect.task_detail import read_holders
 from jobqueue.models import AdmissionRequest
-from jobqueue.records import LimitKind, Status
+from jobqueue.values.records import LimitKind, Status
 
 KEYS_CHECKED = 200  # those with the most BLOCKED tasks
 ACTIVE_READ = 1000  # tasks of a key

@@ -15,7 +15,7 @@ from jobqueue.engine.engine import Engine
 from jobqueue.inspect.formatting import duration
 from jobqueue.inspect.limits import Key, KeyState, list_keys, read_keys
 from jobqueue.inspect.queries import many
-from jobqueue.records import LimitKind
+from jobqueue.values.records import LimitKind
 
 COLUMNS = (
     Column("KEY", is_flexible=True),

@@ -16,7 +16,7 @@ from jobqueue.engine.engine import Engine
 from jobqueue.inspect.formatting import duration, served
 from jobqueue.inspect.queries import Count, many
 from jobqueue.inspect.stats import BackendStats, ExecutorState, ExecutorStats, QueueStats, count_ended, read_stats
-from jobqueue.records import FINAL, LIVE, Status
+from jobqueue.values.records import FINAL, LIVE, Status
 
 MINUTE_SECONDS = 60.0
 EXECUTORS = (

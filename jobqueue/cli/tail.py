@@ -25,8 +25,8 @@ from jobqueue.inspect.formatting import (
 from jobqueue.inspect.payload_display import raw, read, row_annotations, secrets_of
 from jobqueue.inspect.queries import TaskFilter, newest
 from jobqueue.models import Task
-from jobqueue.records import FINAL, Status
-from jobqueue.serialization.redaction import redact_text
+from jobqueue.values.records import FINAL, Status
+from jobqueue.values.redaction import redact_text
 
 LATE = timedelta(seconds=10)  # finished_at precedes the commit: a row may become visible this much later
 MAX_LINES = 500  # per query

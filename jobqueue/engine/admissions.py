@@ -16,10 +16,10 @@ from jobqueue.engine.clock import Clock, rank_from
 from jobqueue.engine.database import Part
 from jobqueue.engine.failpoints import failpoint
 from jobqueue.limits import AFTER_SEPARATOR, SEPARATOR, split_key
-from jobqueue.metrics import MAX_BLOCKED, LimitGauges
 from jobqueue.models import AdmissionRequest, KeyReservation, Limit, RateStart, TaskQuerySet
-from jobqueue.printable import printable
-from jobqueue.records import Admitted, ClaimedTask, LimitKind, Start, Status
+from jobqueue.values.counters import MAX_BLOCKED, LimitGauges
+from jobqueue.values.records import Admitted, ClaimedTask, LimitKind, Start, Status
+from jobqueue.values.text import printable
 
 logger = logging.getLogger(__name__)
 

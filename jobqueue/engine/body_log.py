@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from django.db.models import OuterRef, Subquery
 
-from jobqueue.body_log import CLAIMS_KEPT, BodyLog, as_text
 from jobqueue.engine.reports import ReportTable
 from jobqueue.models import Task, TaskLog
+from jobqueue.values.body_log import CLAIMS_KEPT, BodyLog, as_text
 
 
 class LogTable(ReportTable):

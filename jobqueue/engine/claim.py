@@ -18,7 +18,7 @@ from jobqueue.engine.failpoints import failpoint
 from jobqueue.engine.queues import Queues
 from jobqueue.engine.tasks import LockedRow
 from jobqueue.models import ISOLATION_LOSSES, Task
-from jobqueue.records import ClaimedBatch, ClaimedTask, ClaimRequest, PoolName, Status
+from jobqueue.values.records import ClaimedBatch, ClaimedTask, ClaimRequest, PoolName, Status
 
 # Fields of a ClaimedTask that are columns of its row.
 SAME_COLUMNS = tuple(

@@ -17,7 +17,7 @@ from jobqueue.engine.claim import Claims
 from jobqueue.engine.clock import Clock, from_now, now_plus
 from jobqueue.engine.database import Part, json_from, read_list
 from jobqueue.models import TaskQuerySet
-from jobqueue.records import ClaimedBatch, Outcome, PoolName, Status
+from jobqueue.values.records import ClaimedBatch, Outcome, PoolName, Status
 
 HEAD = 2000  # READY tasks of a queue and pool that park() reads, in the order of claims
 MAX_GROUPS = 1000  # in one answer of groups()

@@ -37,7 +37,7 @@ from jobqueue.engine.messages import Messages, ending_of
 from jobqueue.engine.tasks import LockedRow, Tasks
 from jobqueue.engine.timeouts import SHORT_WAIT, is_locked
 from jobqueue.exceptions import DuplicateKey, MessageAlreadyConsumed, TaskFinished, TaskNotFound
-from jobqueue.records import (
+from jobqueue.values.records import (
     FINAL,
     WAITING,
     ClaimedTask,

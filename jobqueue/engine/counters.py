@@ -14,11 +14,11 @@ from django.db import IntegrityError
 
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.database import Part
-from jobqueue.metrics import COUNTERS, EDGES, TICK_COUNTERS, Counted, Length, Scope, bucket
 from jobqueue.models import Counter, CounterDelta, CounterPeriod, Task
-from jobqueue.records import NewTask, Outcome, Status
 from jobqueue.schedules.planning import Skipped
 from jobqueue.schedules.rows import ScheduleRow, queue_name_of
+from jobqueue.values.counters import COUNTERS, EDGES, TICK_COUNTERS, Counted, Length, Scope, bucket
+from jobqueue.values.records import NewTask, Outcome, Status
 
 logger = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from django.db.models.functions import Cast, Coalesce, Concat, Right
 from jobqueue.conf import Options
 from jobqueue.engine.clock import read_clock
 from jobqueue.engine.schema import check_migrated
-from jobqueue.history import HISTORY_CHARACTERS
 from jobqueue.models import Executor, InboxMessage, Queue, Schedule, ScheduleQuerySet, ScheduleTick, Task, TaskQuerySet
-from jobqueue.serialization.json import decode
+from jobqueue.values.history import HISTORY_CHARACTERS
+from jobqueue.values.json import decode
 
 ERRORS_KEPT = 20  # newest, per task
 WORKERS_KEPT = 100  # newest, per task

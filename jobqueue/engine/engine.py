@@ -27,7 +27,7 @@ from jobqueue.engine.schedules import Schedules
 from jobqueue.engine.tasks import Tasks
 from jobqueue.engine.timeouts import is_locked
 from jobqueue.models import Executor, InboxMessage, Queue, TaskQuerySet
-from jobqueue.records import ClaimedBatch, ClaimRequest, CommitResult, Outcome
+from jobqueue.values.records import ClaimedBatch, ClaimRequest, CommitResult, Outcome
 
 
 class Engine:

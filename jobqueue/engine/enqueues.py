@@ -17,7 +17,7 @@ from jobqueue.engine.database import Part, json_from
 from jobqueue.engine.inserts import KEY_TRIES, Inserts, key_taken, moment
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.models import KeyReservation, Task
-from jobqueue.records import Enqueued, NewTask, Status
+from jobqueue.values.records import Enqueued, NewTask, Status
 
 ONCE_TRIES = 10  # other sessions may insert the same idempotency keys
 # Columns that a replaced task takes from the row that replaces it.

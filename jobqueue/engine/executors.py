@@ -11,7 +11,6 @@ from uuid import UUID
 
 from django.db.models import F, Min, Q
 
-from jobqueue.causes import cause_of
 from jobqueue.engine.admissions import Admissions
 from jobqueue.engine.clock import AHEAD_SECONDS, Clock, iso_utc, now_plus, rank_from
 from jobqueue.engine.counters import Counters
@@ -21,7 +20,18 @@ from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.engine.messages import Messages, ending_of
 from jobqueue.exceptions import ExecutorLost
 from jobqueue.models import ISOLATION_LOSSES, CounterDelta, Executor, Task, TaskQuerySet
-from jobqueue.records import FINAL, WAITING, Command, ExecutorInfo, NewMessage, OwnedTask, PendingWork, Rescued, Status
+from jobqueue.values.causes import cause_of
+from jobqueue.values.records import (
+    FINAL,
+    WAITING,
+    Command,
+    ExecutorInfo,
+    NewMessage,
+    OwnedTask,
+    PendingWork,
+    Rescued,
+    Status,
+)
 
 # A process that was frozen may claim before its next heartbeat. For so long, the claim counts as one.
 CLAIM_COUNTS_SECONDS = 1.0

@@ -19,7 +19,7 @@ from jobqueue.engine.database import Part, json_from
 from jobqueue.engine.failpoints import failpoint
 from jobqueue.exceptions import TaskFinished, TaskNotFound
 from jobqueue.models import InboxMessage
-from jobqueue.records import FINAL, WAITING, NewMessage, Status, StoredMessage
+from jobqueue.values.records import FINAL, WAITING, NewMessage, Status, StoredMessage
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jobqueue.engine.reports import ReportTable
 from jobqueue.models import TaskProgress
-from jobqueue.records import Progress
+from jobqueue.values.records import Progress
 
 REPORTED = ("claim_number", "done", "total", "note", "reported_at")
 

@@ -15,9 +15,9 @@ from jobqueue.engine.admissions import ADMITTED_AT_ONCE, INDEXED, IS_WAITING, RE
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.database import Part
 from jobqueue.engine.heartbeats import with_last_heartbeat
-from jobqueue.metrics import Depth, Gauges
 from jobqueue.models import AdmissionRequest, Executor, TaskQuerySet
-from jobqueue.records import WAITING, ClaimRequest, LimitKind, QueueLatency, Status
+from jobqueue.values.counters import Depth, Gauges
+from jobqueue.values.records import WAITING, ClaimRequest, LimitKind, QueueLatency, Status
 
 MAX_COUNTED = 10_000  # tasks of a queue and status; above, the depth is an estimate
 QUEUES_READ = 1000

@@ -19,12 +19,12 @@ from jobqueue.engine.failpoints import failpoint
 from jobqueue.engine.inserts import Inserts
 from jobqueue.engine.tasks import Tasks
 from jobqueue.exceptions import DuplicateKey, ScheduleNotFound
-from jobqueue.metrics import ScheduleGauges
 from jobqueue.models import STOPPED_BY, Schedule, ScheduleQuerySet, ScheduleTick, TaskQuerySet
-from jobqueue.printable import printable
-from jobqueue.records import CancelReport, Enqueued, FiredSchedules, NewTask, Status
 from jobqueue.schedules.planning import Overlap, Plan, Policy, Skipped, SkipReason, first_tick, make_plan
 from jobqueue.schedules.rows import aware, paused_until, policy_of, stored, task_of, ticks_of
+from jobqueue.values.counters import ScheduleGauges
+from jobqueue.values.records import CancelReport, Enqueued, FiredSchedules, NewTask, Status
+from jobqueue.values.text import printable
 
 logger = logging.getLogger(__name__)
 

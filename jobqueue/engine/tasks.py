@@ -21,9 +21,9 @@ from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.engine.inserts import Inserts
 from jobqueue.engine.messages import UNSUCCESSFUL, Messages, ending_of
 from jobqueue.engine.progress import ProgressTable
-from jobqueue.history import Event, line_of
 from jobqueue.models import FallbackHeartbeat, Task, TaskQuerySet
-from jobqueue.records import FINAL, WAITING, CancelReport, ChangeReport, RequeueReport, Status, is_internal
+from jobqueue.values.history import Event, line_of
+from jobqueue.values.records import FINAL, WAITING, CancelReport, ChangeReport, RequeueReport, Status, is_internal
 
 PARENTS_PER_QUERY = 1000
 EXECUTORS_KEPT_SECONDS = 86_400

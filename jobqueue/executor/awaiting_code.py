@@ -20,10 +20,10 @@ from jobqueue.executor.running.attempt import ExecutorIdentity
 from jobqueue.executor.running.task_runner import UNKNOWN, unbound_call, unknown_task
 from jobqueue.executor.telemetry.errors import path_of
 from jobqueue.executor.telemetry.logger import get_logger
-from jobqueue.printable import printable
-from jobqueue.records import ClaimedTask, PoolName
-from jobqueue.serialization.arguments import parameters_of
-from jobqueue.serialization.json import decode
+from jobqueue.values.arguments import parameters_of
+from jobqueue.values.json import decode
+from jobqueue.values.records import ClaimedTask, PoolName
+from jobqueue.values.text import printable
 
 logger = get_logger(__name__)
 

@@ -16,7 +16,7 @@ from jobqueue.executor.pools.base import SiteThreads
 from jobqueue.executor.running.attempt import CompletedAttempt
 from jobqueue.executor.telemetry import events
 from jobqueue.executor.telemetry.logger import get_logger
-from jobqueue.records import NewTask, Status
+from jobqueue.values.records import NewTask, Status
 
 logger = get_logger(__name__)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from jobqueue.executor.running.attempt import CompletedAttempt
-from jobqueue.records import NO_EFFECTS, Outcome
+from jobqueue.values.records import NO_EFFECTS, Outcome
 
 LONE_TRIES = 2  # commits of a single outcome that took too long, after which the outcome itself is given up
 LOCKED_AT_ONCE = 20  # outcomes that wait for other sessions' locks, in one commit

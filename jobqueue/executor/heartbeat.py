@@ -20,8 +20,8 @@ from jobqueue.executor.running.attempt import RunningTask
 from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
-from jobqueue.printable import printable
-from jobqueue.records import ExecutorInfo, OwnedTask
+from jobqueue.values.records import ExecutorInfo, OwnedTask
+from jobqueue.values.text import printable
 
 logger = get_logger(__name__)
 

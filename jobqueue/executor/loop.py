@@ -43,8 +43,7 @@ from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.events import task_fields
 from jobqueue.executor.telemetry.logger import get_logger
-from jobqueue.printable import printable
-from jobqueue.records import (
+from jobqueue.values.records import (
     FINAL,
     NO_EFFECTS,
     WAITING,
@@ -57,6 +56,7 @@ from jobqueue.records import (
     Status,
     StoredMessage,
 )
+from jobqueue.values.text import printable
 
 logger = get_logger(__name__)
 

@@ -20,8 +20,18 @@ from jobqueue.engine.schedules import FIRE_BATCH
 from jobqueue.executor.budgets import Budgets
 from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.telemetry.logger import get_logger
-from jobqueue.printable import printable
-from jobqueue.records import Admitted, Command, FiredSchedules, NewTask, Outcome, PendingWork, Rescued, Status
+from jobqueue.values.records import (
+    FINAL,
+    Admitted,
+    Command,
+    FiredSchedules,
+    NewTask,
+    Outcome,
+    PendingWork,
+    Rescued,
+    Status,
+)
+from jobqueue.values.text import printable
 
 logger = get_logger(__name__)
 

@@ -38,8 +38,8 @@ from jobqueue.executor.telemetry.body_log import keeping_body_logs
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.executor.watchdog import Watchdog
-from jobqueue.printable import printable
-from jobqueue.records import Command, ExecutorInfo
+from jobqueue.values.records import Command, ExecutorInfo
+from jobqueue.values.text import printable
 
 logger = get_logger(__name__)
 

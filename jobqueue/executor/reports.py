@@ -10,10 +10,10 @@ from uuid import UUID
 
 import django.db
 
-from jobqueue.body_log import BodyLog, LogLine
 from jobqueue.engine.engine import Engine
 from jobqueue.executor.telemetry.logger import get_logger
-from jobqueue.records import Progress
+from jobqueue.values.body_log import BodyLog, LogLine
+from jobqueue.values.records import Progress
 
 logger = get_logger(__name__)
 

@@ -22,8 +22,8 @@ from jobqueue.executor.running.task_runner import count_undelivered, is_atomic, 
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.events import task_fields
 from jobqueue.executor.telemetry.logger import get_logger
-from jobqueue.printable import printable
-from jobqueue.records import FINAL, ClaimedTask, CommitResult, Outcome, Start, Status
+from jobqueue.values.records import FINAL, ClaimedTask, CommitResult, Outcome, Start, Status
+from jobqueue.values.text import printable
 
 logger = get_logger(__name__)
 

@@ -15,7 +15,7 @@ from jobqueue.http.responses import HttpError
 from jobqueue.http.schemas import Problem
 from jobqueue.http_tokens import Token
 from jobqueue.models import Task
-from jobqueue.printable import printable
+from jobqueue.values.text import printable
 
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="jobqueue"'}
 SAFE = ("GET", "HEAD")

@@ -15,7 +15,7 @@ from django.views.decorators.csrf import csrf_exempt
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.http.auth import authenticate
 from jobqueue.http.responses import HttpError, service_unavailable
-from jobqueue.printable import printable
+from jobqueue.values.text import printable
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from jobqueue.http.auth import authenticate
 from jobqueue.http.endpoint import endpoint
 from jobqueue.http.responses import RETRY_AFTER_SECONDS, HttpError, respond
 from jobqueue.http.schemas import Health, NotReady, Problem
-from jobqueue.printable import printable
+from jobqueue.values.text import printable
 
 logger = logging.getLogger(__name__)
 

@@ -30,9 +30,9 @@ from jobqueue.http.schemas import (
     TaskMetrics,
     TickMetrics,
 )
-from jobqueue.metrics import COUNTERS, EDGES, TICK_OUTCOMES, Counted, Gauges
-from jobqueue.records import LIVE, LimitKind
 from jobqueue.registry import declared_limits
+from jobqueue.values.counters import COUNTERS, EDGES, TICK_OUTCOMES, Counted, Gauges
+from jobqueue.values.records import LIVE, LimitKind
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

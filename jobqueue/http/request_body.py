@@ -14,8 +14,8 @@ from django.http.request import UnreadablePostError
 
 from jobqueue.http.responses import HttpError
 from jobqueue.http.schemas import Problem, Request
-from jobqueue.serialization.json import decode
-from jobqueue.serialization.text import cut
+from jobqueue.values.json import decode
+from jobqueue.values.text import cut
 
 RequestType = TypeVar("RequestType", bound=Request)
 

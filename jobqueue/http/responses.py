@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
 from jobqueue.http.schemas import Problem
-from jobqueue.serialization.text import cut
+from jobqueue.values.text import cut
 
 RETRY_AFTER_SECONDS = 5
 MAX_PROBLEMS = 20  # in a response

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from jobqueue.records import Status
 from jobqueue.task_options import LONGEST
+from jobqueue.values.records import Status
 
 MAX_BATCH = 1000
 LONGEST_SECONDS = LONGEST.total_seconds()

@@ -25,8 +25,8 @@ from jobqueue.http.request_body import ENVELOPE_BYTES, problem_of, read_json
 from jobqueue.http.request_headers import IDEMPOTENCY_KEY, idempotency_key, refuse_idempotency_key
 from jobqueue.http.responses import MAX_PROBLEMS, HttpError, respond, task_url
 from jobqueue.http.schemas import MAX_BATCH, BatchItem, Problem, TaskLink
-from jobqueue.printable import printable
-from jobqueue.records import Enqueued
+from jobqueue.values.records import Enqueued
+from jobqueue.values.text import printable
 
 logger = logging.getLogger(__name__)
 

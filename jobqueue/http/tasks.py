@@ -26,8 +26,8 @@ from jobqueue.inspect.inbox import check_message
 from jobqueue.inspect.payload_display import read, secrets_of, shown_errors
 from jobqueue.inspect.task_detail import find_task
 from jobqueue.models import Task
-from jobqueue.records import FINAL, Status
-from jobqueue.serialization.redaction import redact, redact_texts
+from jobqueue.values.records import FINAL, Status
+from jobqueue.values.redaction import redact, redact_texts
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from django.utils.translation import ngettext
 
-from jobqueue.body_log import CLAIMS_KEPT, LogLine, read_lines
 from jobqueue.inspect.moments import moment_of
 from jobqueue.models import Task, TaskLog
-from jobqueue.serialization.redaction import Secrets, redact_text
+from jobqueue.values.body_log import CLAIMS_KEPT, LogLine, read_lines
+from jobqueue.values.redaction import Secrets, redact_text
 
 BAD = {logging.getLevelName(level) for level in (logging.ERROR, logging.CRITICAL)}
 

@@ -25,7 +25,7 @@ from jobqueue.inspect.bulk_actions import ACTIONS, BulkAction
 from jobqueue.inspect.queries import CAP, Count, count, status_condition
 from jobqueue.inspect.selection import Selection
 from jobqueue.models import Task
-from jobqueue.records import FINAL, LIVE, Status
+from jobqueue.values.records import FINAL, LIVE, Status
 
 WALKED = 5000  # tasks per page of a walk
 MAX_PAGES = 20  # of a walk in one request or poll

@@ -22,7 +22,6 @@ from django.db.models import Min
 from django.db.models.functions import TruncHour
 from django.utils.translation import gettext as _
 
-from jobqueue.causes import pattern_of
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.backends import backends_on
@@ -31,7 +30,8 @@ from jobqueue.inspect.payload_display import raw, read, row_annotations, secrets
 from jobqueue.inspect.queries import CAP, Count, count_or_estimate, of_status
 from jobqueue.inspect.rows import mask
 from jobqueue.models import TaskQuerySet
-from jobqueue.records import Status
+from jobqueue.values.causes import pattern_of
+from jobqueue.values.records import Status
 
 MAX_CAUSES = 100  # of a search: an address with more is too long
 MAX_CAUSES_FOUND = 10_000  # in the index

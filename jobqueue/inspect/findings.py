@@ -27,9 +27,9 @@ from jobqueue.inspect.queries import Count, count, many_executors, many_tasks, o
 from jobqueue.inspect.schedule_findings import schedule_findings
 from jobqueue.inspect.server_findings import server_findings
 from jobqueue.inspect.stats import BackendStats, ExecutorState, QueueStats
-from jobqueue.metrics import Length, Scope
 from jobqueue.models import AdmissionRequest, CounterPeriod, TaskQuerySet
-from jobqueue.records import FINAL, WAITING, Status
+from jobqueue.values.counters import Length, Scope
+from jobqueue.values.records import FINAL, WAITING, Status
 
 if TYPE_CHECKING:
     from jobqueue.engine.postgres.engine import PostgresEngine

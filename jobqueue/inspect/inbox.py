@@ -17,9 +17,9 @@ from jobqueue.inspect.explain import MAX_UNREAD
 from jobqueue.inspect.formatting import Text
 from jobqueue.inspect.payload_display import DisplayedValue, raw, read, secrets_of_tasks, show
 from jobqueue.models import InboxMessage, Task
-from jobqueue.records import is_internal
-from jobqueue.serialization.json import encode_message
-from jobqueue.serialization.redaction import MASK, NO_SECRETS, redact, redact_texts
+from jobqueue.values.json import encode_message
+from jobqueue.values.records import is_internal
+from jobqueue.values.redaction import MASK, NO_SECRETS, redact, redact_texts
 
 CONSUMED = 50  # shown
 BODY_CHARACTERS = 1000  # shown per message

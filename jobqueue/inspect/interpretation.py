@@ -13,7 +13,7 @@ from jobqueue.inspect.names import matching_types
 from jobqueue.inspect.search import ARGUMENT, ERROR, KEY, TAG, TASK, clean, id_range, ids_with_key
 from jobqueue.inspect.selection import has_tag, read_keys
 from jobqueue.models import Task
-from jobqueue.records import Status
+from jobqueue.values.records import Status
 
 
 def interpret(text: str, database: str, *, with_payload: bool) -> dict[str, str]:

@@ -24,8 +24,8 @@ from jobqueue.inspect.formatting import Text, duration, number_text, ready_since
 from jobqueue.inspect.queries import Count, count
 from jobqueue.limits import AFTER_SEPARATOR, SEPARATOR, Concurrency, Rate, split_key
 from jobqueue.models import AdmissionRequest, Limit, RateStart, Task
-from jobqueue.records import LimitKind, Status
 from jobqueue.registry import declared_limits
+from jobqueue.values.records import LimitKind, Status
 
 ENTRIES_READ = 50_000  # of the index of a limit, in each round
 ROUNDS = 3

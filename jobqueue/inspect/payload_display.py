@@ -21,7 +21,7 @@ from django.utils.translation import gettext as _
 from jobqueue import registry
 from jobqueue.inspect.backends import options_of
 from jobqueue.models import Task
-from jobqueue.serialization.redaction import (
+from jobqueue.values.redaction import (
     MASK,
     Secrets,
     argument_secrets,

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Self
 from django.db.models import Sum
 
 from jobqueue.engine.engine import Engine
-from jobqueue.metrics import EDGES, Length, Scope
 from jobqueue.models import CounterPeriod
+from jobqueue.values.counters import EDGES, Length, Scope
 
 NUMBERS = ("submitted", "attempts", "completed", "failed", "retries", "dead", "lost", "wait_seconds", "run_seconds")
 HISTOGRAMS = ("waits", "runs")

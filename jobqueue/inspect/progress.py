@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 
 from jobqueue.inspect.formatting import duration, number_text
 from jobqueue.models import Task, TaskProgress
-from jobqueue.serialization.redaction import Secrets, redact_text
+from jobqueue.values.redaction import Secrets, redact_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

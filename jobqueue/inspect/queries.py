@@ -22,7 +22,7 @@ from django.utils.translation import ngettext
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.formatting import moment_in_words, number_text
 from jobqueue.models import TaskQuerySet
-from jobqueue.records import FINAL, Status
+from jobqueue.values.records import FINAL, Status
 
 CAP = 10_000  # rows counted; more are shown as "10,000+"
 EXACT = 200_000  # of the index that a status has, counted in 30 ms; more are estimated

@@ -22,7 +22,7 @@ from jobqueue.inspect.payload_display import (
     tags_of,
 )
 from jobqueue.models import Executor, Task
-from jobqueue.serialization.redaction import MASK
+from jobqueue.values.redaction import MASK
 
 COLUMNS = (
     "backend", "queue_name", "task_type", "priority", "rank", "key", "tags", "status", "wake_at", "claimed_at",

@@ -29,9 +29,9 @@ from jobqueue.inspect.formatting import short_type
 from jobqueue.inspect.names import matching_types
 from jobqueue.inspect.payload_display import LastError
 from jobqueue.models import TaskQuerySet
-from jobqueue.records import Status
-from jobqueue.serialization.json import encode
-from jobqueue.serialization.redaction import is_named
+from jobqueue.values.json import encode
+from jobqueue.values.records import Status
+from jobqueue.values.redaction import is_named
 
 HEX = re.compile(r"[0-9a-f]{1,32}")
 KEY, TASK, ARGUMENT, ERROR, TAG = "key:", "task:", "args.", "error:", "tag:"

@@ -40,8 +40,8 @@ from jobqueue.inspect.payload_display import JsonFunc
 from jobqueue.inspect.queries import CAP, Count, count_of_status, count_or_estimate, status_condition
 from jobqueue.inspect.search import NOTHING, Search, ids_with_key
 from jobqueue.models import ScheduleTick, Task, TaskQuerySet
-from jobqueue.records import FINAL, Status
-from jobqueue.serialization.ids import first_id
+from jobqueue.values.ids import first_id
+from jobqueue.values.records import FINAL, Status
 
 # The rows of one status are scattered: 58,000 FAILED tasks are on 58,000 pages, which take 0.35 s. The newest
 # 100,000 tasks are neighbours and take 0.03 s.

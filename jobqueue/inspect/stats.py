@@ -15,7 +15,7 @@ from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.inspect.formatting import describe_pause, duration
 from jobqueue.inspect.queries import CAP, Count, capped, count, count_by, of_status
 from jobqueue.models import Executor, Queue
-from jobqueue.records import FINAL, LIVE, PoolName, Status
+from jobqueue.values.records import FINAL, LIVE, PoolName, Status
 
 MAX_EXECUTORS = 1000
 MAX_QUEUES = 1000

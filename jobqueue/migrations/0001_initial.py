@@ -4,7 +4,7 @@ from typing import Any
 from django.db import migrations, models
 from django.db.models import CheckConstraint, Q
 
-from jobqueue.serialization.ids import new_id
+from jobqueue.values.ids import new_id
 
 
 def index(name: str, *fields: str, **condition: Any) -> models.Index:

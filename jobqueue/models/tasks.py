@@ -10,9 +10,9 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue import records
 from jobqueue.models.indexes import LimitKeyField, index, unique
-from jobqueue.serialization.ids import new_id
+from jobqueue.values import records
+from jobqueue.values.ids import new_id
 
 LIVE = [str(status) for status in records.LIVE]
 FINAL = [str(status) for status in records.FINAL]

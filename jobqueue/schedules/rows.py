@@ -13,10 +13,10 @@ from django.conf import settings
 from django.utils.timezone import get_default_timezone, is_naive, make_aware, make_naive
 from msgspec.structs import replace
 
-from jobqueue.records import NewTask
 from jobqueue.schedules.expressions import EPOCH, Cron, Every, Expression, Problem, TickRange, before_change
 from jobqueue.schedules.planning import CatchUp, Overlap, Policy
-from jobqueue.serialization.ids import new_id
+from jobqueue.values.ids import new_id
+from jobqueue.values.records import NewTask
 
 EVERY = "@every "
 MAX_QUEUE_NAME = 128  # characters in a column

@@ -10,7 +10,7 @@ import pytest
 from jobqueue import Actor
 from jobqueue.engine import engine_for
 from jobqueue.engine.commit import Commits
-from jobqueue.records import CommitResult, Outcome
+from jobqueue.values.records import CommitResult, Outcome
 from tests.actor.stage import AsyncPuppet, Puppet, Stage, parts
 from tests.fixtures import Options
 

@@ -11,8 +11,8 @@ from uuid import UUID
 import jobqueue
 from jobqueue import Actor, Backoff, PollContext, Spawn, testing
 from jobqueue.models import InboxMessage, Task
-from jobqueue.records import Status
 from jobqueue.testing import Polled
+from jobqueue.values.records import Status
 
 Part = Callable[[PollContext[Any]], Any]
 

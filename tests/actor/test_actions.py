@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from jobqueue import Actor, Done, PollContext, Send, Sleep, Spawn, Suspend, Yield, testing
-from jobqueue.records import Status
-from jobqueue.serialization.ids import new_id
+from jobqueue.values.ids import new_id
+from jobqueue.values.records import Status
 from tests.actor import actors
 from tests.actor.actors import double
 from tests.actor.stage import Stage

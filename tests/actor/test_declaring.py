@@ -16,7 +16,7 @@ from jobqueue import Actor, Done, PollContext, registry, testing
 from jobqueue.checks import check_actors
 from jobqueue.compat import PACKAGE, InvalidTask, TaskResultMismatch, TaskResultStatus
 from jobqueue.exceptions import InvalidArguments
-from jobqueue.records import Status
+from jobqueue.values.records import Status
 from tests.actor import actors
 from tests.actor.stage import Stage
 

@@ -14,8 +14,8 @@ from django.utils import timezone
 from jobqueue import Done, Kind, PollContext, Sleep, Suspend, testing
 from jobqueue.actor import Inbox
 from jobqueue.engine import engine_for
-from jobqueue.records import Status
-from jobqueue.serialization.ids import new_id
+from jobqueue.values.ids import new_id
+from jobqueue.values.records import Status
 from tests.actor import actors
 from tests.actor.stage import Stage
 from tests.fixtures import Options

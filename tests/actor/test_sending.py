@@ -13,8 +13,8 @@ import jobqueue
 from jobqueue import Done, PollContext, Send, Suspend, TaskFinished, TaskNotFound
 from jobqueue.api import asend_many
 from jobqueue.exceptions import InvalidArguments
-from jobqueue.records import Status
-from jobqueue.serialization.ids import new_id
+from jobqueue.values.ids import new_id
+from jobqueue.values.records import Status
 from tests.actor import actors
 from tests.actor.stage import Stage
 from tests.fixtures import Options

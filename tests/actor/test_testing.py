@@ -19,8 +19,8 @@ from jobqueue import Backoff, Done, Kind, PollContext, Sleep, testing
 from jobqueue.compat import task_finished, task_started
 from jobqueue.exceptions import Expired, UnboundCall
 from jobqueue.models import Executor, InboxMessage, Task
-from jobqueue.records import Status
-from jobqueue.serialization.ids import new_id
+from jobqueue.values.ids import new_id
+from jobqueue.values.records import Status
 from tests import actors as trees
 from tests import tasks
 from tests.actor import actors

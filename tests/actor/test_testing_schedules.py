@@ -15,7 +15,7 @@ from jobqueue.api import schedules as verbs
 from jobqueue.compat import task_enqueued
 from jobqueue.engine import engine_for
 from jobqueue.models import Schedule, ScheduleDeployment, ScheduleTick, Task
-from jobqueue.records import Status
+from jobqueue.values.records import Status
 from tests.actor import actors
 from tests.actor.stage import Stage
 from tests.tasks import add, add_later, echo_tick

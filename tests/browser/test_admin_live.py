@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.urls import reverse
 
-from jobqueue.causes import cause_of
+from jobqueue.values.causes import cause_of
 from tests.browser.webdriver import Browser
 from tests.factories import TaskFactory
 

@@ -16,8 +16,8 @@ from jobqueue.inspect import inbox as inbox_module
 from jobqueue.inspect import tree
 from jobqueue.inspect.tree import Relative, choose, read_tree
 from jobqueue.models import InboxMessage, Task
-from jobqueue.serialization.ids import new_id
-from jobqueue.serialization.redaction import MASK
+from jobqueue.values.ids import new_id
+from jobqueue.values.redaction import MASK
 from tests.actor.actors import Checked
 from tests.edges.admin import BOTH, SCRIPT, messages_of, reload, status_of, task_url
 from tests.factories import MessageFactory, TaskFactory, ago, make_user, now

@@ -13,7 +13,7 @@ from jobqueue.inspect import bulk, selection
 from jobqueue.inspect.bulk import Bounds
 from jobqueue.inspect.bulk_actions import CANCEL
 from jobqueue.models import Task
-from jobqueue.records import CancelReport
+from jobqueue.values.records import CancelReport
 from tests.edges.admin import BOTH, LIST_URL, SCRIPT, messages_of, reload, status_of, task_url
 from tests.factories import TaskFactory, ago, make_user, now
 

@@ -14,11 +14,11 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from jobqueue import task
-from jobqueue.history import Event, line_of
 from jobqueue.inspect import payload_display
 from jobqueue.inspect.payload_display import SHOWN_CHARACTERS, UNREADABLE, read, show_arguments
 from jobqueue.models import Task, TaskProgress
-from jobqueue.serialization.redaction import MASK
+from jobqueue.values.history import Event, line_of
+from jobqueue.values.redaction import MASK
 from tests.edges.admin import BOTH, SCRIPT, task_url
 from tests.edges.cli import jobqueue
 from tests.factories import ExecutorFactory, MessageFactory, ScheduleFactory, ago, error, make_user

@@ -5,7 +5,7 @@ from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 
 from jobqueue.models import Task
-from jobqueue.serialization.redaction import MASK
+from jobqueue.values.redaction import MASK
 from tests.edges.admin import BOTH, SCRIPT, messages_of, task_url
 from tests.edges.test_redaction import log_in
 from tests.factories import make_user

@@ -8,7 +8,7 @@ from jobqueue.inspect.explain import Surroundings, explain
 from jobqueue.inspect.limits import Key, KeyState, rate_words
 from jobqueue.inspect.queries import Count
 from jobqueue.models import Executor, Queue, Task
-from jobqueue.records import LimitKind
+from jobqueue.values.records import LimitKind
 from tests.factories import error
 
 TURN = "Waiting for its turn in queue emails."

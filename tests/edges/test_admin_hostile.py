@@ -8,8 +8,8 @@ from urllib.parse import urlencode
 import pytest
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 
-from jobqueue.body_log import LogLine, as_text
 from jobqueue.models import Executor, InboxMessage, Limit, Queue, Schedule, Task, TaskLog, TaskProgress
+from jobqueue.values.body_log import LogLine, as_text
 from tests.edges.test_security import IN_ADMIN, keys, member, path_of  # noqa: F401 - keys is a fixture
 from tests.factories import now
 

@@ -15,8 +15,8 @@ from jobqueue.admin import task_list
 from jobqueue.inspect import failures, names, queries, selection
 from jobqueue.inspect.formatting import short_id
 from jobqueue.models import Task
-from jobqueue.serialization.ids import first_id, new_id
-from jobqueue.serialization.redaction import MASK
+from jobqueue.values.ids import first_id, new_id
+from jobqueue.values.redaction import MASK
 from tests.edges.admin import BOTH, LIST_URL, SCRIPT
 from tests.edges.test_redaction import log_in
 from tests.factories import QueueFactory, TaskFactory, ago, error, make_user, now

@@ -14,9 +14,9 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue import requeue
 from jobqueue.inspect import server_findings
-from jobqueue.metrics import EDGES, bucket
 from jobqueue.models import Task
-from jobqueue.serialization.ids import new_id
+from jobqueue.values.counters import EDGES, bucket
+from jobqueue.values.ids import new_id
 from tests.edges.admin import BOTH, SCRIPT
 from tests.factories import PeriodFactory, QueueFactory, ScheduleFactory, TaskFactory, ago, error, make_user, now
 

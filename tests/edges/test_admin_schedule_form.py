@@ -12,7 +12,7 @@ from jobqueue.declared_schedules import Declaration
 from jobqueue.function import declared
 from jobqueue.models import Schedule
 from jobqueue.schedules.expressions import Cron, Every
-from jobqueue.serialization.redaction import MASK
+from jobqueue.values.redaction import MASK
 from tests.edges.admin import BOTH, SCRIPT, messages_of
 from tests.factories import ScheduleFactory, make_user
 from tests.tasks import add, echo, greet, named

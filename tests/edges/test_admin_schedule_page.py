@@ -9,7 +9,7 @@ from django.urls import reverse
 
 from jobqueue.admin import schedule_page
 from jobqueue.models import Schedule, ScheduleTick, Task
-from jobqueue.serialization.redaction import MASK
+from jobqueue.values.redaction import MASK
 from tests.edges.admin import BOTH, SCRIPT, messages_of
 from tests.factories import ScheduleFactory, TaskFactory, TickFactory, ago, make_user, now, template_of
 

@@ -7,12 +7,12 @@ import pytest
 from django.urls import reverse
 
 from jobqueue import task
-from jobqueue.body_log import LogLine, as_text
 from jobqueue.engine import engine_for
-from jobqueue.history import Event, line_of
 from jobqueue.inspect.task_detail import describe, find_task
 from jobqueue.models import TaskLog, TaskProgress
 from jobqueue.templatetags.jobqueue_admin import foldable
+from jobqueue.values.body_log import LogLine, as_text
+from jobqueue.values.history import Event, line_of
 from tests.actors import Fibonacci
 from tests.edges.admin import BOTH, reload, task_url
 from tests.edges.cli import jobqueue

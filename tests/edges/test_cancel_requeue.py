@@ -14,8 +14,8 @@ import jobqueue
 from jobqueue import api
 from jobqueue.api import tasks
 from jobqueue.models import Queue, Task
-from jobqueue.records import CancelReport, ChangeReport, RequeueReport, Status
-from jobqueue.serialization.ids import new_id
+from jobqueue.values.ids import new_id
+from jobqueue.values.records import CancelReport, ChangeReport, RequeueReport, Status
 from tests.engine.sessions import session
 from tests.factories import TaskFactory
 from tests.waiting import DEADLINE_SECONDS

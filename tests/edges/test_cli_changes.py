@@ -22,7 +22,7 @@ from jobqueue.cli import bulk
 from jobqueue.engine import engine_for
 from jobqueue.inspect.queries import walk
 from jobqueue.models import Executor, InboxMessage, Queue, Task
-from jobqueue.serialization.ids import new_id
+from jobqueue.values.ids import new_id
 from tests.edges.admin import status_of
 from tests.edges.cli import BOTH, console, jobqueue
 from tests.factories import MessageFactory, TaskFactory, ago, now

@@ -23,8 +23,8 @@ from jobqueue.cli.backends import engine_of
 from jobqueue.cli.console import Column, table_lines
 from jobqueue.inspect import audit_log, queries, stats
 from jobqueue.inspect.queries import TaskFilter, of_status, walk
-from jobqueue.records import Status
-from jobqueue.serialization.ids import new_id
+from jobqueue.values.ids import new_id
+from jobqueue.values.records import Status
 from tests.edges.cli import BOTH, jobqueue
 from tests.factories import ExecutorFactory, MessageFactory, QueueFactory, ago, error, make_user
 

@@ -20,7 +20,7 @@ from jobqueue.backend import Submission
 from jobqueue.compat import task_backends
 from jobqueue.declared_schedules import Declaration
 from jobqueue.models import Task
-from jobqueue.records import Command
+from jobqueue.values.records import Command
 from tests import tasks
 from tests.actors import Diary
 from tests.edges.cli import BOTH

@@ -11,8 +11,8 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 
 from jobqueue.admin.extensions import extensions, task_column
-from jobqueue.causes import cause_of
 from jobqueue.models import Task
+from jobqueue.values.causes import cause_of
 from tests.edges.admin import BOTH, LIST_URL, messages_of, status_of, task_url
 from tests.edges.cli import jobqueue
 from tests.factories import error, make_user

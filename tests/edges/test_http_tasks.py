@@ -13,8 +13,8 @@ from django.db import connection
 
 from jobqueue import api
 from jobqueue.models import InboxMessage, Task
-from jobqueue.records import CancelReport, RequeueReport
-from jobqueue.serialization.redaction import MASK
+from jobqueue.values.records import CancelReport, RequeueReport
+from jobqueue.values.redaction import MASK
 from tests.factories import MessageFactory, error
 from tests.http import GREET, Shop, TaskFactory, person, tasks_setting, token, wheres
 

@@ -13,7 +13,7 @@ from jobqueue.exceptions import LimitNotFound
 from jobqueue.inspect import limits as inspect_limits
 from jobqueue.inspect.limits import Key, KeyState, list_keys, read_keys
 from jobqueue.models import AdmissionRequest, Limit
-from jobqueue.records import LimitKind
+from jobqueue.values.records import LimitKind
 from tests.edges.limited import rated, started, waiting
 from tests.factories import ago
 

@@ -12,7 +12,7 @@ from jobqueue import Concurrency, FunctionTask, Rate, function, task
 from jobqueue import checks as system_checks
 from jobqueue.engine import engine_for
 from jobqueue.models import AdmissionRequest
-from jobqueue.records import LimitKind
+from jobqueue.values.records import LimitKind
 from tests.edges.cli import BOTH, jobqueue
 from tests.edges.limited import rated, waiting
 from tests.factories import QueueFactory, ago

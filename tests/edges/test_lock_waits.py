@@ -15,8 +15,8 @@ from jobqueue.actions import Send
 from jobqueue.api import limits, schedules, tasks
 from jobqueue.engine import database, engine_for
 from jobqueue.models import Executor, InboxMessage, Limit, Queue, Schedule, Task
-from jobqueue.records import CancelReport, ChangeReport, Command, LimitKind, RequeueReport, Status
-from jobqueue.serialization.ids import new_id
+from jobqueue.values.ids import new_id
+from jobqueue.values.records import CancelReport, ChangeReport, Command, LimitKind, RequeueReport, Status
 from tests.engine.sessions import Session, session
 from tests.factories import TaskFactory
 from tests.waiting import DEADLINE_SECONDS

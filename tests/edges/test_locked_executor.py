@@ -4,7 +4,7 @@ import pytest
 
 from jobqueue.engine import engine_for
 from jobqueue.models import Executor
-from jobqueue.records import ExecutorInfo
+from jobqueue.values.records import ExecutorInfo
 from tests.edges.cli import jobqueue
 from tests.engine.sessions import session
 from tests.factories import ExecutorFactory, TaskFactory

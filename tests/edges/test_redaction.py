@@ -18,7 +18,7 @@ from django.dispatch import Signal
 from jobqueue import Actor, Done, Spawn, Suspend, task
 from jobqueue.compat import task_enqueued, task_finished, task_started
 from jobqueue.models import InboxMessage, Task
-from jobqueue.serialization.redaction import MASK
+from jobqueue.values.redaction import MASK
 from tests.edges.cli import jobqueue
 from tests.executor.conftest import burst, start  # noqa: F401 - fixtures
 from tests.executor.harness import Burst

@@ -14,9 +14,9 @@ from jobqueue import task
 from jobqueue.compat import InvalidTask
 from jobqueue.engine import engine_for
 from jobqueue.models import CounterDelta, InboxMessage, Task
-from jobqueue.records import FINAL, Status
-from jobqueue.serialization.ids import new_id
-from jobqueue.serialization.json import decode
+from jobqueue.values.ids import new_id
+from jobqueue.values.json import decode
+from jobqueue.values.records import FINAL, Status
 from tests import tasks
 from tests.edges.sql import BEGIN_AGAIN, FINISHED, NOT_FOUND, REFUSED, TAKEN, create, refused, send, sql
 from tests.engine.bench import Bench, outcome

@@ -13,7 +13,8 @@ from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F,
 
 from jobqueue.engine.engine import Engine
 from jobqueue.models import Executor, FallbackHeartbeat, InboxMessage, Queue, RateStart, Schedule, ScheduleTick, Task
-from jobqueue.records import (
+from jobqueue.values.ids import new_id
+from jobqueue.values.records import (
     ClaimedBatch,
     ClaimedTask,
     ClaimRequest,
@@ -26,7 +27,6 @@ from jobqueue.records import (
     Start,
     Status,
 )
-from jobqueue.serialization.ids import new_id
 
 ERROR = json.dumps({"attempt": 1, "exception_class_path": "builtins.ValueError", "traceback": "..."})
 

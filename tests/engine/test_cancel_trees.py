@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from jobqueue.records import CancelReport, Effects, Status
+from jobqueue.values.records import CancelReport, Effects, Status
 from tests.engine.bench import Bench, outcome
 from tests.engine.sessions import session
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from jobqueue.body_log import BodyLog, LogLine, read_lines
 from jobqueue.models import InboxMessage, Task, TaskLog, TaskProgress
-from jobqueue.records import ChangeReport, Progress, Status
-from jobqueue.serialization.ids import new_id
+from jobqueue.values.body_log import BodyLog, LogLine, read_lines
+from jobqueue.values.ids import new_id
+from jobqueue.values.records import ChangeReport, Progress, Status
 from tests.engine.bench import ERROR, Bench, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from jobqueue.engine.clock import from_now
-from jobqueue.records import PoolName, Status
+from jobqueue.values.records import PoolName, Status
 from tests.engine.bench import Bench, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])

@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue.engine.portable import code_waits
 from jobqueue.engine.postgres import code_waits as postgres_code_waits
 from jobqueue.models import AdmissionRequest
-from jobqueue.records import PoolName, Status
+from jobqueue.values.records import PoolName, Status
 from tests.engine.bench import ERROR, Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])

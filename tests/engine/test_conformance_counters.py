@@ -12,9 +12,9 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from jobqueue.engine.clock import now_plus
-from jobqueue.metrics import COUNTERS, EDGES, Counted, bucket
 from jobqueue.models import CounterDelta, CounterPeriod
-from jobqueue.records import Status
+from jobqueue.values.counters import COUNTERS, EDGES, Counted, bucket
+from jobqueue.values.records import Status
 from tests.engine.bench import ERROR, Bench, new, outcome
 from tests.factories import ago
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from jobqueue.records import CancelReport, ClaimedTask, CommitResult, Effects, Outcome, Status
+from jobqueue.values.records import CancelReport, ClaimedTask, CommitResult, Effects, Outcome, Status
 from tests.engine.bench import Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])

@@ -4,8 +4,8 @@ from uuid import uuid4
 
 import pytest
 
-from jobqueue.records import ClaimedTask, CommitResult, NewMessage, Outcome, Status
-from jobqueue.serialization.ids import new_id
+from jobqueue.values.ids import new_id
+from jobqueue.values.records import ClaimedTask, CommitResult, NewMessage, Outcome, Status
 from tests.engine.bench import ERROR, Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])

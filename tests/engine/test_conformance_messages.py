@@ -8,8 +8,8 @@ from django.db import transaction
 
 from jobqueue.exceptions import DuplicateKey, MessageAlreadyConsumed, TaskFinished, TaskNotFound
 from jobqueue.models import InboxMessage
-from jobqueue.records import FINAL, ClaimedTask, CommitResult, Effects, NewMessage, Status
-from jobqueue.serialization.ids import new_id
+from jobqueue.values.ids import new_id
+from jobqueue.values.records import FINAL, ClaimedTask, CommitResult, Effects, NewMessage, Status
 from tests.engine.bench import ERROR, Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])

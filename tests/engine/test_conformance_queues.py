@@ -9,9 +9,9 @@ import pytest
 from jobqueue.engine import queues as portable_queues
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.postgres import queues as postgres_queues
-from jobqueue.metrics import Depth, Gauges
 from jobqueue.models import FallbackHeartbeat, Queue
-from jobqueue.records import QueueLatency, Status
+from jobqueue.values.counters import Depth, Gauges
+from jobqueue.values.records import QueueLatency, Status
 from tests.engine.bench import Bench, new
 from tests.factories import ExecutorFactory, TaskFactory, ago
 

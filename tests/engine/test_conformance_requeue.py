@@ -7,8 +7,8 @@ import pytest
 from django.db.models import Model
 
 from jobqueue.models import CounterPeriod, Executor, FallbackHeartbeat, InboxMessage, KeyReservation, RateStart
-from jobqueue.records import CancelReport, RequeueReport, Status
-from jobqueue.serialization.ids import new_id
+from jobqueue.values.ids import new_id
+from jobqueue.values.records import CancelReport, RequeueReport, Status
 from tests.engine.bench import ERROR, Bench, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])

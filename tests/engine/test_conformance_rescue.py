@@ -5,9 +5,9 @@ from uuid import uuid4
 import pytest
 from django.db import connections
 
-from jobqueue.causes import cause_of
 from jobqueue.models import Executor
-from jobqueue.records import ClaimedTask, Rescued, Status
+from jobqueue.values.causes import cause_of
+from jobqueue.values.records import ClaimedTask, Rescued, Status
 from tests.engine.bench import Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from django.db import DataError, transaction
 
-from jobqueue.metrics import TICK_COUNTERS, ScheduleGauges, bucket
 from jobqueue.models import Schedule, ScheduleTick
-from jobqueue.records import Status
 from jobqueue.schedules.planning import CatchUp, Overlap, SkipReason
+from jobqueue.values.counters import TICK_COUNTERS, ScheduleGauges, bucket
+from jobqueue.values.records import Status
 from tests.engine.bench import Bench, new
 
 NO_PAUSE: dict[str, Any] = {"paused_at": None, "paused_by": "", "pause_reason": "", "resume_at": None}

@@ -8,8 +8,8 @@ from django.db import connections
 from msgspec.structs import asdict
 
 from jobqueue.models import Executor, InboxMessage
-from jobqueue.records import Command, PendingWork, Status
-from jobqueue.serialization.ids import new_id
+from jobqueue.values.ids import new_id
+from jobqueue.values.records import Command, PendingWork, Status
 from tests.engine.bench import Bench, outcome
 from tests.engine.conftest import make_bench
 

@@ -8,13 +8,13 @@ from uuid import UUID
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from jobqueue.body_log import BodyLog
 from jobqueue.engine.admissions import Admissions
 from jobqueue.engine.postgres import messages
 from jobqueue.engine.postgres.connection import statement
 from jobqueue.engine.tasks import EXECUTORS_KEPT_SECONDS
 from jobqueue.models import AdmissionRequest, Executor, FallbackHeartbeat, TaskLog
-from jobqueue.records import Command, CommitResult, Effects, LimitKind, NewMessage, Status
+from jobqueue.values.body_log import BodyLog
+from jobqueue.values.records import Command, CommitResult, Effects, LimitKind, NewMessage, Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
 from tests.engine.sessions import Session, session, threads, wait_until_blocked

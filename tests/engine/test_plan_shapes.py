@@ -19,7 +19,7 @@ from jobqueue.engine.clock import now_plus
 from jobqueue.engine.postgres.connection import PostgresDatabase, statement
 from jobqueue.engine.postgres.engine import PostgresEngine
 from jobqueue.models import Executor, Task
-from jobqueue.records import Effects, NewMessage, Status
+from jobqueue.values.records import Effects, NewMessage, Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
 from tests.engine.sessions import separate_schema

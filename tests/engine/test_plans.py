@@ -25,8 +25,8 @@ from jobqueue.engine.schedules import RESOLUTION
 from jobqueue.inspect import limits, queries, selection, stats
 from jobqueue.inspect.queries import TaskFilter
 from jobqueue.models import AdmissionRequest, Executor, Schedule, Task
-from jobqueue.records import FINAL, Effects, LimitKind, NewMessage, Outcome, PoolName, Status
 from jobqueue.schedules.planning import Overlap
+from jobqueue.values.records import FINAL, Effects, LimitKind, NewMessage, Outcome, PoolName, Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
 from tests.engine.sessions import separate_schema

@@ -12,7 +12,7 @@ from django.db import connection
 from jobqueue import api
 from jobqueue.engine import engine_for
 from jobqueue.models import Task
-from jobqueue.records import Status
+from jobqueue.values.records import Status
 from tests.executor import deployed_tasks as code
 from tests.executor import tasks
 from tests.executor.deployed_tasks import NAME, deploy

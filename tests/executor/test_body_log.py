@@ -14,12 +14,12 @@ from asgiref.sync import sync_to_async
 from django.db import transaction
 
 from jobqueue import Actor, Backoff, Done, Sleep, task
-from jobqueue.body_log import read_lines
 from jobqueue.compat import task_started
 from jobqueue.executor.running.attempt import running_here
 from jobqueue.executor.telemetry.body_log import BodyLogHandler
 from jobqueue.models import TaskLog
-from jobqueue.records import Status
+from jobqueue.values.body_log import read_lines
+from jobqueue.values.records import Status
 from tests.executor.harness import (
     Burst,
     Start,

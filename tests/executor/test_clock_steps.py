@@ -10,7 +10,7 @@ from django.db import connection
 
 from jobqueue.limits import Rate
 from jobqueue.models import AdmissionRequest, Executor, Task
-from jobqueue.records import Status
+from jobqueue.values.records import Status
 from tests.executor import tasks
 from tests.executor.harness import Start, gates, on_postgresql, wait_for_status
 from tests.factories import ExecutorFactory, TaskFactory

@@ -16,8 +16,8 @@ from asgiref.sync import sync_to_async
 from jobqueue import Actor, Backoff, Done, GiveUp, Retry, api, task
 from jobqueue.compat import PACKAGE, task_finished, task_started
 from jobqueue.models import Task
-from jobqueue.records import Status
 from jobqueue.testing import run_until_idle
+from jobqueue.values.records import Status
 from tests.executor.harness import Burst, Start, connected, gates, on_postgresql, row_of, wait_for_status
 from tests.waiting import wait_until
 

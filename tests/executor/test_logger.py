@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jobqueue.records import Status
+from jobqueue.values.records import Status
 from tests.executor import tasks
 from tests.executor.harness import Burst, on_postgresql, row_of
 

@@ -27,8 +27,8 @@ from jobqueue.executor.maintenance import (
     Maintenance,
 )
 from jobqueue.executor.running_tasks import RunningTasks
-from jobqueue.records import Admitted, FiredSchedules, PendingWork
-from jobqueue.serialization.ids import new_id
+from jobqueue.values.ids import new_id
+from jobqueue.values.records import Admitted, FiredSchedules, PendingWork
 
 MORE_THAN_ALL = 1000.0
 NOTHING = PendingWork(

@@ -10,7 +10,7 @@ import pytest
 from django.db import connection
 
 from jobqueue.models import Task
-from jobqueue.records import Status
+from jobqueue.values.records import Status
 from tests.executor import limited_tasks, tasks
 from tests.executor.harness import Burst, Start, database_of, gates, on_both_databases, on_postgresql, row_of
 from tests.factories import TaskFactory

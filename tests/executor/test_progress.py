@@ -9,8 +9,8 @@ import pytest
 from jobqueue import testing
 from jobqueue.actor import Actor
 from jobqueue.models import TaskProgress
-from jobqueue.records import Status
 from jobqueue.results import checked_progress
+from jobqueue.values.records import Status
 from tests.executor import tasks
 from tests.executor.harness import Burst, Start, database_of, gates, on_both_databases, on_postgresql, wait_for_status
 from tests.waiting import wait_until

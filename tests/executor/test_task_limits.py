@@ -14,8 +14,8 @@ from jobqueue.declared_schedules import schedule
 from jobqueue.engine import engine_for
 from jobqueue.engine.admissions import Admissions
 from jobqueue.models import Executor, Task
-from jobqueue.records import ClaimRequest, ExecutorInfo, LimitKind, Status
 from jobqueue.schedules.expressions import Every
+from jobqueue.values.records import ClaimRequest, ExecutorInfo, LimitKind, Status
 from tests.executor import limited_tasks, tasks
 from tests.executor.harness import (
     Burst,

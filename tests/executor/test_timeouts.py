@@ -13,7 +13,7 @@ from jobqueue.compat import task_started
 from jobqueue.executor import watchdog
 from jobqueue.executor.running import attempt
 from jobqueue.models import Task
-from jobqueue.records import Status
+from jobqueue.values.records import Status
 from tests.executor import tasks
 from tests.executor.harness import (
     Burst,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobqueue.causes import MESSAGE_CHARACTERS, cause_of, pattern_of
+from jobqueue.values.causes import MESSAGE_CHARACTERS, cause_of, pattern_of
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from uuid import RFC_4122, UUID
 
 import pytest
 
-from jobqueue.serialization import ids
-from jobqueue.serialization.ids import BLOCK, new_id
+from jobqueue.values import ids
+from jobqueue.values.ids import BLOCK, new_id
 
 
 def test_id_is_uuid7_of_current_time() -> None:

@@ -19,9 +19,9 @@ from jobqueue.compat import InvalidTask, InvalidTaskBackend
 from jobqueue.exceptions import InvalidArguments, InvalidResult
 from jobqueue.function import ChangedOptions
 from jobqueue.results import checked_progress
-from jobqueue.serialization.arguments import encode_arguments
-from jobqueue.serialization.json import encode_message, encode_result
 from jobqueue.task_options import stored_options
+from jobqueue.values.arguments import encode_arguments
+from jobqueue.values.json import encode_message, encode_result
 from tests.executor import tasks
 
 

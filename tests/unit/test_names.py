@@ -71,7 +71,7 @@ INSTEAD = PARTS | WHOLE_NAMES | BOUNDS
 ALLOWED = {
     ("jobqueue/checks.py", "hint"): "Django's argument of a system check",
     ("jobqueue/cli/enqueue.py", "hint"): "advice in an error message",
-    ("jobqueue/serialization/typed.py", "hint"): "a type hint",
+    ("jobqueue/values/typed.py", "hint"): "a type hint",
     ("tests/edges/test_admin_list.py", "test_search_for_other_text_shows_a_hint"): "advice on a page",
     ("tests/edges/test_cli_reading.py", "hint"): "advice in an error message",
     ("tests/unit/test_registry.py", "test_unknown_database_error_has_a_hint"): "the hint of a system check",

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from jobqueue.printable import printable
+from jobqueue.values.text import printable
 
 
 @pytest.mark.parametrize("text", ["", "emails", "mail ✉ é 😀", "non-breaking\u00a0space", "back\\slash"])

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from jobqueue.conf import Options
-from jobqueue.serialization.redaction import MASK, argument_secrets, redact, redact_text, redact_texts
+from jobqueue.values.redaction import MASK, argument_secrets, redact, redact_text, redact_texts
 
 DEFAULT = Options().redact
 

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from jobqueue.compat import PACKAGE
 from jobqueue.exceptions import InvalidArguments, InvalidResult, PayloadTooLarge
-from jobqueue.serialization.arguments import encode_arguments, parameters_of
-from jobqueue.serialization.json import MAX_DEPTH, MAX_INTEGER, MIN_INTEGER, decode, encode, encode_result
-from jobqueue.serialization.text import clean_text
+from jobqueue.values.arguments import encode_arguments, parameters_of
+from jobqueue.values.json import MAX_DEPTH, MAX_INTEGER, MIN_INTEGER, decode, encode, encode_result
+from jobqueue.values.text import clean_text
 
 utils = import_module("django.utils.json" if PACKAGE == "django.tasks" else "django_tasks.utils")
 MEGABYTE = 1_048_576

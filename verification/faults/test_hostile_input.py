@@ -23,8 +23,8 @@ from jobqueue import Done
 from jobqueue.compat import InvalidTask
 from jobqueue.exceptions import InvalidArguments, InvalidResult
 from jobqueue.models import InboxMessage, Task
-from jobqueue.records import FINAL, Status
-from jobqueue.serialization import json as payload
+from jobqueue.values import json as payload
+from jobqueue.values.records import FINAL, Status
 from tests.actor.stage import AsyncPuppet, Puppet, parts
 from tests.executor.conftest import start  # noqa: F401 - a fixture
 from tests.executor.harness import Running, Start, gates, on_postgresql

@@ -21,7 +21,8 @@ from jobqueue.conf import parse
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import TaskFinished, TaskNotFound
 from jobqueue.models import Counter, CounterDelta, Queue
-from jobqueue.records import (
+from jobqueue.values.ids import new_id
+from jobqueue.values.records import (
     FINAL,
     NO_EFFECTS,
     ClaimedTask,
@@ -35,7 +36,6 @@ from jobqueue.records import (
     Status,
     StoredMessage,
 )
-from jobqueue.serialization.ids import new_id
 from verification.interleavings.stepper import ClientState, rest
 
 # Returns the outcome of a poll: succeed(), suspend() and the like.

@@ -19,8 +19,8 @@ from jobqueue.engine.engine import Engine
 from jobqueue.engine.postgres import admissions as postgres_admissions
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.models import AdmissionRequest, KeyReservation, Limit
-from jobqueue.records import ClaimedTask, ClaimRequest, Enqueued, LimitKind, NewTask, Outcome, Start, Status
-from jobqueue.serialization.ids import new_id
+from jobqueue.values.ids import new_id
+from jobqueue.values.records import ClaimedTask, ClaimRequest, Enqueued, LimitKind, NewTask, Outcome, Start, Status
 from verification.interleavings.backend import (
     Claim,
     Decide,

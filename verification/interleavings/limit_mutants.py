@@ -17,7 +17,7 @@ from jobqueue.engine.postgres.engine import PostgresEngine
 from jobqueue.engine.postgres.executors import PostgresExecutors
 from jobqueue.engine.postgres.tasks import PostgresEnqueues, PostgresInserts, PostgresTasks
 from jobqueue.models import KeyReservation, Task, TaskQuerySet
-from jobqueue.records import Admitted, LimitKind, NewTask, Status
+from jobqueue.values.records import Admitted, LimitKind, NewTask, Status
 from verification.interleavings.mutants import RewrittenDatabase
 
 

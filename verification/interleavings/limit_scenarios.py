@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from jobqueue.records import ClaimedTask
+from jobqueue.values.records import ClaimedTask
 from verification.interleavings import scenarios
 from verification.interleavings.backend import Decide, give_up, retry, succeed, suspend
 from verification.interleavings.limit_backend import QUEUE, LimitBackend

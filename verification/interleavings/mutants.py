@@ -32,7 +32,7 @@ from jobqueue.engine.postgres.tasks import (
 )
 from jobqueue.engine.tasks import LockedRow
 from jobqueue.models import Task, TaskQuerySet
-from jobqueue.records import (
+from jobqueue.values.records import (
     ClaimedBatch,
     ClaimRequest,
     CommitResult,

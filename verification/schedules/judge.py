@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from jobqueue.records import LIVE
+from jobqueue.values.records import LIVE
 from verification.schedules.account import Account, Life
 from verification.schedules.virtual_database import Entry, moment_of
 

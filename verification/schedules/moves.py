@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
-from jobqueue.records import NewTask
-from jobqueue.serialization.ids import new_id
+from jobqueue.values.ids import new_id
+from jobqueue.values.records import NewTask
 from verification.schedules.account import Account
 from verification.schedules.random_schedules import KEYS, TASK_TYPE, random_policies, random_timing
 from verification.schedules.simulation import (

@@ -13,10 +13,10 @@ from jobqueue.engine import schedules
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.schedules import Schedules
 from jobqueue.models import Schedule
-from jobqueue.records import FiredSchedules
 from jobqueue.schedules import expressions, planning
 from jobqueue.schedules.planning import Plan, Skipped, SkipReason, first_tick
 from jobqueue.schedules.rows import expression_of, policy_of
+from jobqueue.values.records import FiredSchedules
 from verification.schedules.judge import IN_TIME, MAY_RUN, ONCE, ONE_TASK
 
 

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import msgspec
 
-from jobqueue.records import NewTask
 from jobqueue.schedules.expressions import EPOCH, Cron, Every
 from jobqueue.schedules.planning import CatchUp, Overlap
 from jobqueue.schedules.rows import expression_columns
-from jobqueue.serialization.ids import new_id
+from jobqueue.values.ids import new_id
+from jobqueue.values.records import NewTask
 from verification.schedules.timetable import CronTimes, EveryTimes
 
 TASK_TYPE: Final = "verification.schedules"

@@ -18,9 +18,9 @@ from django.db import OperationalError, connections, transaction
 
 from jobqueue.conf import parse
 from jobqueue.engine.engine import Engine
-from jobqueue.records import ClaimedTask, ClaimRequest, Outcome, Status
 from jobqueue.schedules.expressions import Every
 from jobqueue.schedules.rows import expression_columns
+from jobqueue.values.records import ClaimedTask, ClaimRequest, Outcome, Status
 from verification.schedules.account import Account
 from verification.schedules.judge import Judge, Violation
 from verification.schedules.random_schedules import random_policies, random_timing

@@ -10,8 +10,8 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from jobqueue.records import ClaimedTask, Effects, NewMessage, NewTask, Outcome, Status, StoredMessage
-from jobqueue.serialization.ids import new_id
+from jobqueue.values.ids import new_id
+from jobqueue.values.records import ClaimedTask, Effects, NewMessage, NewTask, Outcome, Status, StoredMessage
 from verification.interleavings.backend import outcome
 
 QUEUES = ("a", "b", "c")

@@ -12,7 +12,7 @@ from django.db import connections, transaction
 
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.postgres.connection import statement
-from jobqueue.records import ClaimedTask, ExecutorInfo, Outcome
+from jobqueue.values.records import ClaimedTask, ExecutorInfo, Outcome
 
 
 @dataclass(eq=False, slots=True)

@@ -14,7 +14,7 @@ from django.db import OperationalError, connections
 
 from jobqueue.conf import parse
 from jobqueue.engine.engine import Engine
-from jobqueue.records import FINAL, ClaimedTask, CommitResult, NewTask, Outcome, Status
+from jobqueue.values.records import FINAL, ClaimedTask, CommitResult, NewTask, Outcome, Status
 from verification.interleavings.backend import IsolatedBackend
 from verification.simulation import bodies
 from verification.simulation.participants import SimulatedConnection, SimulatedExecutor

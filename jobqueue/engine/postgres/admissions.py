@@ -21,7 +21,7 @@ from jobqueue.engine.admissions import (
 )
 from jobqueue.engine.postgres.connection import PostgresDatabase, as_array, as_text_array
 from jobqueue.limits import AFTER_SEPARATOR, split_key
-from jobqueue.records import Admitted, LimitKind
+from jobqueue.values.records import Admitted, LimitKind
 
 
 class PostgresAdmissions(Admissions):

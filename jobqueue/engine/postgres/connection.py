@@ -22,8 +22,8 @@ from psycopg.pq import Format
 
 from jobqueue.engine.database import Database, LockTimeout
 from jobqueue.engine.timeouts import LOCK_WAIT, LOCKED, is_slow, sqlstate_of
-from jobqueue.history import HISTORY_CHARACTERS
 from jobqueue.models import ISOLATION_LOSSES, Task, TaskQuerySet
+from jobqueue.values.history import HISTORY_CHARACTERS
 
 CHANNEL = "jobqueue"
 

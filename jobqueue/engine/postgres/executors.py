@@ -10,7 +10,7 @@ from django.db import DatabaseError
 from jobqueue.engine.executors import Executors
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.engine.timeouts import is_locked, is_slow
-from jobqueue.records import ExecutorInfo, OwnedTask, PendingWork
+from jobqueue.values.records import ExecutorInfo, OwnedTask, PendingWork
 
 
 class PostgresExecutors(Executors):

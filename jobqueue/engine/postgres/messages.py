@@ -12,7 +12,7 @@ from jobqueue.engine.messages import Messages
 from jobqueue.engine.postgres.connection import PostgresDatabase, as_array, as_json
 from jobqueue.engine.timeouts import LOCK_WAIT
 from jobqueue.exceptions import TaskFinished
-from jobqueue.records import NewMessage, Status, StoredMessage
+from jobqueue.values.records import NewMessage, Status, StoredMessage
 
 WAKE_LOCK_TIMEOUT = LOCK_WAIT
 

@@ -15,9 +15,9 @@ from jobqueue.engine.admissions import ADMITTED_AT_ONCE, REQUESTS_READ
 from jobqueue.engine.counters import Counters, Summed
 from jobqueue.engine.postgres.connection import CHANNEL, PostgresDatabase
 from jobqueue.engine.queues import MAX_COUNTED, QUEUES_READ, RUNNING_READ, TASKS_READ, Queues
-from jobqueue.metrics import Depth
 from jobqueue.models import TaskQuerySet
-from jobqueue.records import QueueLatency, Status
+from jobqueue.values.counters import Depth
+from jobqueue.values.records import QueueLatency, Status
 
 logger = logging.getLogger(__name__)
 

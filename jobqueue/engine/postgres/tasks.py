@@ -19,8 +19,8 @@ from jobqueue.engine.enqueues import Enqueues, acts_on_taken_key
 from jobqueue.engine.inserts import INSERT_BATCH, KEY_TRIES, Inserts, key_taken
 from jobqueue.engine.postgres.connection import PostgresDatabase, as_array, as_json, as_text_array
 from jobqueue.engine.tasks import LockedRow, Tasks
-from jobqueue.metrics import EDGES
-from jobqueue.records import (
+from jobqueue.values.counters import EDGES
+from jobqueue.values.records import (
     NO_EFFECTS,
     ClaimedBatch,
     ClaimedTask,

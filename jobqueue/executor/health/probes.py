@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from jobqueue.executor.health.status import HealthStatus, Report
 from jobqueue.executor.telemetry.logger import get_logger
-from jobqueue.printable import printable
+from jobqueue.values.text import printable
 
 logger = get_logger(__name__)
 

@@ -16,7 +16,7 @@ from jobqueue.executor.telemetry import events
 from jobqueue.executor.telemetry.errors import is_starved
 from jobqueue.executor.telemetry.logger import get_logger, mask_for
 from jobqueue.executor.watchdog import CHECK_SECONDS
-from jobqueue.printable import printable
+from jobqueue.values.text import printable
 
 logger = get_logger(__name__)
 

@@ -18,7 +18,9 @@ from jobqueue.compat import DEFAULT_TASK_BACKEND_ALIAS
 from jobqueue.exceptions import InvalidActions, UndecodableMessage
 from jobqueue.executor.running.attempt import Attempt, RunningTask
 from jobqueue.function import FunctionTask, changed
-from jobqueue.records import (
+from jobqueue.task_options import tick_of, time_problems
+from jobqueue.values.json import check_dedupe_key, decode, encode, encode_message, encode_result, plain
+from jobqueue.values.records import (
     FINAL,
     ClaimedTask,
     Effects,
@@ -29,8 +31,6 @@ from jobqueue.records import (
     StoredMessage,
     release_outcome,
 )
-from jobqueue.serialization.json import check_dedupe_key, decode, encode, encode_message, encode_result, plain
-from jobqueue.task_options import tick_of, time_problems
 
 FIRST_WAIT_SECONDS = 0.1  # of an actor that leaves messages unread; doubles up to POLL_INTERVAL
 KINDS: dict[str | None, Kind] = {

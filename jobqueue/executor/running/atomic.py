@@ -32,8 +32,8 @@ from jobqueue.executor.running.task_runner import (
 )
 from jobqueue.executor.telemetry.errors import first_line_of, from_the_body, message_of
 from jobqueue.executor.telemetry.logger import get_logger, mask_for
-from jobqueue.printable import printable
-from jobqueue.records import Outcome, release_outcome
+from jobqueue.values.records import Outcome, release_outcome
+from jobqueue.values.text import printable
 
 logger = get_logger(__name__)
 

@@ -26,9 +26,9 @@ from jobqueue.executor.reports import LogOfBody, Reports
 from jobqueue.executor.running.thread_interrupts import clear_thread, interrupt_thread
 from jobqueue.executor.telemetry.errors import from_the_body
 from jobqueue.function import FunctionTask
-from jobqueue.records import ClaimedTask, Outcome, Progress, StoredMessage
 from jobqueue.results import Result, from_claimed
 from jobqueue.task_options import RunOptions
+from jobqueue.values.records import ClaimedTask, Outcome, Progress, StoredMessage
 
 Stopper = Callable[[type[Interrupted]], bool]  # returns whether the interruption is on its way
 

@@ -22,7 +22,6 @@ from msgspec.structs import replace
 
 from jobqueue import registry
 from jobqueue.actor import ActorTask
-from jobqueue.causes import cause_of
 from jobqueue.engine.clock import iso_utc
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import (
@@ -51,14 +50,15 @@ from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, Executo
 from jobqueue.executor.telemetry.errors import TRACEBACK_CHARACTERS, full_traceback, message_of, path_of
 from jobqueue.executor.telemetry.logger import get_logger, mask_for
 from jobqueue.function import changed
-from jobqueue.history import Event, line_of
 from jobqueue.limits import limit_columns
-from jobqueue.records import FINAL, ClaimedTask, CommitResult, Outcome, Status, release_outcome
 from jobqueue.results import Context
-from jobqueue.serialization.arguments import parameters_of
-from jobqueue.serialization.json import decode, encode_result
-from jobqueue.serialization.text import clean_text
 from jobqueue.task_options import run_options, tick_of
+from jobqueue.values.arguments import parameters_of
+from jobqueue.values.causes import cause_of
+from jobqueue.values.history import Event, line_of
+from jobqueue.values.json import decode, encode_result
+from jobqueue.values.records import FINAL, ClaimedTask, CommitResult, Outcome, Status, release_outcome
+from jobqueue.values.text import clean_text
 
 logger = get_logger(__name__)
 

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from jobqueue.body_log import MESSAGE_CHARACTERS, NAME_CHARACTERS
 from jobqueue.executor.running.attempt import ExecutorIdentity, RunningTask, running_here
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import mask_for
-from jobqueue.printable import printable
+from jobqueue.values.body_log import MESSAGE_CHARACTERS, NAME_CHARACTERS
+from jobqueue.values.text import printable
 
 OURS = "jobqueue"  # and the loggers below it
 

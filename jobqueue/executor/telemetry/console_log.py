@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from django.core.management.color import Style
 
-from jobqueue.printable import printable_lines
+from jobqueue.values.text import printable_lines
 
 GAP_SECONDS = 0.01  # between two writes
 

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
 from jobqueue.exceptions import GiveUp, Retry, Stale
-from jobqueue.printable import printable
-from jobqueue.serialization.text import clean_text, escape
+from jobqueue.values.text import clean_text, escape, printable
 
 TRACEBACK_CHARACTERS = 16_000
 MESSAGE_CHARACTERS = 2_000

@@ -11,10 +11,10 @@ from typing import Any
 from jobqueue import registry
 from jobqueue.conf import Options
 from jobqueue.executor.telemetry.errors import Mask, full_traceback, name_of
-from jobqueue.printable import printable_lines
-from jobqueue.records import ClaimedTask, NewTask
-from jobqueue.serialization.json import decode
-from jobqueue.serialization.redaction import Secrets, argument_secrets, redact_text
+from jobqueue.values.json import decode
+from jobqueue.values.records import ClaimedTask, NewTask
+from jobqueue.values.redaction import Secrets, argument_secrets, redact_text
+from jobqueue.values.text import printable_lines
 
 
 class ExecutorLogger(logging.LoggerAdapter[logging.Logger]):

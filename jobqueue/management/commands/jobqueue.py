@@ -35,8 +35,8 @@ from jobqueue.cli.console import EXIT_INTERRUPTED, Console, first_line
 from jobqueue.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, InvalidTask
 from jobqueue.exceptions import JobQueueError
 from jobqueue.inspect.bulk_actions import CANCEL, REQUEUE
-from jobqueue.records import FINAL, Status
-from jobqueue.records import Command as ExecutorCommand
+from jobqueue.values.records import FINAL, Status
+from jobqueue.values.records import Command as ExecutorCommand
 
 EXIT_PIPE = 141  # as a shell reports SIGPIPE
 

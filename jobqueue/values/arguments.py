@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from jobqueue.exceptions import InvalidArguments, PayloadTooLarge
-from jobqueue.serialization.json import Normalizer, Oversized, Rejected
+from jobqueue.values.json import Normalizer, Oversized, Rejected
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:

@@ -10,8 +10,8 @@ from fnmatch import translate
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from jobqueue.serialization.arguments import Parameters
-from jobqueue.serialization.text import left_out
+from jobqueue.values.arguments import Parameters
+from jobqueue.values.text import left_out
 
 MASK = "••••••"
 SHORTEST_SECRET = 4  # characters; shorter ones are in many texts by chance
