@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from jobqueue.actions import Action, Kind, Message
-from jobqueue.compat import (
+from jobqueue.conf.compat import (
     InvalidTask,
     TaskResult,
 )

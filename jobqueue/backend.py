@@ -15,9 +15,9 @@ from uuid import UUID
 import msgspec
 from django.core.exceptions import ImproperlyConfigured
 
-from jobqueue import conf, function, registry, results
+from jobqueue import function, registry, results
 from jobqueue.checks import backend_problems
-from jobqueue.compat import (
+from jobqueue.conf.compat import (
     BaseTaskBackend,
     InvalidTask,
     Task,
@@ -26,6 +26,7 @@ from jobqueue.compat import (
     is_heard,
     task_enqueued,
 )
+from jobqueue.conf.options import Options, parse_options, seconds
 from jobqueue.declared_schedules import location_of
 from jobqueue.exceptions import DuplicateKey, InvalidArguments
 from jobqueue.function import Call, FunctionTask, changed
@@ -103,9 +104,9 @@ class JobQueueBackend(BaseTaskBackend):
         self.keys = list(params)
 
     @cached_property
-    def settings(self) -> conf.Options:
+    def settings(self) -> Options:
         """The parsed OPTIONS. Raises ImproperlyConfigured if they are invalid."""
-        return conf.parse(self.options, self.alias)
+        return parse_options(self.options, self.alias)
 
     def validate_task(self, task: Task[..., Any]) -> None:
         """Raise InvalidTask if this backend cannot run the task."""
@@ -353,7 +354,7 @@ def _uniqueness(task: AnyTask) -> dict[str, Any]:
     """Return the columns that say what to do if the key is taken."""
     columns: dict[str, Any] = {"on_conflict": task.on_conflict}
     if task.unique_for is not None:
-        columns["unique_for_seconds"] = float(conf.seconds(task.unique_for))
+        columns["unique_for_seconds"] = float(seconds(task.unique_for))
     if task.debounce is not None:
         columns |= {"on_conflict": "replace", "wake_after_seconds": task.debounce.wait_seconds}
         columns["max_wait_seconds"] = task.debounce.max_wait_seconds

@@ -18,7 +18,7 @@ from django.core.exceptions import ImproperlyConfigured
 from jobqueue import api
 from jobqueue.actions import Action, Done, Sleep
 from jobqueue.actor import Actor, PollContext
-from jobqueue.compat import DEFAULT_TASK_QUEUE_NAME, TASK_MAX_PRIORITY, InvalidTaskBackend, TaskResult
+from jobqueue.conf.compat import DEFAULT_TASK_QUEUE_NAME, TASK_MAX_PRIORITY, InvalidTaskBackend, TaskResult
 from jobqueue.engine import engine_for
 from jobqueue.engine.clock import read_clock
 from jobqueue.inspect.backends import backends_on

@@ -14,10 +14,11 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.urls import get_resolver
 
-from jobqueue import conf, declared_schedules, function, registry
+from jobqueue import declared_schedules, function, registry
 from jobqueue.actor import ActorTask, unreadable
-from jobqueue.compat import PACKAGE, load_backends
-from jobqueue.connection_pool import CONNECTIONS_OF_AN_EXECUTOR, pool_size
+from jobqueue.conf.compat import PACKAGE, load_backends
+from jobqueue.conf.connection_pool import CONNECTIONS_OF_AN_EXECUTOR, pool_size
+from jobqueue.conf.options import KEYS, option_problems
 from jobqueue.declared_schedules import location_of
 from jobqueue.limits import Concurrency, Rate, has_fields
 from jobqueue.values.records import LimitKind
@@ -93,7 +94,7 @@ def our_backends() -> list[Any]:
 
 def sound_backends() -> list[Any]:
     """Return the jobqueue backends with valid OPTIONS and a database."""
-    sound = [backend for backend in our_backends() if not list(conf.problems(backend.options))]
+    sound = [backend for backend in our_backends() if not list(option_problems(backend.options))]
     return [backend for backend in sound if backend.settings.database in settings.DATABASES]
 
 
@@ -253,7 +254,7 @@ def backend_problems(alias: str, options: Any, keys: Iterable[Any] = ()) -> Iter
     here = f"TASKS[{alias!r}]"
     for key in keys:
         if key not in KEYS_OF_A_BACKEND:
-            is_option = str(key).upper() in conf.KEYS
+            is_option = str(key).upper() in KEYS
             meant = " (it belongs in OPTIONS)" if is_option else did_you_mean(str(key), KEYS_OF_A_BACKEND)
             yield checks.Error(
                 f"{here}: unknown key {key!r}{meant}; keys are {', '.join(KEYS_OF_A_BACKEND)}.", id="jobqueue.E013"
@@ -264,7 +265,7 @@ def backend_problems(alias: str, options: Any, keys: Iterable[Any] = ()) -> Iter
             hint="Add 'jobqueue' to INSTALLED_APPS and migrate.",
             id="jobqueue.E003",
         )
-    for problem in conf.problems(options):
+    for problem in option_problems(options):
         yield checks.Error(f"{here}['OPTIONS']: {problem}.", id="jobqueue.E004")
     database = options.get("DATABASE", "default") if isinstance(options, Mapping) else None
     if not isinstance(database, str):

@@ -16,8 +16,8 @@ from django.utils.translation import gettext_noop
 
 from jobqueue import registry
 from jobqueue.actor import Actor, ActorTask
-from jobqueue.compat import BaseTaskBackend, InvalidTaskBackend, Task
-from jobqueue.conf import seconds
+from jobqueue.conf.compat import BaseTaskBackend, InvalidTaskBackend, Task
+from jobqueue.conf.options import seconds
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.function import ChangedOptions, CopyOptions, FunctionTask, backend_named, relative
 from jobqueue.limits import UNIQUENESS, replaces_or_reserves

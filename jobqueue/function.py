@@ -28,7 +28,7 @@ from django.apps import apps
 from django.core import mail
 from django.utils import timezone
 
-from jobqueue.compat import (
+from jobqueue.conf.compat import (
     DEFAULT_TASK_BACKEND_ALIAS,
     DEFAULT_TASK_PRIORITY,
     DEFAULT_TASK_QUEUE_NAME,
@@ -39,6 +39,7 @@ from jobqueue.compat import (
     TaskResult,
     task_backends,
 )
+from jobqueue.conf.options import seconds
 from jobqueue.limits import Concurrency, Debounce, OnConflict, Rate
 from jobqueue.printable import shown
 from jobqueue.schedules.expressions import Cron, Every

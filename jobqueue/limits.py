@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias
 
-from jobqueue.conf import seconds
+from jobqueue.conf.options import seconds
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.values.arguments import Parameters
 from jobqueue.values.text import is_text

@@ -9,7 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
-from jobqueue.compat import TaskContext, TaskError, TaskResult, TaskResultStatus
+from jobqueue.conf.compat import TaskContext, TaskError, TaskResult, TaskResultStatus
 from jobqueue.function import FunctionTask, changed
 from jobqueue.values.json import decode
 from jobqueue.values.records import ClaimedTask, NewTask, Status

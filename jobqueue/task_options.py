@@ -14,7 +14,7 @@ from django.utils import timezone
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict, replace
 
-from jobqueue.conf import Flag, MaxAttempts, Options, RetryBackoff, Timeout, problem
+from jobqueue.conf.options import Flag, MaxAttempts, Options, RetryBackoff, Timeout, problem
 from jobqueue.limits import limit_problems
 from jobqueue.values.arguments import parameters_of
 from jobqueue.values.backoff import Backoff

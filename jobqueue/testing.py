@@ -26,7 +26,7 @@ from django.utils import timezone
 
 from jobqueue.actions import Kind, Message
 from jobqueue.actor import Actor, Inbox, PollContext
-from jobqueue.compat import TaskResult
+from jobqueue.conf.compat import TaskResult
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
 from jobqueue.executor.awaiting_code import is_bound

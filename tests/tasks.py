@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from jobqueue import Backoff, task
-from jobqueue.compat import TaskContext
+from jobqueue.conf.compat import TaskContext
 
 
 @task

@@ -34,7 +34,7 @@ def register() -> None:
 
 
 try:
-    from jobqueue import compat  # noqa: F401
+    from jobqueue.conf import compat  # noqa: F401
 except ImproperlyConfigured:
     pass  # without a task framework the system check explains the problem
 else:

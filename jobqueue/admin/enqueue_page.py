@@ -20,7 +20,7 @@ from jobqueue.admin.argument_fields import ArgumentsForm, Call
 from jobqueue.admin.option_fields import max_attempts_field, priority_field
 from jobqueue.admin.task_page import TaskPage
 from jobqueue.admin.timing_form import PLAIN
-from jobqueue.compat import InvalidTask
+from jobqueue.conf.compat import InvalidTask
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import DuplicateKey, JobQueueError
 from jobqueue.function import FunctionTask

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django import forms
 from django.utils.translation import gettext_lazy
 
-from jobqueue.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
+from jobqueue.conf.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
 
 
 def priority_field() -> forms.IntegerField:

@@ -10,8 +10,8 @@ from uuid import UUID
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-from jobqueue.compat import DEFAULT_TASK_BACKEND_ALIAS, load_backends, task_backends
-from jobqueue.conf import options_for
+from jobqueue.conf.compat import DEFAULT_TASK_BACKEND_ALIAS, load_backends, task_backends
+from jobqueue.conf.options import options_for
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import TaskNotFound

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from jobqueue.api.notifications import notify_after_commit
 from jobqueue.api.queues import pause_columns
-from jobqueue.compat import task_backends
+from jobqueue.conf.compat import task_backends
 from jobqueue.declared_schedules import Declaration
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine

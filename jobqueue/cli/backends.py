@@ -10,7 +10,7 @@ from django.core.management.base import CommandError
 from jobqueue.api import declared_queues
 from jobqueue.api.backends import declared_aliases
 from jobqueue.cli.console import Console
-from jobqueue.compat import DEFAULT_TASK_BACKEND_ALIAS
+from jobqueue.conf.compat import DEFAULT_TASK_BACKEND_ALIAS
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.formatting import short_type

@@ -11,7 +11,7 @@ from typing import Any
 from django.apps import apps
 from django.conf import settings
 
-from jobqueue.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
+from jobqueue.conf.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
 from jobqueue.declared_schedules import Declaration
 from jobqueue.function import FunctionTask
 from jobqueue.schedules.celery_schedules import ONCE, expression_from_celery

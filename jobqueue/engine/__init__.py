@@ -13,7 +13,7 @@ from typing import Any
 from django.core.signals import setting_changed
 from django.db import connections
 
-from jobqueue.conf import options_for
+from jobqueue.conf.options import options_for
 from jobqueue.engine.engine import Engine
 
 

@@ -13,7 +13,7 @@ from django.db import DatabaseError, OperationalError, connections, transaction
 from django.db.models import Expression, JSONField, QuerySet, TextField, Value
 from django.db.models.functions import Cast, Coalesce, Concat, Right
 
-from jobqueue.conf import Options
+from jobqueue.conf.options import Options
 from jobqueue.engine.clock import read_clock
 from jobqueue.engine.schema import check_migrated
 from jobqueue.models import Executor, InboxMessage, Queue, Schedule, ScheduleQuerySet, ScheduleTick, Task, TaskQuerySet

@@ -8,7 +8,7 @@ from uuid import UUID
 from django.db import DatabaseError
 from django.db.models import QuerySet
 
-from jobqueue.conf import Options
+from jobqueue.conf.options import Options
 from jobqueue.engine.admissions import Admissions
 from jobqueue.engine.body_log import LogTable
 from jobqueue.engine.claim import Claims

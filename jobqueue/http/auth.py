@@ -10,10 +10,10 @@ from django.http import HttpRequest, HttpResponse
 from django.middleware.csrf import CsrfViewMiddleware
 
 from jobqueue import api, registry
-from jobqueue.conf import options_for
+from jobqueue.conf.http_tokens import Token
+from jobqueue.conf.options import options_for
 from jobqueue.http.responses import HttpError
 from jobqueue.http.schemas import Problem
-from jobqueue.http_tokens import Token
 from jobqueue.models import Task
 from jobqueue.values.text import printable
 

@@ -15,8 +15,8 @@ from django.utils.timezone import make_naive
 
 from jobqueue import registry
 from jobqueue.backend import AnyTask, InvalidSubmissions, JobQueueBackend, Submission
-from jobqueue.compat import InvalidTask, task_backends
-from jobqueue.conf import options_for
+from jobqueue.conf.compat import InvalidTask, task_backends
+from jobqueue.conf.options import options_for
 from jobqueue.exceptions import DuplicateKey, PayloadTooLarge
 from jobqueue.http import schemas
 from jobqueue.http.auth import Caller

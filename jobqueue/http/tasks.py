@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from jobqueue import api, registry
 from jobqueue.actor import ActorTask
-from jobqueue.conf import options_for
+from jobqueue.conf.options import options_for
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import InvalidArguments, PayloadTooLarge, TaskFinished, TaskNotFound
 from jobqueue.http.auth import Caller

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.core.exceptions import ImproperlyConfigured
 
 from jobqueue import api
-from jobqueue.conf import Options, options_for
+from jobqueue.conf.options import Options, options_for
 
 
 def options_of(backend: str) -> Options:

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobqueue import registry
-from jobqueue.connection_pool import CONNECTIONS_BESIDE_SLOTS, CONNECTIONS_FOR_ASYNC_TASKS, pool_size
+from jobqueue.conf.connection_pool import CONNECTIONS_BESIDE_SLOTS, CONNECTIONS_FOR_ASYNC_TASKS, pool_size
 from jobqueue.inspect.formatting import duration
 from jobqueue.inspect.links import Rows
 from jobqueue.inspect.stats import BackendStats

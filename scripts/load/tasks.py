@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from jobqueue import Backoff, task
-from jobqueue.compat import TaskContext
+from jobqueue.conf.compat import TaskContext
 from scripts.load.models import Effect
 
 MAX_ATTEMPTS = 4

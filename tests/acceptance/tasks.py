@@ -27,7 +27,7 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue import Backoff, task
-from jobqueue.compat import TaskContext, TaskResult, task_enqueued, task_finished, task_started
+from jobqueue.conf.compat import TaskContext, TaskResult, task_enqueued, task_finished, task_started
 from tests.models import Effect
 
 STEPS = {"loop": "run_once", "heartbeat": "beat", "watchdog": "_check"}  # of the executor's own threads

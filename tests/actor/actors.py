@@ -11,7 +11,7 @@ import msgspec
 from django.contrib.auth.models import Group
 
 from jobqueue import Actor, Backoff, Done, PollContext, Spawn, Suspend, task
-from jobqueue.conf import options_for
+from jobqueue.conf.options import options_for
 
 
 class Declared(

@@ -11,7 +11,7 @@ import pytest
 
 import jobqueue
 from jobqueue import Debounce, Done, Kind, PollContext, Send, Spawn, Suspend, Yield, testing
-from jobqueue.compat import TaskResultStatus, task_enqueued
+from jobqueue.conf.compat import TaskResultStatus, task_enqueued
 from jobqueue.models import Task
 from jobqueue.values.records import Status
 from tests.actor import actors

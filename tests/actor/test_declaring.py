@@ -14,7 +14,7 @@ from django.test import override_settings
 
 from jobqueue import Actor, Done, PollContext, registry, testing
 from jobqueue.checks import check_actors
-from jobqueue.compat import PACKAGE, InvalidTask, TaskResultMismatch, TaskResultStatus
+from jobqueue.conf.compat import PACKAGE, InvalidTask, TaskResultMismatch, TaskResultStatus
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.values.records import Status
 from tests.actor import actors

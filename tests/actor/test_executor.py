@@ -14,7 +14,7 @@ from django.utils import timezone
 
 import jobqueue
 from jobqueue import Actor, Backoff, Done, Kind, PollContext, Send, Sleep, Suspend, Yield, api
-from jobqueue.compat import task_enqueued
+from jobqueue.conf.compat import task_enqueued
 from jobqueue.models import InboxMessage, Task
 from jobqueue.values.records import Status
 from tests.actor.stage import Stage

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 import jobqueue
 from jobqueue import Backoff, Done, Kind, PollContext, Sleep, testing
-from jobqueue.compat import task_finished, task_started
+from jobqueue.conf.compat import task_finished, task_started
 from jobqueue.exceptions import Expired, UnboundCall
 from jobqueue.models import Executor, InboxMessage, Task
 from jobqueue.values.ids import new_id

@@ -12,7 +12,7 @@ from django.test import TestCase
 
 from jobqueue import Cron, Every, declared_schedules, schedule, testing
 from jobqueue.api import schedules as verbs
-from jobqueue.compat import task_enqueued
+from jobqueue.conf.compat import task_enqueued
 from jobqueue.engine import engine_for
 from jobqueue.models import Schedule, ScheduleDeployment, ScheduleTick, Task
 from jobqueue.values.records import Status

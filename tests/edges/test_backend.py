@@ -11,9 +11,9 @@ from django.db import connections, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue import InvalidArguments, conf, registry, task
+from jobqueue import InvalidArguments, registry, task
 from jobqueue.backend import JobQueueBackend
-from jobqueue.compat import (
+from jobqueue.conf.compat import (
     PACKAGE,
     InvalidTask,
     TaskError,
@@ -23,6 +23,7 @@ from jobqueue.compat import (
     task_backends,
     task_enqueued,
 )
+from jobqueue.conf.options import options_for
 from jobqueue.function import FunctionTask
 from jobqueue.models import Task
 from tests import tasks
@@ -53,11 +54,11 @@ def signals() -> Iterator[list[Any]]:
 
 
 def row(result: Any) -> Task:
-    return Task.objects.using(conf.options_for(result.backend).database).get(pk=result.id)
+    return Task.objects.using(options_for(result.backend).database).get(pk=result.id)
 
 
 def rows(alias: str) -> Any:
-    return Task.objects.using(conf.options_for(alias).database).filter(backend=alias)
+    return Task.objects.using(options_for(alias).database).filter(backend=alias)
 
 
 # --- enqueue
@@ -149,7 +150,7 @@ def test_arguments_come_back_as_json_reads_them(alias: str) -> None:
 
 
 def test_enqueue_joins_the_callers_transaction(add: Any, alias: str) -> None:
-    database = conf.options_for(alias).database
+    database = options_for(alias).database
 
     with transaction.atomic(using=database):
         result = add.enqueue(1)
@@ -174,7 +175,7 @@ def test_enqueue_joins_the_callers_transaction(add: Any, alias: str) -> None:
 def test_refused_arguments_write_nothing(
     add: Any, alias: str, signals: list[Any], args: Any, kwargs: Any, reason: str
 ) -> None:
-    with CaptureQueriesContext(connections[conf.options_for(alias).database]) as queries:
+    with CaptureQueriesContext(connections[options_for(alias).database]) as queries:
         with pytest.raises(InvalidArguments) as caught:
             add.enqueue(*args, **kwargs)
     assert reason in str(caught.value)
@@ -190,7 +191,7 @@ def test_metadata_that_is_not_json_is_refused(add: Any) -> None:
 def test_unknown_queue_is_refused_before_anything_is_written(alias: str) -> None:
     params = {"BACKEND": "jobqueue.backend.JobQueueBackend", "QUEUES": ["emails", "default"]}
     declared = tasks.add.using(queue_name="elsewhere", backend=alias)
-    options = {"OPTIONS": {"DATABASE": conf.options_for(alias).database}}
+    options = {"OPTIONS": {"DATABASE": options_for(alias).database}}
     with override_settings(TASKS={alias: params | options, "default": params}):
         with pytest.raises(InvalidTask, match=r"add: unknown queue 'nowhere'. QUEUES of TASKS"):
             tasks.add.using(backend=alias, queue_name="nowhere")
@@ -204,7 +205,7 @@ def test_task_of_djangos_own_class_is_accepted(alias: str) -> None:
     # Declared while another backend stood under the alias.
     immediate = {"BACKEND": f"{PACKAGE}.backends.immediate.ImmediateBackend"}
     with override_settings(TASKS={"default": immediate, alias: immediate}):
-        from jobqueue.compat import Task as DjangosTask
+        from jobqueue.conf.compat import Task as DjangosTask
 
         plain: Any = DjangosTask(
             func=tasks.add.func,
@@ -225,7 +226,7 @@ def test_task_of_djangos_own_class_is_accepted(alias: str) -> None:
 
 def test_enqueue_many_uses_one_statement_per_thousand(alias: str, signals: list[Any]) -> None:
     add = tasks.add.using(backend=alias)
-    with CaptureQueriesContext(connections[conf.options_for(alias).database]) as queries:
+    with CaptureQueriesContext(connections[options_for(alias).database]) as queries:
         results = add.enqueue_many(((number,), {"b": 2}) for number in range(2_500))
     inserts = [query for query in queries if "jobqueue_enqueue(" in query["sql"]]
     assert alias != "default" or len(inserts) == 3
@@ -317,7 +318,7 @@ def test_result_of_an_unconfigured_queue_is_found(add: Any, alias: str) -> None:
     result = add.using(queue_name="forgotten").enqueue(1)
     params = {
         "BACKEND": "jobqueue.backend.JobQueueBackend",
-        "OPTIONS": {"DATABASE": conf.options_for(alias).database},
+        "OPTIONS": {"DATABASE": options_for(alias).database},
     }
     with override_settings(TASKS={"default": params, alias: params}):
         assert task_backends[alias].get_result(result.id).task.queue_name == "forgotten"

@@ -10,7 +10,7 @@ from django.db import connection
 from django.test import Client, override_settings
 from django.urls import include, path
 
-from jobqueue import conf
+from jobqueue.conf.options import option_problems, parse_options
 from jobqueue.engine import engine_for
 from jobqueue.models import Task
 from tests.factories import make_user
@@ -175,12 +175,12 @@ class TestSetting:
         ],
     )
     def test_invalid_setting_is_a_check_error_without_its_values(self, value: Any, words: str) -> None:
-        (problem,) = conf.problems({"HTTP_TOKENS": value})
+        (problem,) = option_problems({"HTTP_TOKENS": value})
 
         assert words in problem
         assert SECRET not in problem
         with pytest.raises(ImproperlyConfigured):
-            conf.parse({"HTTP_TOKENS": value})
+            parse_options({"HTTP_TOKENS": value})
 
     def test_hash_is_case_insensitive(self, shop: Shop, settings: Any) -> None:
         settings.TASKS = tasks_setting({"shop": token() | {"sha256": token()["sha256"].upper()}})

@@ -70,7 +70,7 @@ class TestSubmit:
         assert task.wake_at == task.enqueued_at + timedelta(seconds=90)
 
     def test_task_enqueued_is_sent_once(self, shop: Shop, django_capture_on_commit_callbacks: Any) -> None:
-        from jobqueue.compat import task_enqueued
+        from jobqueue.conf.compat import task_enqueued
 
         seen = []
 

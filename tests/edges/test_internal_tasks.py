@@ -6,7 +6,7 @@ import pytest
 
 from jobqueue import api, bulk_actor, registry, task
 from jobqueue.api import schedules
-from jobqueue.compat import InvalidTask
+from jobqueue.conf.compat import InvalidTask
 from jobqueue.declared_schedules import Declaration
 from jobqueue.inspect.bulk import Target
 from jobqueue.inspect.bulk_actions import DELETE

@@ -14,7 +14,7 @@ import jobqueue as queue
 from jobqueue import Cron, testing
 from jobqueue.api import schedules
 from jobqueue.backend import Submission
-from jobqueue.compat import task_backends
+from jobqueue.conf.compat import task_backends
 from jobqueue.declared_schedules import Declaration
 from jobqueue.engine.schema import known_migrations, schema_problem
 from jobqueue.exceptions import NotMigrated

@@ -16,7 +16,7 @@ from django.db import transaction
 from django.dispatch import Signal
 
 from jobqueue import Actor, Done, Spawn, Suspend, task
-from jobqueue.compat import task_enqueued, task_finished, task_started
+from jobqueue.conf.compat import task_enqueued, task_finished, task_started
 from jobqueue.models import InboxMessage, Task
 from jobqueue.values.redaction import MASK
 from tests.edges.cli import jobqueue

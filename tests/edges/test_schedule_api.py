@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jobqueue.api import schedules as api
-from jobqueue.compat import task_enqueued
+from jobqueue.conf.compat import task_enqueued
 from jobqueue.declared_schedules import Declaration
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import DuplicateKey, ScheduleChanged, ScheduleNotFound

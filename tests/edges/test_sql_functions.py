@@ -11,7 +11,7 @@ import pytest
 from django.db import transaction
 
 from jobqueue import task
-from jobqueue.compat import InvalidTask
+from jobqueue.conf.compat import InvalidTask
 from jobqueue.engine import engine_for
 from jobqueue.models import CounterDelta, InboxMessage, Task
 from jobqueue.values.ids import new_id

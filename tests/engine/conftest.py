@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobqueue.conf import parse
+from jobqueue.conf.options import parse_options
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.postgres.engine import PostgresEngine
 from tests.engine.bench import Bench
@@ -16,7 +16,7 @@ ENGINES = {
 
 def make_bench(name: str) -> Bench:
     kind, alias = ENGINES[name]
-    return Bench(kind(alias, parse({"DATABASE": alias})))
+    return Bench(kind(alias, parse_options({"DATABASE": alias})))
 
 
 @pytest.fixture(params=[name for name, (_, alias) in ENGINES.items() if alias == "default"])

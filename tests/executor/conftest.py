@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from jobqueue.compat import task_finished
+from jobqueue.conf.compat import task_finished
 from tests.executor.harness import Burst, Running, Start, connected, gates
 
 

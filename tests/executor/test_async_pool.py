@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from jobqueue import api
-from jobqueue.compat import task_started
+from jobqueue.conf.compat import task_started
 from jobqueue.executor.database import permits
 from jobqueue.executor.pools import event_loop
 from jobqueue.executor.running.async_runner import BodyThread

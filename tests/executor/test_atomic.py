@@ -12,7 +12,7 @@ from django.db import OperationalError, connection, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.errors import DiskFull
 
-from jobqueue.compat import task_finished
+from jobqueue.conf.compat import task_finished
 from jobqueue.engine import engine_for
 from jobqueue.models import Task
 from jobqueue.values.records import Status

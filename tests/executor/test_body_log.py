@@ -14,7 +14,7 @@ from asgiref.sync import sync_to_async
 from django.db import transaction
 
 from jobqueue import Actor, Backoff, Done, Sleep, task
-from jobqueue.compat import task_started
+from jobqueue.conf.compat import task_started
 from jobqueue.executor.running.attempt import running_here
 from jobqueue.executor.telemetry.body_log import BodyLogHandler
 from jobqueue.models import TaskLog

@@ -13,7 +13,7 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import connection, connections, transaction
 
-from jobqueue.compat import PACKAGE
+from jobqueue.conf.compat import PACKAGE
 from tests.executor import tasks
 from tests.executor.harness import row_of
 

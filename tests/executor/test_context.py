@@ -10,7 +10,7 @@ from django.db import connection, transaction
 
 from jobqueue import api
 from jobqueue.backend import JobQueueBackend
-from jobqueue.compat import PACKAGE, TaskResultStatus, task_finished, task_started
+from jobqueue.conf.compat import PACKAGE, TaskResultStatus, task_finished, task_started
 from jobqueue.models import Task
 from jobqueue.values.records import Status
 from tests.executor import tasks

@@ -10,7 +10,7 @@ import pytest
 from django.core import mail
 from django.utils.log import AdminEmailHandler
 
-from jobqueue.compat import PACKAGE
+from jobqueue.conf.compat import PACKAGE
 from jobqueue.executor.telemetry import emails
 from jobqueue.models import Task
 from tests.executor import tasks

@@ -14,7 +14,7 @@ import pytest
 from asgiref.sync import sync_to_async
 
 from jobqueue import Actor, Backoff, Done, GiveUp, Retry, api, task
-from jobqueue.compat import PACKAGE, task_finished, task_started
+from jobqueue.conf.compat import PACKAGE, task_finished, task_started
 from jobqueue.models import Task
 from jobqueue.testing import run_until_idle
 from jobqueue.values.records import Status

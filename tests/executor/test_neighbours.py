@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from jobqueue.compat import task_finished, task_started
+from jobqueue.conf.compat import task_finished, task_started
 from jobqueue.values.records import Status
 from tests.executor import tasks
 from tests.executor.harness import Burst, Start, connected, gates, on_postgresql, row_of, wait_for_status

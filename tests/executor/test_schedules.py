@@ -10,7 +10,7 @@ import pytest
 from django.utils import timezone
 
 from jobqueue.api.schedule_deployments import MAX_START_TIME, DeclaredSchedules
-from jobqueue.compat import task_enqueued
+from jobqueue.conf.compat import task_enqueued
 from jobqueue.declared_schedules import Declaration, schedule
 from jobqueue.engine import engine_for
 from jobqueue.models import Executor, Schedule, ScheduleDeployment, ScheduleTick

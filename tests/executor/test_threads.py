@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobqueue.compat import task_finished
+from jobqueue.conf.compat import task_finished
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.exit_status import EXIT_INTERNAL
 from jobqueue.values.records import Status

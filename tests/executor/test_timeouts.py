@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from jobqueue.compat import task_started
+from jobqueue.conf.compat import task_started
 from jobqueue.executor import watchdog
 from jobqueue.executor.running import attempt
 from jobqueue.models import Task

@@ -20,7 +20,7 @@ from django.core import checks
 from django.test import override_settings
 
 from jobqueue import Actor, Cron, Done, Every, schedule, task
-from jobqueue.compat import PACKAGE
+from jobqueue.conf.compat import PACKAGE
 from jobqueue.declared_schedules import Declaration, declarations
 from tests import tasks
 from tests.tasks import add

@@ -12,8 +12,9 @@ import pytest
 from django.test import override_settings
 
 import jobqueue
-from jobqueue import Actor, Backoff, FunctionTask, conf, registry, task
-from jobqueue.compat import PACKAGE, InvalidTask, InvalidTaskBackend, TaskResultStatus
+from jobqueue import Actor, Backoff, FunctionTask, registry, task
+from jobqueue.conf.compat import PACKAGE, InvalidTask, InvalidTaskBackend, TaskResultStatus
+from jobqueue.conf.options import Options
 from jobqueue.task_options import run_options, stored_options
 from tests import tasks
 
@@ -230,7 +231,7 @@ def test_row_stores_only_options_changed_by_using() -> None:
 
 
 def test_limits_prefer_row_then_declaration_then_settings() -> None:
-    defaults = conf.Options(timeout=99.0)
+    defaults = Options(timeout=99.0)
     plain = run_options(tasks.add, "{}", defaults)
     assert (plain.max_attempts, plain.timeout, plain.backoff) == (4, 99.0, Backoff())
     declared = run_options(tasks.named, "{}", defaults)
@@ -254,7 +255,7 @@ def test_limits_prefer_row_then_declaration_then_settings() -> None:
 )
 def test_invalid_stored_options_are_an_error(stored: str) -> None:
     with pytest.raises(msgspec.DecodeError):
-        run_options(tasks.add, stored, conf.Options())
+        run_options(tasks.add, stored, Options())
 
 
 # --- other backends

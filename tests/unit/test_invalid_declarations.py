@@ -12,7 +12,7 @@ from django.apps import apps
 
 from jobqueue import Actor, registry, task
 from jobqueue.checks import check_declarations
-from jobqueue.compat import PACKAGE, InvalidTask, InvalidTaskBackend
+from jobqueue.conf.compat import PACKAGE, InvalidTask, InvalidTaskBackend
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 

@@ -91,7 +91,7 @@ def test_enqueue_warns_once_of_a_task_that_the_setup_does_not_import(site: Path)
 def test_enqueue_refuses_an_unnamed_task_of_a_script(site: Path) -> None:
     output = run(
         site,
-        "from jobqueue.compat import InvalidTask\n"
+        "from jobqueue.conf.compat import InvalidTask\n"
         "for _ in range(2):\n    try: in_script.enqueue(1)\n    except InvalidTask as error: print(error)\n"
         "named = task(name='shop.named')(in_script.func)\nnamed.enqueue(1)\n"
         "from jobqueue.models import Task\nprint(Task.objects.values_list('task_type', flat=True))\n",

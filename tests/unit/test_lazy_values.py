@@ -15,7 +15,7 @@ from django.utils.functional import LazyObject, SimpleLazyObject
 from django.utils.translation import gettext_lazy
 
 from jobqueue import Concurrency, Retry
-from jobqueue.compat import InvalidTask, InvalidTaskBackend
+from jobqueue.conf.compat import InvalidTask
 from jobqueue.exceptions import InvalidArguments, InvalidResult
 from jobqueue.function import ChangedOptions
 from jobqueue.results import checked_progress

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobqueue import Concurrency, Debounce, InvalidArguments, Rate, task
-from jobqueue.compat import InvalidTask
+from jobqueue.conf.compat import InvalidTask
 from jobqueue.limits import key_of
 from jobqueue.values.arguments import parameters_of
 

@@ -10,8 +10,9 @@ from django.db import connection
 from django.urls import get_resolver
 
 import jobqueue
-from jobqueue import api, backend, conf, exceptions, models, testing
+from jobqueue import api, backend, exceptions, models, testing
 from jobqueue.api import schedules
+from jobqueue.conf.options import KEYS
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
 ROW = re.compile(r"^\| (.+?) \| (`.+`) \|$", re.MULTILINE)
@@ -42,7 +43,7 @@ def verbs() -> set[str]:
             "jobqueue.exceptions",
             classes_of_exceptions(),
         ),
-        ("OPTIONS", set(conf.KEYS)),
+        ("OPTIONS", set(KEYS)),
         ("manage.py jobqueue", verbs()),
         ("URL names", {getattr(pattern, "name", None) for pattern in get_resolver("jobqueue.urls").url_patterns}),
     ],

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from jobqueue.conf import Options
+from jobqueue.conf.options import Options
 from jobqueue.values.redaction import MASK, argument_secrets, redact, redact_text, redact_texts
 
 DEFAULT = Options().redact

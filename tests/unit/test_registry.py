@@ -15,7 +15,7 @@ from django.test import override_settings
 from jobqueue import registry, task
 from jobqueue.backend import JobQueueBackend
 from jobqueue.checks import check_any_backend, check_backends, check_task_names
-from jobqueue.compat import PACKAGE
+from jobqueue.conf.compat import PACKAGE
 from tests import tasks
 
 pytestmark = pytest.mark.usefixtures("own_registry")

@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobqueue.compat import PACKAGE
+from jobqueue.conf.compat import PACKAGE
 from jobqueue.exceptions import InvalidArguments, InvalidResult, PayloadTooLarge
 from jobqueue.values.arguments import encode_arguments, parameters_of
 from jobqueue.values.json import MAX_DEPTH, MAX_INTEGER, MIN_INTEGER, decode, encode, encode_result

@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 from jobqueue import Actor, Backoff, Cron, Done, Every, FunctionTask, schedule, task
-from jobqueue.compat import TaskContext
+from jobqueue.conf.compat import TaskContext
 
 
 @task

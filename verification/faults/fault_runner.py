@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from jobqueue.conf import Options
+from jobqueue.conf.options import Options
 from verification.faults import server_faults
 from verification.faults.checker import Violation, restarts, violations
 from verification.faults.environment import FaultEnvironment, LaunchedProcess

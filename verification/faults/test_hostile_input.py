@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import jobqueue
 from jobqueue import Done
-from jobqueue.compat import InvalidTask
+from jobqueue.conf.compat import InvalidTask
 from jobqueue.exceptions import InvalidArguments, InvalidResult
 from jobqueue.models import InboxMessage, Task
 from jobqueue.values import json as payload

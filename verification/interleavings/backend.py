@@ -17,7 +17,7 @@ from uuid import UUID, uuid4
 from django.db import connections, transaction
 from msgspec.structs import replace
 
-from jobqueue.conf import parse
+from jobqueue.conf.options import parse_options
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import TaskFinished, TaskNotFound
 from jobqueue.models import Counter, CounterDelta, Queue
@@ -43,7 +43,7 @@ Decide = Callable[[ClaimedTask, Sequence[StoredMessage]], Outcome]
 Claim = tuple[UUID, int]
 MessageKey = tuple[str, object]  # identifies a message: ("message", body) or ("child", sender_id)
 
-OPTIONS = parse(
+OPTIONS = parse_options(
     {
         "DATABASE": "default",
         "HEARTBEAT_TIMEOUT": 3600.0,  # only executors whose heartbeat a scenario sets back are lost

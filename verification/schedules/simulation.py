@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 
 from django.db import OperationalError, connections, transaction
 
-from jobqueue.conf import parse
+from jobqueue.conf.options import parse_options
 from jobqueue.engine.engine import Engine
 from jobqueue.schedules.expressions import Every
 from jobqueue.schedules.rows import expression_columns
@@ -65,7 +65,7 @@ class Simulation:
 
     def __init__(self, kind: type[Engine], seed: int, database: VirtualDatabase, length: timedelta = YEAR) -> None:
         self.random, self.database, self.judge = Random(seed), database, Judge()
-        self.engines = [kind(BACKEND, parse({"DATABASE": alias})) for alias in database.aliases]
+        self.engines = [kind(BACKEND, parse_options({"DATABASE": alias})) for alias in database.aliases]
         self.engine = self.engines[0]
         self.real = BEGIN
         self.clock_error = timedelta(0)  # of the database's clock

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from django.db import OperationalError, connections
 
-from jobqueue.conf import parse
+from jobqueue.conf.options import parse_options
 from jobqueue.engine.engine import Engine
 from jobqueue.values.records import FINAL, ClaimedTask, CommitResult, NewTask, Outcome, Status
 from verification.interleavings.backend import IsolatedBackend
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 TIMEOUT_SECONDS = 25.0
 TICK_SECONDS = 10.0
-OPTIONS = parse(
+OPTIONS = parse_options(
     {
         "DATABASE": "default",
         "HEARTBEAT_TIMEOUT": TIMEOUT_SECONDS,

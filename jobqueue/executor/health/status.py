@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from jobqueue.conf import Options
+from jobqueue.conf.options import Options
 from jobqueue.executor.database.connection import DatabaseState
 from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.loop import ExecutorLoop

@@ -14,7 +14,7 @@ from jobqueue.actions import Action, Disposition, Done, Kind, Message, Send, Sle
 from jobqueue.actor import Actor, ActorTask, Inbox, PollContext
 from jobqueue.api.backends import child_row
 from jobqueue.api.messages import id_from, receivers
-from jobqueue.compat import DEFAULT_TASK_BACKEND_ALIAS
+from jobqueue.conf.compat import DEFAULT_TASK_BACKEND_ALIAS
 from jobqueue.exceptions import InvalidActions, UndecodableMessage
 from jobqueue.executor.running.attempt import Attempt, RunningTask
 from jobqueue.function import FunctionTask, changed

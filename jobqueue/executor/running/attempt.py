@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from jobqueue.actor import PollContext
-from jobqueue.conf import Options
+from jobqueue.conf.options import Options
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import Interrupted, ShuttingDown, TaskCancelled
 from jobqueue.executor.database.task_connections import TaskConnections

@@ -7,7 +7,7 @@ import time
 
 from django.utils.log import AdminEmailHandler
 
-from jobqueue.compat import PACKAGE
+from jobqueue.conf.compat import PACKAGE
 
 QUIET_SECONDS = 3600.0  # after a mail about a task
 MAX_NAMES = 1000

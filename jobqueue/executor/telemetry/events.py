@@ -9,8 +9,8 @@ from typing import Any
 from uuid import UUID
 
 from jobqueue import registry, results
-from jobqueue.api.ends import finished
-from jobqueue.compat import (
+from jobqueue.conf.compat import (
+    TaskResultDoesNotExist,
     is_heard,
     is_received,
     task_backends,

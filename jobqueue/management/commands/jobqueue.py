@@ -32,7 +32,7 @@ from jobqueue.cli import (
     tail,
 )
 from jobqueue.cli.console import EXIT_INTERRUPTED, Console, first_line
-from jobqueue.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, InvalidTask
+from jobqueue.conf.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, InvalidTask
 from jobqueue.exceptions import JobQueueError
 from jobqueue.inspect.bulk_actions import CANCEL, REQUEUE
 from jobqueue.values.records import FINAL, Status

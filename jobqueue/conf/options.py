@@ -12,8 +12,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from msgspec import Meta, ValidationError, convert
 
-from jobqueue import http_tokens
-from jobqueue.http_tokens import Token
+from jobqueue.conf import http_tokens
+from jobqueue.conf.http_tokens import Token
 from jobqueue.values.backoff import Backoff
 from jobqueue.values.text import did_you_mean
 
@@ -60,7 +60,7 @@ def default_retention() -> Retention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """OPTIONS of one backend; each key is the field's name in capitals. problems() checks the types."""
+    """OPTIONS of one backend; each key is the field's name in capitals. option_problems() checks the types."""
 
     database: Annotated[str, described("an alias in DATABASES")] = "default"
     heartbeat_timeout: Annotated[float, between(0.3, DAY_SECONDS)] = 30.0  # without a heartbeat, an executor is lost
@@ -105,7 +105,7 @@ def problem(value: Any, kind: Any) -> str | None:
     return None
 
 
-def problems(raw: Any) -> Iterator[str]:
+def option_problems(raw: Any) -> Iterator[str]:
     """Yield the problems of OPTIONS."""
     if not isinstance(raw, Mapping):
         yield f"must be a dict, not {raw!r}"
@@ -123,11 +123,11 @@ def _in_seconds(value: Any) -> Any:
     return {key: seconds(kept) for key, kept in value.items()} if isinstance(value, dict) else seconds(value)
 
 
-def parse(raw: Mapping[str, Any], alias: str = "default") -> Options:
+def parse_options(raw: Mapping[str, Any], alias: str = "default") -> Options:
     """
     Parse the OPTIONS of TASKS[alias]. Raises ImproperlyConfigured, which lists all problems.
     """
-    if invalid := list(problems(raw)):
+    if invalid := list(option_problems(raw)):
         raise ImproperlyConfigured(f"TASKS[{alias!r}]['OPTIONS']: " + "; ".join(invalid))
     values: dict[str, Any] = {
         name: http_tokens.parse(raw[key]) if key == "HTTP_TOKENS" else convert(_in_seconds(raw[key]), _TYPES[name])
@@ -150,7 +150,7 @@ def options_for(alias: str) -> Options:
             f"TASKS has no backend {alias!r}; it has {', '.join(map(repr, tasks)) or 'none'}. "
             "Add {'BACKEND': 'jobqueue.backend.JobQueueBackend'} under that name."
         )
-    return parse(tasks[alias].get("OPTIONS", {}), alias)
+    return parse_options(tasks[alias].get("OPTIONS", {}), alias)
 
 
 def _forget(*, setting: str, **_: Any) -> None:
@@ -158,4 +158,4 @@ def _forget(*, setting: str, **_: Any) -> None:
         options_for.cache_clear()
 
 
-setting_changed.connect(_forget, dispatch_uid="jobqueue.conf")
+setting_changed.connect(_forget, dispatch_uid="jobqueue.conf.options")
