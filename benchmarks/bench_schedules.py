@@ -40,7 +40,7 @@ def fill(count: int, first_at: datetime, *, seconds: int) -> None:
     """Create schedules with a tick at the same moments."""
     from benchmarks.tasks import noop
     from jobqueue import Every
-    from jobqueue.declared_schedules import Declaration
+    from jobqueue.declarations.schedules import Declaration
     from jobqueue.models import Schedule
 
     expression = Every(seconds=seconds, anchor=first_at)

@@ -10,13 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jobqueue.actions import Done, Kind, Message, Send, Sleep, Spawn, Suspend, Yield
-    from jobqueue.actor import Actor, PollContext
     from jobqueue.api import acancel, arequeue, asend, asend_many, cancel, requeue, send, send_many
-    from jobqueue.declared_schedules import schedule
+    from jobqueue.declarations.actions import Done, Kind, Message, Send, Sleep, Spawn, Suspend, Yield
+    from jobqueue.declarations.actor import Actor, PollContext
+    from jobqueue.declarations.function import FunctionTask, task
+    from jobqueue.declarations.limits import Concurrency, Debounce, Rate
+    from jobqueue.declarations.schedules import schedule
     from jobqueue.exceptions import DuplicateKey, GiveUp, InvalidArguments, Retry, Stale, TaskFinished, TaskNotFound
-    from jobqueue.function import FunctionTask, task
-    from jobqueue.limits import Concurrency, Debounce, Rate
     from jobqueue.schedules.expressions import Cron, Every
     from jobqueue.values.backoff import Backoff
     from jobqueue.values.records import CancelReport, RequeueReport, Status
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES = {
-    "jobqueue.actions": ("Done", "Kind", "Message", "Send", "Sleep", "Spawn", "Suspend", "Yield"),
-    "jobqueue.actor": ("Actor", "PollContext"),
+    "jobqueue.declarations.actions": ("Done", "Kind", "Message", "Send", "Sleep", "Spawn", "Suspend", "Yield"),
+    "jobqueue.declarations.actor": ("Actor", "PollContext"),
     "jobqueue.api": ("acancel", "arequeue", "asend", "asend_many", "cancel", "requeue", "send", "send_many"),
     "jobqueue.values.backoff": ("Backoff",),
-    "jobqueue.declared_schedules": ("schedule",),
+    "jobqueue.declarations.schedules": ("schedule",),
     "jobqueue.exceptions": (
         "DuplicateKey",
         "GiveUp",
@@ -38,8 +38,8 @@ _NAMES = {
         "TaskFinished",
         "TaskNotFound",
     ),
-    "jobqueue.function": ("FunctionTask", "task"),
-    "jobqueue.limits": ("Concurrency", "Debounce", "Rate"),
+    "jobqueue.declarations.function": ("FunctionTask", "task"),
+    "jobqueue.declarations.limits": ("Concurrency", "Debounce", "Rate"),
     "jobqueue.values.records": ("CancelReport", "RequeueReport", "Status"),
     "jobqueue.schedules.expressions": ("Cron", "Every"),
 }

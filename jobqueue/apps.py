@@ -25,8 +25,8 @@ class JobQueueConfig(AppConfig):
 
     def ready(self) -> None:
         try:
-            from jobqueue import checks as our_checks
-            from jobqueue import registry
+            from jobqueue.declarations import checks as our_checks
+            from jobqueue.declarations import registry
         except ImproperlyConfigured as error:  # Django 5.2 without the backport: compat.py
             missing = checks.Error(str(error), hint="pip install 'django-tasks>=0.12'", id="jobqueue.E001")
             checks.register(lambda **_: [missing])
@@ -73,8 +73,8 @@ def write_schedules(*, using: str, **_: Any) -> None:
 
     Writes nothing in tests, so that they find empty tables, and nothing after `migrate jobqueue zero`.
     """
-    from jobqueue import checks as our_checks
     from jobqueue.api.schedule_deployments import DeclaredSchedules
+    from jobqueue.declarations import checks as our_checks
     from jobqueue.engine import engine_for
     from jobqueue.engine.schema import missing_migrations, missing_tables
 

@@ -15,8 +15,6 @@ from uuid import UUID
 import msgspec
 from django.core.exceptions import ImproperlyConfigured
 
-from jobqueue import function, registry, results
-from jobqueue.checks import backend_problems
 from jobqueue.conf.compat import (
     BaseTaskBackend,
     InvalidTask,
@@ -27,11 +25,13 @@ from jobqueue.conf.compat import (
     task_enqueued,
 )
 from jobqueue.conf.options import Options, parse_options, seconds
-from jobqueue.declared_schedules import location_of
+from jobqueue.declarations import function, registry, results
+from jobqueue.declarations.checks import backend_problems
+from jobqueue.declarations.function import Call, FunctionTask, changed
+from jobqueue.declarations.limits import limit_columns, replaces_or_reserves
+from jobqueue.declarations.options import stored_options
+from jobqueue.declarations.schedules import location_of
 from jobqueue.exceptions import DuplicateKey, InvalidArguments
-from jobqueue.function import Call, FunctionTask, changed
-from jobqueue.limits import limit_columns, replaces_or_reserves
-from jobqueue.task_options import stored_options
 from jobqueue.values.arguments import encode_arguments, parameters_of
 from jobqueue.values.ids import new_id
 from jobqueue.values.json import encode

@@ -16,9 +16,9 @@ import msgspec
 from django.core.exceptions import ImproperlyConfigured
 
 from jobqueue import api
-from jobqueue.actions import Action, Done, Sleep
-from jobqueue.actor import Actor, PollContext
 from jobqueue.conf.compat import DEFAULT_TASK_QUEUE_NAME, TASK_MAX_PRIORITY, InvalidTaskBackend, TaskResult
+from jobqueue.declarations.actions import Action, Done, Sleep
+from jobqueue.declarations.actor import Actor, PollContext
 from jobqueue.engine import engine_for
 from jobqueue.engine.clock import read_clock
 from jobqueue.inspect.backends import backends_on

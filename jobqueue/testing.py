@@ -24,9 +24,9 @@ from django.db import DatabaseError, connections
 from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 
-from jobqueue.actions import Kind, Message
-from jobqueue.actor import Actor, Inbox, PollContext
 from jobqueue.conf.compat import TaskResult
+from jobqueue.declarations.actions import Kind, Message
+from jobqueue.declarations.actor import Actor, Inbox, PollContext
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
 from jobqueue.executor.awaiting_code import is_bound

@@ -21,7 +21,8 @@ from django.conf import settings
 
 from demo_project.postgres import Cluster, throwaway_cluster
 from demo_project.postgres_programs import major_version
-from jobqueue import declared_schedules, function
+from jobqueue.declarations import function
+from jobqueue.declarations import schedules as declared_schedules
 from tests.alone import is_alone, room_for
 from tests.emptying import patch_flush
 

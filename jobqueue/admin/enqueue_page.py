@@ -15,20 +15,21 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobqueue import api, registry
+from jobqueue import api
 from jobqueue.admin.argument_fields import ArgumentsForm, Call
 from jobqueue.admin.option_fields import max_attempts_field, priority_field
 from jobqueue.admin.task_page import TaskPage
 from jobqueue.admin.timing_form import PLAIN
 from jobqueue.conf.compat import InvalidTask
+from jobqueue.declarations import registry
+from jobqueue.declarations.function import FunctionTask
+from jobqueue.declarations.options import MAX_CHARACTERS
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import DuplicateKey, JobQueueError
-from jobqueue.function import FunctionTask
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.backends import databases, options_of
 from jobqueue.inspect.payload_display import read, tags_of
 from jobqueue.inspect.task_detail import find_task
-from jobqueue.task_options import MAX_CHARACTERS
 
 COPIED = ("queue_name", "priority", "max_attempts", "backend")  # a copy cannot have the key of a live task
 

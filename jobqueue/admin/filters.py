@@ -15,9 +15,9 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue import registry
 from jobqueue.admin.base import database_for
 from jobqueue.api import aliases
+from jobqueue.declarations import registry
 from jobqueue.inspect.backends import backends_on
 from jobqueue.inspect.failures import newest_titles, titles_of
 from jobqueue.inspect.formatting import local, short_id, short_type, shortened

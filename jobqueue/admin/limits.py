@@ -19,13 +19,13 @@ from django.utils.translation import gettext_lazy
 from jobqueue import api as queue_api
 from jobqueue.admin.base import ReadOnlyAdmin
 from jobqueue.api import limits as api
+from jobqueue.declarations.limits import MAX_LIMIT
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import JobQueueError
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.formatting import number_text
 from jobqueue.inspect.limits import KeyState, kind_words, list_keys, parse_key, read_keys
 from jobqueue.inspect.task_detail import Holder, read_holders
-from jobqueue.limits import MAX_LIMIT
 from jobqueue.models import Limit
 
 KEYS_PER_PAGE = 25

@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 import msgspec
 from django.utils.translation import gettext as _
 
-from jobqueue.actor import Actor
 from jobqueue.admin.argument_fields import ArgumentsForm
+from jobqueue.declarations.actor import Actor
 from jobqueue.values.arguments import Parameters
 
 REQUIRED = inspect.Parameter.empty

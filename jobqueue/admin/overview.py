@@ -15,7 +15,7 @@ from jobqueue import api
 from jobqueue.admin.charts import charts_of, range_of, ranges
 from jobqueue.admin.failures import read_causes
 from jobqueue.admin.links import Pages
-from jobqueue.checks import run_checks
+from jobqueue.declarations.checks import run_checks
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.findings import problems

@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from jobqueue import api, registry
+from jobqueue import api
 from jobqueue.admin.argument_fields import ArgumentsForm, Call
 from jobqueue.admin.option_fields import max_attempts_field, priority_field
 from jobqueue.admin.timing_form import (
@@ -34,12 +34,13 @@ from jobqueue.admin.timing_form import (
     span,
 )
 from jobqueue.api import schedules
-from jobqueue.declared_schedules import MAX_CATCH_UP, MAX_JITTER, MAX_NAME, Declaration
+from jobqueue.declarations import registry
+from jobqueue.declarations.options import StoredRunOptions
+from jobqueue.declarations.schedules import MAX_CATCH_UP, MAX_JITTER, MAX_NAME, Declaration
 from jobqueue.inspect.backends import options_of
 from jobqueue.models import Schedule
 from jobqueue.schedules.expressions import EPOCH, Cron, Every, Problem
 from jobqueue.schedules.rows import expression_of
-from jobqueue.task_options import StoredRunOptions
 from jobqueue.values.json import decode
 from jobqueue.values.records import NewTask
 

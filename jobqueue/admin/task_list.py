@@ -13,8 +13,8 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 
-from jobqueue import registry
 from jobqueue.admin.filters import TagFilter, TimeFilter
+from jobqueue.declarations import registry
 from jobqueue.inspect.backends import options_of
 from jobqueue.inspect.bulk import Bounds
 from jobqueue.inspect.formatting import short_type

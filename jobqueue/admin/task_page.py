@@ -19,11 +19,12 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobqueue import api, bulk_actor, registry
+from jobqueue import api, bulk_actor
 from jobqueue.admin.base import ReadOnlyAdmin
 from jobqueue.admin.extensions import extensions, links_html
 from jobqueue.admin.json_field import JsonField
 from jobqueue.admin.message_forms import MessageKind, MessageKindForm, kinds_of
+from jobqueue.declarations import registry
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import JobQueueError, TaskNotFound
 from jobqueue.inspect import audit_log

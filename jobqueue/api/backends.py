@@ -12,10 +12,10 @@ from django.core.exceptions import ImproperlyConfigured
 
 from jobqueue.conf.compat import DEFAULT_TASK_BACKEND_ALIAS, load_backends, task_backends
 from jobqueue.conf.options import options_for
+from jobqueue.declarations.function import FunctionTask
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import TaskNotFound
-from jobqueue.function import FunctionTask
 from jobqueue.values.records import NewTask
 
 BATCH = 1000  # ids per statement

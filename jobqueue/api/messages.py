@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from jobqueue import registry
-from jobqueue.actions import Send, Spawn
-from jobqueue.actor import ActorTask
 from jobqueue.api.backends import uuid_of
 from jobqueue.api.notifications import after_commit, wake_and_notify
+from jobqueue.declarations import registry
+from jobqueue.declarations.actions import Send, Spawn
+from jobqueue.declarations.actor import ActorTask
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import InvalidArguments, TaskNotFound

@@ -11,10 +11,10 @@ from uuid import UUID
 from django.db import transaction
 
 from jobqueue.api.notifications import notify_after_commit
+from jobqueue.declarations.options import time_problems
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
 from jobqueue.models import Executor
-from jobqueue.task_options import time_problems
 from jobqueue.values.records import Command
 from jobqueue.values.text import is_text
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 
-from jobqueue.declared_schedules import Declaration, declarations, digest_of
+from jobqueue.declarations.schedules import Declaration, declarations, digest_of
 from jobqueue.engine.database import LockTimeout
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.heartbeats import with_last_heartbeat

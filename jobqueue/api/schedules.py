@@ -17,7 +17,7 @@ from uuid import UUID
 from jobqueue.api.notifications import notify_after_commit
 from jobqueue.api.queues import pause_columns
 from jobqueue.conf.compat import task_backends
-from jobqueue.declared_schedules import Declaration
+from jobqueue.declarations.schedules import Declaration
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import DuplicateKey, ScheduleChanged, ScheduleNotFound

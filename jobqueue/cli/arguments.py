@@ -16,7 +16,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_naive, make_aware
 
 from jobqueue.api.queues import MAX_RUNNING_LIMIT
-from jobqueue.limits import MAX_LIMIT
+from jobqueue.declarations.limits import MAX_LIMIT
 
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 MAX_DURATION = timedelta(days=100 * 365)

@@ -12,8 +12,8 @@ from django.apps import apps
 from django.conf import settings
 
 from jobqueue.conf.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
-from jobqueue.declared_schedules import Declaration
-from jobqueue.function import FunctionTask
+from jobqueue.declarations.function import FunctionTask
+from jobqueue.declarations.schedules import Declaration
 from jobqueue.schedules.celery_schedules import ONCE, expression_from_celery
 from jobqueue.schedules.expressions import EPOCH, Cron, Every, Problem
 from jobqueue.schedules.planning import Overlap

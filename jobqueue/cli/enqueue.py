@@ -8,13 +8,14 @@ from typing import Any
 from django.core.management.base import CommandError
 from django.db import transaction
 
-from jobqueue import api, registry
+from jobqueue import api
 from jobqueue.api.messages import id_from, receivers
 from jobqueue.cli.backends import engine_of, engines
 from jobqueue.cli.console import Console, log
+from jobqueue.declarations import registry
+from jobqueue.declarations.function import FunctionTask
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import TaskNotFound
-from jobqueue.function import FunctionTask
 from jobqueue.inspect.inbox import check_message
 
 OPTIONS = ("queue_name", "priority", "run_after", "max_attempts", "key", "backend")  # of using()

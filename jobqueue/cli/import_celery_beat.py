@@ -10,15 +10,15 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from jobqueue import registry
 from jobqueue.api import schedules
 from jobqueue.cli.backends import engine_of, engines
 from jobqueue.cli.celery_entries import Entry, NotNeeded, declaration_of, ignored_options, read_entries
 from jobqueue.cli.console import Column, Console, log, shell_user
 from jobqueue.cli.enqueue import task_named
-from jobqueue.declared_schedules import Declaration
+from jobqueue.declarations import registry
+from jobqueue.declarations.function import FunctionTask
+from jobqueue.declarations.schedules import Declaration
 from jobqueue.exceptions import JobQueueError
-from jobqueue.function import FunctionTask
 from jobqueue.inspect.formatting import clock_time
 from jobqueue.inspect.queries import many
 from jobqueue.inspect.schedules import describe

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
-from jobqueue import registry
+from jobqueue.declarations import registry
 from jobqueue.engine.clock import iso_utc
 from jobqueue.engine.code_waits import Group, Place, Verdict, WaitingCall
 from jobqueue.engine.engine import Engine

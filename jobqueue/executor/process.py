@@ -19,8 +19,9 @@ from uuid import UUID, uuid4
 import django
 from django.db import connections
 
-from jobqueue import __version__, registry
+from jobqueue import __version__
 from jobqueue.api.schedule_deployments import VERSION, DeclaredSchedules
+from jobqueue.declarations import registry
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import ShuttingDown
 from jobqueue.executor import exit_status as codes

@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 
-from jobqueue.posix import at_fork
+from jobqueue.values.posix import at_fork
 
 ERROR_CODE = 1
 LAST_STANDARD_STREAM = 2

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-from jobqueue.posix import at_fork, signals
+from jobqueue.values.posix import at_fork, signals
 
 END_READ = 0  # another thread wants the main thread to look at its state
 ORPHANED = 255  # the supervisor is gone

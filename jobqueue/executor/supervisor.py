@@ -24,7 +24,7 @@ from jobqueue.executor.health.status import HealthAggregator, HealthStatus, Stat
 from jobqueue.executor.process import CTRL_C_AGAIN, ExecutorProcess
 from jobqueue.executor.signals import SignalPipe, signals_blocked
 from jobqueue.executor.telemetry.logger import get_logger
-from jobqueue.posix import signals
+from jobqueue.values.posix import signals
 
 logger = get_logger(__name__)
 

@@ -9,9 +9,10 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.middleware.csrf import CsrfViewMiddleware
 
-from jobqueue import api, registry
+from jobqueue import api
 from jobqueue.conf.http_tokens import Token
 from jobqueue.conf.options import options_for
+from jobqueue.declarations import registry
 from jobqueue.http.responses import HttpError
 from jobqueue.http.schemas import Problem
 from jobqueue.models import Task

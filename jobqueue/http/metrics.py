@@ -16,6 +16,7 @@ from django.http import HttpRequest, HttpResponse
 from msgspec.structs import asdict
 
 from jobqueue import api
+from jobqueue.declarations.registry import declared_limits
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
 from jobqueue.http.auth import Caller
@@ -30,7 +31,6 @@ from jobqueue.http.schemas import (
     TaskMetrics,
     TickMetrics,
 )
-from jobqueue.registry import declared_limits
 from jobqueue.values.counters import COUNTERS, EDGES, TICK_OUTCOMES, Counted, Gauges
 from jobqueue.values.records import LIVE, LimitKind
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from jobqueue.task_options import LONGEST
+from jobqueue.declarations.options import LONGEST
 from jobqueue.values.records import Status
 
 MAX_BATCH = 1000

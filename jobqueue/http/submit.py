@@ -13,10 +13,10 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.utils.timezone import make_naive
 
-from jobqueue import registry
 from jobqueue.backend import AnyTask, InvalidSubmissions, JobQueueBackend, Submission
 from jobqueue.conf.compat import InvalidTask, task_backends
 from jobqueue.conf.options import options_for
+from jobqueue.declarations import registry
 from jobqueue.exceptions import DuplicateKey, PayloadTooLarge
 from jobqueue.http import schemas
 from jobqueue.http.auth import Caller

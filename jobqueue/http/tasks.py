@@ -10,9 +10,10 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from msgspec import UNSET
 
-from jobqueue import api, registry
-from jobqueue.actor import ActorTask
+from jobqueue import api
 from jobqueue.conf.options import options_for
+from jobqueue.declarations import registry
+from jobqueue.declarations.actor import ActorTask
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import InvalidArguments, PayloadTooLarge, TaskFinished, TaskNotFound
 from jobqueue.http.auth import Caller

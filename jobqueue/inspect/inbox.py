@@ -9,9 +9,9 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobqueue import registry
-from jobqueue.actor import Actor, ActorTask
 from jobqueue.api import aliases
+from jobqueue.declarations import registry
+from jobqueue.declarations.actor import Actor, ActorTask
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.inspect.explain import MAX_UNREAD
 from jobqueue.inspect.formatting import Text

@@ -16,15 +16,15 @@ from django.db.models import Q
 from django.utils.translation import gettext as _
 
 from jobqueue.api.limits import KINDS, numbers_of
+from jobqueue.declarations.limits import AFTER_SEPARATOR, SEPARATOR, Concurrency, Rate, split_key
+from jobqueue.declarations.registry import declared_limits
 from jobqueue.engine.admissions import INDEXED, IS_STARTING, IS_WAITING, of_limit
 from jobqueue.engine.clock import read_clock
 from jobqueue.engine.engine import Engine
 from jobqueue.inspect.backends import options_of
 from jobqueue.inspect.formatting import Text, duration, number_text, ready_since, short_type
 from jobqueue.inspect.queries import Count, count
-from jobqueue.limits import AFTER_SEPARATOR, SEPARATOR, Concurrency, Rate, split_key
 from jobqueue.models import AdmissionRequest, Limit, RateStart, Task
-from jobqueue.registry import declared_limits
 from jobqueue.values.records import LimitKind, Status
 
 ENTRIES_READ = 50_000  # of the index of a limit, in each round

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter as CounterOf
 
-from jobqueue import registry
 from jobqueue.api import declared_queues
+from jobqueue.declarations import registry
 from jobqueue.engine import engine_for
 from jobqueue.inspect.backends import backends_on
 from jobqueue.inspect.formatting import short_type

@@ -18,7 +18,7 @@ from django.db.models import Expression, Func, TextField
 from django.db.models.functions import Cast, Left
 from django.utils.translation import gettext as _
 
-from jobqueue import registry
+from jobqueue.declarations import registry
 from jobqueue.inspect.backends import options_of
 from jobqueue.models import Task
 from jobqueue.values.redaction import (

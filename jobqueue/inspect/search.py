@@ -21,7 +21,7 @@ from django.db.models import Q
 from django.db.models.lookups import IContains
 from django.utils.translation import gettext as _
 
-from jobqueue import registry
+from jobqueue.declarations import registry
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.inspect.backends import backends_on, options_of
 from jobqueue.inspect.failures import TooManyCauses, causes_in_database

@@ -13,8 +13,8 @@ from django.db.models import AutoField
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobqueue import registry
 from jobqueue.conf.connection_pool import CONNECTIONS_BESIDE_SLOTS, CONNECTIONS_FOR_ASYNC_TASKS, pool_size
+from jobqueue.declarations import registry
 from jobqueue.inspect.formatting import duration
 from jobqueue.inspect.links import Rows
 from jobqueue.inspect.stats import BackendStats

@@ -13,7 +13,7 @@ from django.core.exceptions import ValidationError
 from django.db import DEFAULT_DB_ALIAS
 from django.db.models.functions import Now
 
-from jobqueue import registry
+from jobqueue.declarations import registry
 from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.inspect import audit_log
 from jobqueue.inspect.backends import options_of

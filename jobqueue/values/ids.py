@@ -8,7 +8,7 @@ import time
 from datetime import datetime
 from uuid import UUID
 
-from jobqueue.posix import at_fork
+from jobqueue.values.posix import at_fork
 
 BLOCK = 512  # random numbers per call of the kernel, because each call releases the GIL
 

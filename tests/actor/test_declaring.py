@@ -12,9 +12,10 @@ import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.test import override_settings
 
-from jobqueue import Actor, Done, PollContext, registry, testing
-from jobqueue.checks import check_actors
+from jobqueue import Actor, Done, PollContext, testing
 from jobqueue.conf.compat import PACKAGE, InvalidTask, TaskResultMismatch, TaskResultStatus
+from jobqueue.declarations import registry
+from jobqueue.declarations.checks import check_actors
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.values.records import Status
 from tests.actor import actors

@@ -12,8 +12,8 @@ import pytest
 
 from jobqueue import testing
 from jobqueue.api.schedules import create
-from jobqueue.checks import check_schedules
-from jobqueue.declared_schedules import Declaration, declarations
+from jobqueue.declarations.checks import check_schedules
+from jobqueue.declarations.schedules import Declaration, declarations
 from jobqueue.engine import engine_for
 from jobqueue.models import Task
 from jobqueue.schedules.expressions import Every

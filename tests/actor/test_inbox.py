@@ -12,7 +12,7 @@ import pytest
 from django.utils import timezone
 
 from jobqueue import Done, Kind, PollContext, Sleep, Suspend, testing
-from jobqueue.actor import Inbox
+from jobqueue.declarations.actor import Inbox
 from jobqueue.engine import engine_for
 from jobqueue.values.ids import new_id
 from jobqueue.values.records import Status

@@ -10,9 +10,10 @@ from zoneinfo import ZoneInfo
 import pytest
 from django.test import TestCase
 
-from jobqueue import Cron, Every, declared_schedules, schedule, testing
+from jobqueue import Cron, Every, schedule, testing
 from jobqueue.api import schedules as verbs
 from jobqueue.conf.compat import task_enqueued
+from jobqueue.declarations import schedules as declared_schedules
 from jobqueue.engine import engine_for
 from jobqueue.models import Schedule, ScheduleDeployment, ScheduleTick, Task
 from jobqueue.values.records import Status

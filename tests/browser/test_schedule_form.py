@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobqueue.api import schedules
-from jobqueue.declared_schedules import Declaration
+from jobqueue.declarations.schedules import Declaration
 from jobqueue.models import Schedule
 from jobqueue.schedules.expressions import Every
 from tests.browser.webdriver import Browser

@@ -9,9 +9,9 @@ import pytest
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue import registry
 from jobqueue.admin import filters as list_filters
 from jobqueue.admin import task_list
+from jobqueue.declarations import registry
 from jobqueue.inspect import failures, names, queries, selection
 from jobqueue.inspect.formatting import short_id
 from jobqueue.models import Task

@@ -8,8 +8,8 @@ from django.contrib.admin.models import ADDITION, CHANGE, LogEntry
 
 from jobqueue import Backoff, task
 from jobqueue.api import schedules
-from jobqueue.declared_schedules import Declaration
-from jobqueue.function import declared
+from jobqueue.declarations.function import declared
+from jobqueue.declarations.schedules import Declaration
 from jobqueue.models import Schedule
 from jobqueue.schedules.expressions import Cron, Every
 from jobqueue.values.redaction import MASK

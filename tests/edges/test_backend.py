@@ -11,7 +11,7 @@ from django.db import connections, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue import InvalidArguments, registry, task
+from jobqueue import InvalidArguments, task
 from jobqueue.backend import JobQueueBackend
 from jobqueue.conf.compat import (
     PACKAGE,
@@ -24,7 +24,8 @@ from jobqueue.conf.compat import (
     task_enqueued,
 )
 from jobqueue.conf.options import options_for
-from jobqueue.function import FunctionTask
+from jobqueue.declarations import registry
+from jobqueue.declarations.function import FunctionTask
 from jobqueue.models import Task
 from tests import tasks
 

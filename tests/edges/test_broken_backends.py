@@ -10,7 +10,8 @@ from django.core.management.sql import emit_post_migrate_signal
 from django.test import Client
 
 import jobqueue as queue
-from jobqueue import api, checks
+from jobqueue import api
+from jobqueue.declarations import checks
 from jobqueue.models import Task
 from tests import tasks
 from tests.edges.admin import task_url

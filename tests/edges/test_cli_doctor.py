@@ -16,10 +16,10 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.db.models import AutoField
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue import checks as system_checks
-from jobqueue import registry
 from jobqueue.cli import notification_checks
 from jobqueue.conf import connection_pool
+from jobqueue.declarations import checks as system_checks
+from jobqueue.declarations import registry
 from jobqueue.engine import engine_for
 from jobqueue.engine.postgres import connection
 from jobqueue.engine.postgres.connection import PostgresDatabase

@@ -18,7 +18,7 @@ from jobqueue import Cron, api, testing
 from jobqueue.api import limits, schedules
 from jobqueue.backend import Submission
 from jobqueue.conf.compat import task_backends
-from jobqueue.declared_schedules import Declaration
+from jobqueue.declarations.schedules import Declaration
 from jobqueue.models import Task
 from jobqueue.values.records import Command
 from tests import tasks

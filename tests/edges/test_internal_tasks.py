@@ -4,10 +4,11 @@ from datetime import timedelta
 
 import pytest
 
-from jobqueue import api, bulk_actor, registry, task
+from jobqueue import api, bulk_actor, task
 from jobqueue.api import schedules
 from jobqueue.conf.compat import InvalidTask
-from jobqueue.declared_schedules import Declaration
+from jobqueue.declarations import registry
+from jobqueue.declarations.schedules import Declaration
 from jobqueue.inspect.bulk import Target
 from jobqueue.inspect.bulk_actions import DELETE
 from jobqueue.inspect.selection import Selection

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from django.core import checks
 
-from jobqueue import Concurrency, FunctionTask, Rate, function, task
-from jobqueue import checks as system_checks
+from jobqueue import Concurrency, FunctionTask, Rate, task
+from jobqueue.declarations import checks as system_checks
+from jobqueue.declarations import function
 from jobqueue.engine import engine_for
 from jobqueue.models import AdmissionRequest
 from jobqueue.values.records import LimitKind
@@ -29,7 +30,7 @@ def work(account_id: int) -> None: ...
 def declare(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FunctionTask[..., Any]]:
     """Declare a task for one test."""
     monkeypatch.setattr(function, "declared", {})
-    monkeypatch.setattr("jobqueue.registry.declared", function.declared)
+    monkeypatch.setattr("jobqueue.declarations.registry.declared", function.declared)
 
     def add(name: str = "tests.work", **options: Any) -> FunctionTask[..., Any]:
         declared: FunctionTask[..., Any] = task(name=name, **options)(work)

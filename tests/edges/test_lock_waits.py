@@ -11,8 +11,8 @@ from django.db import OperationalError, connection
 
 import jobqueue
 from jobqueue import api
-from jobqueue.actions import Send
 from jobqueue.api import limits, schedules, tasks
+from jobqueue.declarations.actions import Send
 from jobqueue.engine import database, engine_for
 from jobqueue.models import Executor, InboxMessage, Limit, Queue, Schedule, Task
 from jobqueue.values.ids import new_id

@@ -15,7 +15,7 @@ from jobqueue import Cron, testing
 from jobqueue.api import schedules
 from jobqueue.backend import Submission
 from jobqueue.conf.compat import task_backends
-from jobqueue.declared_schedules import Declaration
+from jobqueue.declarations.schedules import Declaration
 from jobqueue.engine.schema import known_migrations, schema_problem
 from jobqueue.exceptions import NotMigrated
 from tests import tasks

@@ -10,7 +10,7 @@ import pytest
 
 from jobqueue.api import schedules as api
 from jobqueue.conf.compat import task_enqueued
-from jobqueue.declared_schedules import Declaration
+from jobqueue.declarations.schedules import Declaration
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import DuplicateKey, ScheduleChanged, ScheduleNotFound
 from jobqueue.inspect import schedules as inspect

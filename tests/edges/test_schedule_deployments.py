@@ -13,7 +13,7 @@ from django.db.models import F
 from jobqueue import Cron, Every, schedule
 from jobqueue.api.schedule_deployments import VERSION, DeclaredSchedules
 from jobqueue.api.schedules import create
-from jobqueue.declared_schedules import Declaration
+from jobqueue.declarations.schedules import Declaration
 from jobqueue.engine import engine_for
 from jobqueue.models import Executor, Schedule, ScheduleDeployment
 from tests.tasks import add

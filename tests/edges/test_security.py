@@ -18,8 +18,8 @@ from django.db import connection
 from django.test import Client, TestCase
 from django.urls import URLPattern, URLResolver, get_resolver
 
-from jobqueue import registry
 from jobqueue.admin.queues import FORMS
+from jobqueue.declarations import registry
 from jobqueue.models import Executor, InboxMessage, Limit, Queue, Schedule, Task
 from tests.factories import ExecutorFactory, MessageFactory, QueueFactory, ScheduleFactory, TaskFactory, now
 from tests.http import person

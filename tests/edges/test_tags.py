@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from jobqueue import api, registry, task
+from jobqueue import api, task
+from jobqueue.declarations import registry
 from jobqueue.inspect import selection
 from jobqueue.inspect.bulk import Target, perform_now
 from jobqueue.inspect.bulk_actions import REQUEUE

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from jobqueue.api.schedule_deployments import DeclaredSchedules
-from jobqueue.declared_schedules import Declaration
+from jobqueue.declarations.schedules import Declaration
 from jobqueue.schedules.expressions import Every
 from jobqueue.schedules.planning import Overlap, SkipReason
 from tests import tasks

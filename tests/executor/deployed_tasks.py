@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobqueue import Actor, Concurrency, Done, PollContext, Rate, Spawn, Suspend, task
-from jobqueue.function import FunctionTask, declared
+from jobqueue.declarations.function import FunctionTask, declared
 from tests.executor.tasks import AT_ONCE
 
 NAME = "deployed.call"

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from jobqueue.limits import Rate
+from jobqueue.declarations.limits import Rate
 from jobqueue.models import AdmissionRequest, Executor, Task
 from jobqueue.values.records import Status
 from tests.executor import tasks

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from jobqueue import Backoff
+from jobqueue.declarations.options import RunOptions
 from jobqueue.exceptions import ShuttingDown, TaskCancelled, TaskTimeout
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.running import attempt as attempts
@@ -23,7 +24,6 @@ from jobqueue.executor.running.attempt import (
     run_interruptibly,
     stop_thread,
 )
-from jobqueue.task_options import RunOptions
 from tests.executor import tasks
 from tests.executor.harness import make_running
 from tests.waiting import DEADLINE_SECONDS, wait_until

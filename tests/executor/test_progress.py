@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from jobqueue import testing
-from jobqueue.actor import Actor
+from jobqueue.declarations.actor import Actor
+from jobqueue.declarations.results import checked_progress
 from jobqueue.models import TaskProgress
-from jobqueue.results import checked_progress
 from jobqueue.values.records import Status
 from tests.executor import tasks
 from tests.executor.harness import Burst, Start, database_of, gates, on_both_databases, on_postgresql, wait_for_status

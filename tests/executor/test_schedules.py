@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from jobqueue.api.schedule_deployments import MAX_START_TIME, DeclaredSchedules
 from jobqueue.conf.compat import task_enqueued
-from jobqueue.declared_schedules import Declaration, schedule
+from jobqueue.declarations.schedules import Declaration, schedule
 from jobqueue.engine import engine_for
 from jobqueue.models import Executor, Schedule, ScheduleDeployment, ScheduleTick
 from jobqueue.schedules.expressions import Cron, Every

@@ -10,7 +10,7 @@ import pytest
 from django.db import connection, transaction
 
 from jobqueue import Concurrency, api
-from jobqueue.declared_schedules import schedule
+from jobqueue.declarations.schedules import schedule
 from jobqueue.engine import engine_for
 from jobqueue.engine.admissions import Admissions
 from jobqueue.models import Executor, Task

@@ -21,7 +21,7 @@ from django.test import override_settings
 
 from jobqueue import Actor, Cron, Done, Every, schedule, task
 from jobqueue.conf.compat import PACKAGE
-from jobqueue.declared_schedules import Declaration, declarations
+from jobqueue.declarations.schedules import Declaration, declarations
 from tests import tasks
 from tests.tasks import add
 
@@ -193,7 +193,7 @@ def test_schedule_takes_actors_and_async_tasks(scheduled: Any) -> None:
         ("a", add, HOURLY, {"expires": datetime(2030, 1, 1, tzinfo=UTC)}, "expires of its task must be a timedelta"),
         ("a", add, HOURLY, {"backend": "elsewhere"}, "TASKS has no backend 'elsewhere'"),
         ("a", add.func, HOURLY, {}, "must be declared with jobqueue.task"),
-        ("a", Actor, HOURLY, {}, "or be an actor, not <class 'jobqueue.actor.Actor'>"),
+        ("a", Actor, HOURLY, {}, "or be an actor, not <class 'jobqueue.declarations.actor.Actor'>"),
         ("a", "tests.tasks.add", HOURLY, {}, "must be declared with jobqueue.task"),
         ("", add, HOURLY, {}, "its name must be a text of 1 to 200 characters, not ''"),
         (["a"], add, HOURLY, {}, "its name must be a text of 1 to 200 characters, not ['a']"),

@@ -12,10 +12,11 @@ import pytest
 from django.test import override_settings
 
 import jobqueue
-from jobqueue import Actor, Backoff, FunctionTask, registry, task
+from jobqueue import Actor, Backoff, FunctionTask, task
 from jobqueue.conf.compat import PACKAGE, InvalidTask, InvalidTaskBackend, TaskResultStatus
 from jobqueue.conf.options import Options
-from jobqueue.task_options import run_options, stored_options
+from jobqueue.declarations import registry
+from jobqueue.declarations.options import run_options, stored_options
 from tests import tasks
 
 IMMEDIATE = f"{PACKAGE}.backends.immediate.ImmediateBackend"

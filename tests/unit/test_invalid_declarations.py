@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from django.apps import apps
 
-from jobqueue import Actor, registry, task
-from jobqueue.checks import check_declarations
+from jobqueue import Actor, task
 from jobqueue.conf.compat import PACKAGE, InvalidTask, InvalidTaskBackend
+from jobqueue.declarations import registry
+from jobqueue.declarations.checks import check_declarations
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 

@@ -69,7 +69,7 @@ def run(site: Path, script: str) -> str:
 
 
 def test_check_names_tasks_that_the_setup_does_not_import(site: Path) -> None:
-    output = run(site, "from jobqueue.checks import run_checks\nfor one in run_checks(): print(one)\n")
+    output = run(site, "from jobqueue.declarations.checks import run_checks\nfor one in run_checks(): print(one)\n")
 
     assert "(jobqueue.W008) The task 'shop.services.in_services' is declared in shop/services.py:4, which" in output
     assert not [name for name in ("in_tasks", "of_package", "in_models", "in_ready", "in_scripts") if name in output]

@@ -9,7 +9,7 @@ import pytest
 
 from jobqueue import Concurrency, Debounce, InvalidArguments, Rate, task
 from jobqueue.conf.compat import InvalidTask
-from jobqueue.limits import key_of
+from jobqueue.declarations.limits import key_of
 from jobqueue.values.arguments import parameters_of
 
 pytestmark = pytest.mark.usefixtures("own_registry")

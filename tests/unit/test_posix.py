@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from jobqueue import posix
+from jobqueue.values import posix
 
 SITE = """
 import asyncio, concurrent.futures.thread, logging, random, subprocess, tempfile, threading  # their POSIX branches

@@ -12,10 +12,11 @@ from django.core.checks.registry import registry as registry_of_checks
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
-from jobqueue import registry, task
+from jobqueue import task
 from jobqueue.backend import JobQueueBackend
-from jobqueue.checks import check_any_backend, check_backends, check_task_names
 from jobqueue.conf.compat import PACKAGE
+from jobqueue.declarations import registry
+from jobqueue.declarations.checks import check_any_backend, check_backends, check_task_names
 from tests import tasks
 
 pytestmark = pytest.mark.usefixtures("own_registry")
@@ -162,7 +163,7 @@ def test_unsuitable_database_is_a_check_message(
 
 @pytest.mark.parametrize(("installed", "ids"), [(True, ["jobqueue.I001"]), (False, [])])
 def test_psycopg2_beside_psycopg_is_named(installed: bool, ids: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobqueue.checks.find_spec", lambda name: object() if installed else None)
+    monkeypatch.setattr("jobqueue.declarations.checks.find_spec", lambda name: object() if installed else None)
 
     found = JobQueueBackend("default", {"OPTIONS": {}}).check()
 
@@ -175,7 +176,7 @@ def test_each_problem_is_reported_once() -> None:
     registered: list[Any] = [
         check
         for check in registry_of_checks.get_checks()
-        if check.__module__ in (f"{PACKAGE}.checks", "jobqueue.checks")
+        if check.__module__ in (f"{PACKAGE}.checks", "jobqueue.declarations.checks")
     ]
     assert [message.id for check in registered for message in check(app_configs=None)] == ["jobqueue.E004"]
 
@@ -189,7 +190,7 @@ def test_each_problem_is_reported_once() -> None:
 def test_backends_are_checked_if_the_framework_does_not(
     monkeypatch: pytest.MonkeyPatch, package: str, ids: list[str]
 ) -> None:
-    monkeypatch.setattr("jobqueue.checks.PACKAGE", package)
+    monkeypatch.setattr("jobqueue.declarations.checks.PACKAGE", package)
     assert [message.id for message in check_backends()] == ids
 
 

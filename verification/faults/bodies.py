@@ -15,8 +15,8 @@ from typing import Any
 from django.db import connection
 
 from jobqueue import Actor, Backoff, Concurrency, Done, PollContext, Suspend, task
+from jobqueue.declarations.results import Context
 from jobqueue.models import Task
-from jobqueue.results import Context
 from verification.faults.diary import note
 
 SOON = Backoff(base=0.05, cap=0.5, jitter=0.5)

@@ -14,7 +14,7 @@ from django.db import connection, transaction
 
 from jobqueue import Concurrency, Every, Rate, send
 from jobqueue.api.schedules import create
-from jobqueue.declared_schedules import Declaration
+from jobqueue.declarations.schedules import Declaration
 from tests.actor.programs import FlakyFibonacci
 from verification.faults import bodies
 from verification.faults.diary import note

@@ -14,7 +14,7 @@ from django.db.models import QuerySet
 
 from demo_project.postgres import throwaway_cluster
 from jobqueue.api.schedules import create
-from jobqueue.declared_schedules import Declaration
+from jobqueue.declarations.schedules import Declaration
 from jobqueue.models import ScheduleTick, Task
 from jobqueue.schedules.expressions import Every
 from tests.acceptance.harness import CHECKOUT, Fleet

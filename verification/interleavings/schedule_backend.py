@@ -16,7 +16,7 @@ from django.db import transaction
 
 from jobqueue.api import schedule_deployments as deployments
 from jobqueue.api import schedules as api
-from jobqueue.declared_schedules import Declaration
+from jobqueue.declarations.schedules import Declaration
 from jobqueue.engine import schedules
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
+from jobqueue.declarations.limits import AFTER_SEPARATOR, split_key
 from jobqueue.engine.admissions import (
     AGAIN_SECONDS,
     GROUPS_PER_PERIOD,
@@ -20,7 +21,6 @@ from jobqueue.engine.admissions import (
     is_known,
 )
 from jobqueue.engine.postgres.connection import PostgresDatabase, as_array, as_text_array
-from jobqueue.limits import AFTER_SEPARATOR, split_key
 from jobqueue.values.records import Admitted, LimitKind
 
 

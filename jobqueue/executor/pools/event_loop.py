@@ -19,7 +19,7 @@ from jobqueue.executor.process_guard import fill_standard_streams, leave_if_fork
 from jobqueue.executor.running.async_runner import BodyThread, make_task, run_async_task
 from jobqueue.executor.running.attempt import CompletedAttempt, RunningTask
 from jobqueue.executor.telemetry.logger import get_logger
-from jobqueue.posix import at_fork
+from jobqueue.values.posix import at_fork
 
 logger = get_logger(__name__)
 

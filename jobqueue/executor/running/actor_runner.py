@@ -9,16 +9,16 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from jobqueue import registry
-from jobqueue.actions import Action, Disposition, Done, Kind, Message, Send, Sleep, Spawn, Suspend, Yield
-from jobqueue.actor import Actor, ActorTask, Inbox, PollContext
 from jobqueue.api.backends import child_row
 from jobqueue.api.messages import id_from, receivers
 from jobqueue.conf.compat import DEFAULT_TASK_BACKEND_ALIAS
+from jobqueue.declarations import registry
+from jobqueue.declarations.actions import Action, Disposition, Done, Kind, Message, Send, Sleep, Spawn, Suspend, Yield
+from jobqueue.declarations.actor import Actor, ActorTask, Inbox, PollContext
+from jobqueue.declarations.function import FunctionTask, changed
+from jobqueue.declarations.options import tick_of, time_problems
 from jobqueue.exceptions import InvalidActions, UndecodableMessage
 from jobqueue.executor.running.attempt import Attempt, RunningTask
-from jobqueue.function import FunctionTask, changed
-from jobqueue.task_options import tick_of, time_problems
 from jobqueue.values.json import check_dedupe_key, decode, encode, encode_message, encode_result, plain
 from jobqueue.values.records import (
     FINAL,

@@ -11,8 +11,8 @@ from typing import Any
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
-from jobqueue import registry
-from jobqueue.actor import ActorTask
+from jobqueue.declarations import registry
+from jobqueue.declarations.actor import ActorTask
 from jobqueue.exceptions import Interrupted
 from jobqueue.executor.database.permits import Permits
 from jobqueue.executor.database.task_connections import TaskConnections

@@ -16,8 +16,11 @@ from uuid import UUID
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from jobqueue.actor import PollContext
 from jobqueue.conf.options import Options
+from jobqueue.declarations.actor import PollContext
+from jobqueue.declarations.function import FunctionTask
+from jobqueue.declarations.options import RunOptions
+from jobqueue.declarations.results import Result, from_claimed
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import Interrupted, ShuttingDown, TaskCancelled
 from jobqueue.executor.database.task_connections import TaskConnections
@@ -25,9 +28,6 @@ from jobqueue.executor.process_guard import leave_if_forked, this_process
 from jobqueue.executor.reports import LogOfBody, Reports
 from jobqueue.executor.running.thread_interrupts import clear_thread, interrupt_thread
 from jobqueue.executor.telemetry.errors import from_the_body
-from jobqueue.function import FunctionTask
-from jobqueue.results import Result, from_claimed
-from jobqueue.task_options import RunOptions
 from jobqueue.values.records import ClaimedTask, Outcome, Progress, StoredMessage
 
 Stopper = Callable[[type[Interrupted]], bool]  # returns whether the interruption is on its way

@@ -20,8 +20,12 @@ from uuid import UUID
 from django.db import IntegrityError
 from msgspec.structs import replace
 
-from jobqueue import registry
-from jobqueue.actor import ActorTask
+from jobqueue.declarations import registry
+from jobqueue.declarations.actor import ActorTask
+from jobqueue.declarations.function import changed
+from jobqueue.declarations.limits import limit_columns
+from jobqueue.declarations.options import run_options, tick_of
+from jobqueue.declarations.results import Context
 from jobqueue.engine.clock import iso_utc
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import (
@@ -49,10 +53,6 @@ from jobqueue.executor.running.actor_runner import context_of, is_commit_functio
 from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, ExecutorIdentity, Raised, Returned, RunningTask
 from jobqueue.executor.telemetry.errors import TRACEBACK_CHARACTERS, full_traceback, message_of, path_of
 from jobqueue.executor.telemetry.logger import get_logger, mask_for
-from jobqueue.function import changed
-from jobqueue.limits import limit_columns
-from jobqueue.results import Context
-from jobqueue.task_options import run_options, tick_of
 from jobqueue.values.arguments import parameters_of
 from jobqueue.values.causes import cause_of
 from jobqueue.values.history import Event, line_of

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from jobqueue import registry, results
 from jobqueue.conf.compat import (
     TaskResultDoesNotExist,
     is_heard,
@@ -18,12 +17,13 @@ from jobqueue.conf.compat import (
     task_finished,
     task_started,
 )
+from jobqueue.declarations import registry, results
+from jobqueue.declarations.function import changed
+from jobqueue.declarations.results import Result
 from jobqueue.engine.engine import Engine
 from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, RunningTask, running_here
 from jobqueue.executor.telemetry.errors import Mask, first_line_of, reason_of
 from jobqueue.executor.telemetry.logger import get_logger, mask_for
-from jobqueue.function import changed
-from jobqueue.results import Result
 from jobqueue.values.json import decode
 from jobqueue.values.records import FINAL, ClaimedTask, NewTask, Status
 from jobqueue.values.redaction import redact_text

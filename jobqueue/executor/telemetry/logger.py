@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from jobqueue import registry
 from jobqueue.conf.options import Options
+from jobqueue.declarations import registry
 from jobqueue.executor.telemetry.errors import Mask, full_traceback, name_of
 from jobqueue.values.json import decode
 from jobqueue.values.records import ClaimedTask, NewTask

@@ -28,10 +28,11 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
-from jobqueue import __version__, posix, registry
+from jobqueue import __version__
 from jobqueue.api import declared_queues
 from jobqueue.cli.arguments import duration, report_usage_in_one_line
 from jobqueue.cli.backends import engine_of
+from jobqueue.declarations import registry
 from jobqueue.engine import engine_for
 from jobqueue.executor.child_processes import end_child_processes
 from jobqueue.executor.exit_status import EXIT_REPLACE, become_program, exit_despite_threads, exit_now, flush
@@ -43,6 +44,7 @@ from jobqueue.executor.signals import SignalPipe
 from jobqueue.executor.supervisor import CHILD_VARIABLE, Supervisor, SupervisorLink, start_child, watch_code
 from jobqueue.executor.telemetry.console_log import ConsoleHandler, JsonFormatter, TextFormatter, copy_of_stderr
 from jobqueue.executor.telemetry.emails import limit_emails
+from jobqueue.values import posix
 
 PREFIX = "JOBQUEUE_"  # of the environment's variables
 LONGEST_WAIT_SECONDS = 30.0  # before a child is replaced that failed again and again

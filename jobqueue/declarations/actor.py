@@ -13,13 +13,13 @@ from uuid import UUID
 
 import msgspec
 
-from jobqueue.actions import Action, Kind, Message
 from jobqueue.conf.compat import (
     InvalidTask,
     TaskResult,
 )
-from jobqueue.function import Call, CommonOptions, FunctionTask, invalid_declarations, unknown_option
-from jobqueue.results import checked_progress, not_shown
+from jobqueue.declarations.actions import Action, Kind, Message
+from jobqueue.declarations.function import Call, CommonOptions, FunctionTask, invalid_declarations, unknown_option
+from jobqueue.declarations.results import checked_progress, not_shown
 from jobqueue.values import typed
 from jobqueue.values.arguments import signature_of
 

@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict, replace
 
 from jobqueue.conf.options import Flag, MaxAttempts, Options, RetryBackoff, Timeout, problem
-from jobqueue.limits import limit_problems
+from jobqueue.declarations.limits import limit_problems
 from jobqueue.values.arguments import parameters_of
 from jobqueue.values.backoff import Backoff
 from jobqueue.values.json import Normalizer

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
 from jobqueue.conf.compat import TaskContext, TaskError, TaskResult, TaskResultStatus
-from jobqueue.function import FunctionTask, changed
+from jobqueue.declarations.function import FunctionTask, changed
 from jobqueue.values.json import decode
 from jobqueue.values.records import ClaimedTask, NewTask, Status
 from jobqueue.values.text import escape

@@ -14,13 +14,14 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.urls import get_resolver
 
-from jobqueue import declared_schedules, function, registry
-from jobqueue.actor import ActorTask, unreadable
 from jobqueue.conf.compat import PACKAGE, load_backends
 from jobqueue.conf.connection_pool import CONNECTIONS_OF_AN_EXECUTOR, pool_size
 from jobqueue.conf.options import KEYS, option_problems
-from jobqueue.declared_schedules import location_of
-from jobqueue.limits import Concurrency, Rate, has_fields
+from jobqueue.declarations import function, registry
+from jobqueue.declarations import schedules as declared_schedules
+from jobqueue.declarations.actor import ActorTask, unreadable
+from jobqueue.declarations.limits import Concurrency, Rate, has_fields
+from jobqueue.declarations.schedules import location_of
 from jobqueue.values.records import LimitKind
 from jobqueue.values.text import did_you_mean
 

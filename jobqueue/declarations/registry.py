@@ -9,8 +9,8 @@ from typing import Any
 
 from django.utils.module_loading import autodiscover_modules
 
-from jobqueue.function import FunctionTask, declared
-from jobqueue.limits import Concurrency, Rate
+from jobqueue.declarations.function import FunctionTask, declared
+from jobqueue.declarations.limits import Concurrency, Rate
 from jobqueue.values.arguments import Parameters, parameters_of
 from jobqueue.values.records import LimitKind, PoolName, is_internal
 

@@ -14,13 +14,13 @@ from typing import Any, Literal, TypedDict, Unpack, cast
 import msgspec
 from django.utils.translation import gettext_noop
 
-from jobqueue import registry
-from jobqueue.actor import Actor, ActorTask
 from jobqueue.conf.compat import BaseTaskBackend, InvalidTaskBackend, Task
 from jobqueue.conf.options import seconds
+from jobqueue.declarations import registry
+from jobqueue.declarations.actor import Actor, ActorTask
+from jobqueue.declarations.function import ChangedOptions, CopyOptions, FunctionTask, backend_named, relative
+from jobqueue.declarations.limits import UNIQUENESS, replaces_or_reserves
 from jobqueue.exceptions import InvalidArguments
-from jobqueue.function import ChangedOptions, CopyOptions, FunctionTask, backend_named, relative
-from jobqueue.limits import UNIQUENESS, replaces_or_reserves
 from jobqueue.schedules.expressions import EPOCH, MAX_INTERVAL, Cron, Every, Problem, moment_problems
 from jobqueue.schedules.planning import MAX_TICKS, CatchUp, Overlap
 from jobqueue.schedules.rows import expression_columns, stored

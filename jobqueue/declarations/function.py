@@ -40,10 +40,9 @@ from jobqueue.conf.compat import (
     task_backends,
 )
 from jobqueue.conf.options import seconds
-from jobqueue.limits import Concurrency, Debounce, OnConflict, Rate
-from jobqueue.printable import shown
+from jobqueue.declarations.limits import Concurrency, Debounce, OnConflict, Rate
+from jobqueue.declarations.options import as_classes, as_tags, problems
 from jobqueue.schedules.expressions import Cron, Every
-from jobqueue.task_options import as_classes, as_tags, problems
 from jobqueue.values.backoff import Backoff
 from jobqueue.values.text import did_you_mean
 
