@@ -32,6 +32,7 @@ from jobqueue.engine.engine import Engine
 from jobqueue.executor.awaiting_code import is_bound
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.maintenance import AGAIN_SECONDS
+from jobqueue.executor.running import events
 from jobqueue.executor.running.async_runner import finish_in_thread, run_cancellably
 from jobqueue.executor.running.atomic import end_attempt, poll_atomically
 from jobqueue.executor.running.attempt import (
@@ -44,7 +45,6 @@ from jobqueue.executor.running.attempt import (
     run_interruptibly,
 )
 from jobqueue.executor.running.task_runner import end_code_wait, missing_limits, poll, prepare, reject_by_database
-from jobqueue.executor.telemetry import events
 from jobqueue.models import (
     AdmissionRequest,
     Executor,

@@ -19,7 +19,7 @@ from django.db.models import DateTimeField, F, QuerySet
 from jobqueue.api.schedule_deployments import DeclaredSchedules
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.schedules import set_next
-from jobqueue.executor.telemetry.events import is_enqueued_heard, send_enqueued
+from jobqueue.executor.running.events import is_enqueued_heard, send_enqueued
 from jobqueue.models import Schedule, ScheduleDeployment, ScheduleTick
 from jobqueue.schedules.expressions import ticks_after
 from jobqueue.schedules.planning import MAX_TICKS, CatchUp, Policy, first_tick

@@ -85,7 +85,7 @@ if "VERIFICATION_DIARY" in env:  # a process of verification/faults/environment.
         "handlers": {"logbook": {"class": "verification.faults.diary.Logbook"}},
         "loggers": {
             "jobqueue": {"handlers": ["logbook"], "level": "INFO", "propagate": False},
-            "jobqueue.executor.telemetry.events": {"level": "DEBUG"},
+            "jobqueue.executor.running.events": {"level": "DEBUG"},
             # As in run_executors: these loggers would report each failure again.
             "django.tasks": {"level": "CRITICAL"},
             "django_tasks": {"level": "CRITICAL"},

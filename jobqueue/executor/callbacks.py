@@ -13,8 +13,8 @@ from uuid import UUID
 from jobqueue.engine.engine import Engine
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.pools.base import SiteThreads
+from jobqueue.executor.running import events
 from jobqueue.executor.running.attempt import CompletedAttempt
-from jobqueue.executor.telemetry import events
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.values.records import NewTask, Status
 

@@ -28,6 +28,7 @@ from jobqueue.executor.pools.base import Pool, PoolContext
 from jobqueue.executor.pools.event_loop import AsyncPool
 from jobqueue.executor.pools.threads import ThreadPool
 from jobqueue.executor.running.attempt import CompletedAttempt, ExecutorIdentity, RunningTask, with_start
+from jobqueue.executor.running.events import task_fields
 from jobqueue.executor.running.task_runner import (
     await_known,
     end_code_wait,
@@ -38,7 +39,6 @@ from jobqueue.executor.running.task_runner import (
 from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.telemetry.errors import first_line_of
-from jobqueue.executor.telemetry.events import task_fields
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.values.records import (
     FINAL,

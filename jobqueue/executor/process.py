@@ -32,10 +32,10 @@ from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.listener import Listener
 from jobqueue.executor.loop import ExecutorLoop
 from jobqueue.executor.running.attempt import ExecutorIdentity, RunningTask
+from jobqueue.executor.running.body_log import keeping_body_logs
 from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.signals import ORPHANED, SignalPipe, SignalPipeClosed
-from jobqueue.executor.telemetry.body_log import keeping_body_logs
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.executor.watchdog import Watchdog

@@ -18,9 +18,9 @@ from jobqueue.engine.executors import LOST_CLASS_PATH
 from jobqueue.exceptions import ClaimLost
 from jobqueue.executor.commit_batches import LONE_TRIES, CommitBatches
 from jobqueue.executor.running.attempt import CompletedAttempt, RunningTask
+from jobqueue.executor.running.events import task_fields
 from jobqueue.executor.running.task_runner import count_undelivered, is_atomic, reject_by_database
 from jobqueue.executor.telemetry.errors import first_line_of
-from jobqueue.executor.telemetry.events import task_fields
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.values.records import FINAL, ClaimedTask, CommitResult, Outcome, Start, Status
 from jobqueue.values.text import printable

@@ -16,7 +16,7 @@ from django.db import transaction
 from jobqueue import Actor, Backoff, Done, Sleep, task
 from jobqueue.conf.compat import task_started
 from jobqueue.executor.running.attempt import running_here
-from jobqueue.executor.telemetry.body_log import BodyLogHandler
+from jobqueue.executor.running.body_log import BodyLogHandler
 from jobqueue.models import TaskLog
 from jobqueue.values.body_log import read_lines
 from jobqueue.values.records import Status

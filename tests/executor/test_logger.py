@@ -13,7 +13,7 @@ from jobqueue.values.records import Status
 from tests.executor import tasks
 from tests.executor.harness import Burst, on_postgresql, row_of
 
-EVENTS = "jobqueue.executor.telemetry.events"
+EVENTS = "jobqueue.executor.running.events"
 
 
 class Broken(RuntimeError):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import jobqueue
-from jobqueue.executor.telemetry.events import EVENTS
+from jobqueue.executor.running.events import EVENTS
 
 PACKAGE = Path(jobqueue.__file__).parent
 REFERENCE = PACKAGE.parent / "docs" / "reference.md"

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jobqueue.executor.database import task_connections
+from jobqueue.executor.running import events
 from jobqueue.executor.running.actor_runner import poll_again
 from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, RunningTask
-from jobqueue.executor.telemetry import events
 from jobqueue.executor.telemetry.errors import is_starved
 from jobqueue.executor.telemetry.logger import get_logger, mask_for
 from jobqueue.executor.watchdog import CHECK_SECONDS

@@ -17,6 +17,7 @@ from jobqueue.exceptions import Interrupted
 from jobqueue.executor.database.permits import Permits
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.process_guard import leave_if_forked
+from jobqueue.executor.running import events
 from jobqueue.executor.running.atomic import end_attempt
 from jobqueue.executor.running.attempt import (
     Attempt,
@@ -28,7 +29,6 @@ from jobqueue.executor.running.attempt import (
     running_here,
 )
 from jobqueue.executor.running.task_runner import call, complete, finish, prepare
-from jobqueue.executor.telemetry import events
 from jobqueue.executor.telemetry.errors import from_the_body
 
 PLAIN_TYPES = (type(None), bool, int, float, str)
