@@ -33,7 +33,7 @@ class JobQueueConfig(AppConfig):
         else:
             our_checks.register()
             registry.autodiscover()
-            from jobqueue import bulk_actor  # noqa: F401 - declares our own task
+            from jobqueue.operations.bulk import actor as bulk_actor  # noqa: F401 - declares our own task
 
             post_migrate.connect(install_sql, sender=self)
             post_migrate.connect(write_schedules, sender=self)

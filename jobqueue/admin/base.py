@@ -20,7 +20,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobqueue import api
-from jobqueue.inspect.backends import databases, options_of
+from jobqueue.operations.backends import databases, options_of
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]

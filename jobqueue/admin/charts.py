@@ -13,8 +13,8 @@ from django.utils.formats import time_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobqueue.inspect.formatting import Text, duration, local, number_text
-from jobqueue.inspect.periods import Counts, Point, Range, Timeline
+from jobqueue.operations.formatting import Text, duration, local, number_text
+from jobqueue.operations.overview.periods import Counts, Point, Range, Timeline
 from jobqueue.values.counters import EDGES
 
 STEP, BAR, HEIGHT = 10, 8, 100  # of the drawing; the page stretches it

@@ -26,10 +26,10 @@ from jobqueue.declarations.function import FunctionTask
 from jobqueue.declarations.options import MAX_CHARACTERS
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import DuplicateKey, JobQueueError
-from jobqueue.inspect import audit_log
-from jobqueue.inspect.backends import databases, options_of
-from jobqueue.inspect.payload_display import read, tags_of
-from jobqueue.inspect.task_detail import find_task
+from jobqueue.operations.backends import databases, options_of
+from jobqueue.operations.bulk import audit_log
+from jobqueue.operations.payloads import read, tags_of
+from jobqueue.operations.task.detail import find_task
 
 COPIED = ("queue_name", "priority", "max_attempts", "backend")  # a copy cannot have the key of a live task
 

@@ -27,13 +27,13 @@ from jobqueue.admin.task_list import CappedPaginator
 from jobqueue.api.schedule_deployments import VERSION as SCHEDULES
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.heartbeats import with_last_heartbeat
-from jobqueue.inspect import audit_log
-from jobqueue.inspect.backends import backends_on, options_of
-from jobqueue.inspect.formatting import duration, served, short_id, short_type
-from jobqueue.inspect.inbox import actor_of
-from jobqueue.inspect.queries import Count
-from jobqueue.inspect.stats import GONE_SECONDS, ExecutorState
 from jobqueue.models import Executor, Task
+from jobqueue.operations.backends import backends_on, options_of
+from jobqueue.operations.bulk import audit_log
+from jobqueue.operations.formatting import duration, served, short_id, short_type
+from jobqueue.operations.list.queries import Count
+from jobqueue.operations.overview.stats import GONE_SECONDS, ExecutorState
+from jobqueue.operations.task.inbox import actor_of
 from jobqueue.templatetags.jobqueue_admin import executor_badge, moment
 from jobqueue.values.records import Command, PoolName
 

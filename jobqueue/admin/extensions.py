@@ -20,13 +20,13 @@ from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy
 
-from jobqueue.inspect.backends import databases, options_of
-from jobqueue.inspect.formatting import Text, when
-from jobqueue.inspect.interpretation import interpret
-from jobqueue.inspect.queries import Count
-from jobqueue.inspect.rows import read_rows
-from jobqueue.inspect.selection import Selection
 from jobqueue.models import Task
+from jobqueue.operations.backends import databases, options_of
+from jobqueue.operations.formatting import Text, when
+from jobqueue.operations.list.interpretation import interpret
+from jobqueue.operations.list.queries import Count
+from jobqueue.operations.list.rows import read_rows
+from jobqueue.operations.list.selection import Selection
 
 Arguments = Mapping[str, Any]
 

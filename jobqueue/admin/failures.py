@@ -18,9 +18,16 @@ from jobqueue.admin.charts import HEIGHT, STEP, sparkline
 from jobqueue.admin.links import Pages
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.failures import HOURS, MAX_CAUSES_FOUND, Failure, frequent_causes, newest_causes, read_failures
-from jobqueue.inspect.links import Rows
-from jobqueue.inspect.queries import CAP, Count
+from jobqueue.operations.links import Rows
+from jobqueue.operations.list.failures import (
+    HOURS,
+    MAX_CAUSES_FOUND,
+    Failure,
+    frequent_causes,
+    newest_causes,
+    read_failures,
+)
+from jobqueue.operations.list.queries import CAP, Count
 from jobqueue.values.records import Status
 
 CAUSES_SHOWN = 20

@@ -18,13 +18,13 @@ from django.utils.translation import gettext_lazy as _
 from jobqueue.admin.base import database_for
 from jobqueue.api import aliases
 from jobqueue.declarations import registry
-from jobqueue.inspect.backends import backends_on
-from jobqueue.inspect.failures import newest_titles, titles_of
-from jobqueue.inspect.formatting import local, short_id, short_type, shortened
-from jobqueue.inspect.limits import Key
-from jobqueue.inspect.names import known_queues, known_tags
-from jobqueue.inspect.selection import ENDED, ENQUEUED, at, to_id, to_uuid
 from jobqueue.models import Executor, Schedule, Task
+from jobqueue.operations.backends import backends_on
+from jobqueue.operations.formatting import local, short_id, short_type, shortened
+from jobqueue.operations.limits import Key
+from jobqueue.operations.list.failures import newest_titles, titles_of
+from jobqueue.operations.list.names import known_queues, known_tags
+from jobqueue.operations.list.selection import ENDED, ENQUEUED, at, to_id, to_uuid
 from jobqueue.values.records import Status
 
 CAUSES, EXECUTORS = 20, 30  # offered

@@ -22,11 +22,11 @@ from jobqueue.api import limits as api
 from jobqueue.declarations.limits import MAX_LIMIT
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import JobQueueError
-from jobqueue.inspect import audit_log
-from jobqueue.inspect.formatting import number_text
-from jobqueue.inspect.limits import KeyState, kind_words, list_keys, parse_key, read_keys
-from jobqueue.inspect.task_detail import Holder, read_holders
 from jobqueue.models import Limit
+from jobqueue.operations.bulk import audit_log
+from jobqueue.operations.formatting import number_text
+from jobqueue.operations.limits import KeyState, kind_words, list_keys, parse_key, read_keys
+from jobqueue.operations.task.detail import Holder, read_holders
 
 KEYS_PER_PAGE = 25
 MAX_SEARCH_CHARACTERS = 560

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 from django.http import HttpRequest
 from django.urls import reverse
 
-from jobqueue.inspect.links import Rows
+from jobqueue.operations.links import Rows
 
 
 class Pages:

@@ -18,11 +18,11 @@ from jobqueue.admin.links import Pages
 from jobqueue.declarations.checks import run_checks
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.findings import problems
-from jobqueue.inspect.links import Rows
-from jobqueue.inspect.periods import TaskCounts, read_task_counts, read_timeline, slowest
-from jobqueue.inspect.queries import Count, count_or_estimate, of_status
-from jobqueue.inspect.stats import BackendStats, ExecutorStats, read_stats
+from jobqueue.operations.links import Rows
+from jobqueue.operations.list.queries import Count, count_or_estimate, of_status
+from jobqueue.operations.overview.findings import problems
+from jobqueue.operations.overview.periods import TaskCounts, read_task_counts, read_timeline, slowest
+from jobqueue.operations.overview.stats import BackendStats, ExecutorStats, read_stats
 from jobqueue.values.counters import Scope
 from jobqueue.values.records import Status
 

@@ -20,9 +20,9 @@ from jobqueue.admin.charts import per_minute, words
 from jobqueue.admin.summaries import SummaryPage
 from jobqueue.api.queues import MAX_RUNNING_LIMIT
 from jobqueue.engine import engine_for
-from jobqueue.inspect import audit_log
-from jobqueue.inspect.periods import Counts, read_recent
-from jobqueue.inspect.stats import QueueStats, read_stats
+from jobqueue.operations.bulk import audit_log
+from jobqueue.operations.overview.periods import Counts, read_recent
+from jobqueue.operations.overview.stats import QueueStats, read_stats
 from jobqueue.values.counters import Scope
 
 RECENT_MINUTES = 10

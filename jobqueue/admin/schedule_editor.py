@@ -19,8 +19,8 @@ from jobqueue.admin.schedule_form import ScheduleForm
 from jobqueue.admin.schedule_page import SchedulePage
 from jobqueue.admin.timing_form import Preview
 from jobqueue.exceptions import JobQueueError, ScheduleChanged
-from jobqueue.inspect import audit_log
 from jobqueue.models import Schedule
+from jobqueue.operations.bulk import audit_log
 
 REDISPLAYED = {"preview", "choose"}  # buttons that save nothing
 

@@ -37,8 +37,8 @@ from jobqueue.api import schedules
 from jobqueue.declarations import registry
 from jobqueue.declarations.options import StoredRunOptions
 from jobqueue.declarations.schedules import MAX_CATCH_UP, MAX_JITTER, MAX_NAME, Declaration
-from jobqueue.inspect.backends import options_of
 from jobqueue.models import Schedule
+from jobqueue.operations.backends import options_of
 from jobqueue.schedules.expressions import EPOCH, Cron, Every, Problem
 from jobqueue.schedules.rows import expression_of
 from jobqueue.values.json import decode

@@ -25,12 +25,12 @@ from jobqueue.admin.base import PauseFields, ReadOnlyAdmin
 from jobqueue.admin.task_list import CappedPaginator
 from jobqueue.api import schedules as api
 from jobqueue.exceptions import JobQueueError
-from jobqueue.inspect import audit_log
-from jobqueue.inspect.backends import options_of
-from jobqueue.inspect.formatting import describe_schedule_pause
-from jobqueue.inspect.payload_display import raw, read, show, show_arguments
-from jobqueue.inspect.schedules import describe, history, next_ticks, with_tasks
 from jobqueue.models import Schedule
+from jobqueue.operations.backends import options_of
+from jobqueue.operations.bulk import audit_log
+from jobqueue.operations.formatting import describe_schedule_pause
+from jobqueue.operations.payloads import raw, read, show, show_arguments
+from jobqueue.operations.schedules import describe, history, next_ticks, with_tasks
 from jobqueue.schedules.rows import aware
 
 ScheduleAction = Callable[[Schedule], object]

@@ -23,9 +23,9 @@ from jobqueue.admin.base import PauseFields, permission
 from jobqueue.admin.filters import BackendFilter, Choices, ColumnFilter
 from jobqueue.admin.schedule_editor import ScheduleEditor
 from jobqueue.admin.schedule_page import pause_with, resume, run
-from jobqueue.inspect.formatting import describe_schedule_pause, short_type
-from jobqueue.inspect.schedules import describe, recent_ticks
 from jobqueue.models import Schedule
+from jobqueue.operations.formatting import describe_schedule_pause, short_type
+from jobqueue.operations.schedules import describe, recent_ticks
 from jobqueue.templatetags.jobqueue_admin import badge, breakable, moment, schedule_badge, tick_marks, took
 
 MAX_SELECTED = 500  # schedules of one bulk action; Django accepts 1,000 fields

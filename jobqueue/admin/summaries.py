@@ -14,12 +14,12 @@ from jobqueue.admin.charts import charts_of, range_of, ranges, words
 from jobqueue.admin.links import Pages
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.formatting import number_text
-from jobqueue.inspect.links import Rows
-from jobqueue.inspect.periods import Counts, read_timeline
-from jobqueue.inspect.queries import TaskFilter, newest, of_status
-from jobqueue.inspect.rows import read_rows
 from jobqueue.models import Task
+from jobqueue.operations.formatting import number_text
+from jobqueue.operations.links import Rows
+from jobqueue.operations.list.queries import TaskFilter, newest, of_status
+from jobqueue.operations.list.rows import read_rows
+from jobqueue.operations.overview.periods import Counts, read_timeline
 from jobqueue.values.counters import Scope
 from jobqueue.values.records import LIVE, Status
 

@@ -15,14 +15,14 @@ from django.utils.functional import cached_property
 
 from jobqueue.admin.filters import TagFilter, TimeFilter
 from jobqueue.declarations import registry
-from jobqueue.inspect.backends import options_of
-from jobqueue.inspect.bulk import Bounds
-from jobqueue.inspect.formatting import short_type
-from jobqueue.inspect.queries import CAP, Count, count_of_status
-from jobqueue.inspect.rows import read_rows
-from jobqueue.inspect.search import ERROR, KEY, TAG
-from jobqueue.inspect.selection import FILTERS, Selection
 from jobqueue.models import Task
+from jobqueue.operations.backends import options_of
+from jobqueue.operations.bulk.target import Bounds
+from jobqueue.operations.formatting import short_type
+from jobqueue.operations.list.queries import CAP, Count, count_of_status
+from jobqueue.operations.list.rows import read_rows
+from jobqueue.operations.list.search import ERROR, KEY, TAG
+from jobqueue.operations.list.selection import FILTERS, Selection
 from jobqueue.values.records import Status
 from jobqueue.values.redaction import is_named
 

@@ -19,7 +19,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobqueue import api, bulk_actor
+from jobqueue import api
 from jobqueue.admin.base import ReadOnlyAdmin
 from jobqueue.admin.extensions import extensions, links_html
 from jobqueue.admin.json_field import JsonField
@@ -27,15 +27,25 @@ from jobqueue.admin.message_forms import MessageKind, MessageKindForm, kinds_of
 from jobqueue.declarations import registry
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import JobQueueError, TaskNotFound
-from jobqueue.inspect import audit_log
-from jobqueue.inspect.backends import databases, options_of
-from jobqueue.inspect.bulk import BulkRun
-from jobqueue.inspect.bulk_actions import CANCEL, CANCEL_TREE, DELETE, DISCARD, REQUEUE, RUN_NOW, BulkAction, numbers_of
-from jobqueue.inspect.inbox import actor_of, check_message, takes_messages
-from jobqueue.inspect.payload_display import named_arguments, read
-from jobqueue.inspect.queries import Count
-from jobqueue.inspect.task_detail import describe, find_task
 from jobqueue.models import Task
+from jobqueue.operations.backends import databases, options_of
+from jobqueue.operations.bulk import actor as bulk_actor
+from jobqueue.operations.bulk import audit_log
+from jobqueue.operations.bulk.actions import (
+    CANCEL,
+    CANCEL_TREE,
+    DELETE,
+    DISCARD,
+    REQUEUE,
+    RUN_NOW,
+    BulkAction,
+    numbers_of,
+)
+from jobqueue.operations.bulk.target import BulkRun
+from jobqueue.operations.list.queries import Count
+from jobqueue.operations.payloads import named_arguments, read
+from jobqueue.operations.task.detail import describe, find_task
+from jobqueue.operations.task.inbox import actor_of, check_message, takes_messages
 from jobqueue.values.records import is_internal
 
 View = Callable[[HttpRequest, Task], HttpResponse]

@@ -18,7 +18,6 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from jobqueue import bulk_actor
 from jobqueue.admin.base import database_for, permission
 from jobqueue.admin.enqueue_page import EnqueuePage
 from jobqueue.admin.extensions import extensions, links_html
@@ -40,16 +39,17 @@ from jobqueue.admin.filters import (
 from jobqueue.admin.summaries import SummaryPage
 from jobqueue.admin.task_list import TaskChangeList
 from jobqueue.admin.task_page import level_of
-from jobqueue.inspect import audit_log
-from jobqueue.inspect.backends import backends_on, options_of
-from jobqueue.inspect.bulk import EXAMPLES, MAX_IN_REQUEST, BulkRun, Target, perform_ids, perform_now
-from jobqueue.inspect.bulk_actions import CANCEL, DELETE, DISCARD, REQUEUE, RUN_NOW, BulkAction, numbers_of
-from jobqueue.inspect.formatting import Text, attempts_text, duration, short_id, short_type, time_run, when
-from jobqueue.inspect.interpretation import interpret
-from jobqueue.inspect.queries import Count
-from jobqueue.inspect.rows import read_rows
-from jobqueue.inspect.selection import ENDED, ENQUEUED, at, to_uuid
 from jobqueue.models import Task
+from jobqueue.operations.backends import backends_on, options_of
+from jobqueue.operations.bulk import actor as bulk_actor
+from jobqueue.operations.bulk import audit_log
+from jobqueue.operations.bulk.actions import CANCEL, DELETE, DISCARD, REQUEUE, RUN_NOW, BulkAction, numbers_of
+from jobqueue.operations.bulk.target import EXAMPLES, MAX_IN_REQUEST, BulkRun, Target, perform_ids, perform_now
+from jobqueue.operations.formatting import Text, attempts_text, duration, short_id, short_type, time_run, when
+from jobqueue.operations.list.interpretation import interpret
+from jobqueue.operations.list.queries import Count
+from jobqueue.operations.list.rows import read_rows
+from jobqueue.operations.list.selection import ENDED, ENQUEUED, at, to_uuid
 from jobqueue.templatetags.jobqueue_admin import badge, breakable, moment, with_moment
 from jobqueue.values.counters import Scope
 

@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobqueue.engine import engine_for
-from jobqueue.inspect.schedules import UpcomingTick, upcoming_tick
+from jobqueue.operations.schedules import UpcomingTick, upcoming_tick
 from jobqueue.schedules.expressions import (
     EPOCH,
     MAX_EXPRESSION,

@@ -13,8 +13,8 @@ from jobqueue.cli.console import Console
 from jobqueue.conf.compat import DEFAULT_TASK_BACKEND_ALIAS
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.formatting import short_type
-from jobqueue.inspect.names import known_queues, known_types
+from jobqueue.operations.formatting import short_type
+from jobqueue.operations.list.names import known_queues, known_types
 from jobqueue.values.text import did_you_mean
 
 

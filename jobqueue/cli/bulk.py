@@ -15,13 +15,13 @@ from jobqueue.cli.backends import engine_of, report_unknown
 from jobqueue.cli.console import EXIT_INTERRUPTED, Console, list_ids, log
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.bulk import Bounds, BulkRun
-from jobqueue.inspect.bulk_actions import CANCEL_TREE, REQUEUE
-from jobqueue.inspect.failures import MAX_CAUSES, TooManyCauses, causes_with, newest_causes, read_failures
-from jobqueue.inspect.formatting import duration
-from jobqueue.inspect.queries import ORDER, TaskFilter, many, of_status, walk
-from jobqueue.inspect.selection import has_tag
 from jobqueue.models import TaskQuerySet
+from jobqueue.operations.bulk.actions import CANCEL_TREE, REQUEUE
+from jobqueue.operations.bulk.target import Bounds, BulkRun
+from jobqueue.operations.formatting import duration
+from jobqueue.operations.list.failures import MAX_CAUSES, TooManyCauses, causes_with, newest_causes, read_failures
+from jobqueue.operations.list.queries import ORDER, TaskFilter, many, of_status, walk
+from jobqueue.operations.list.selection import has_tag
 from jobqueue.values.records import FINAL, Status
 
 CAUSES_NAMED = 5  # if none matches

@@ -17,10 +17,10 @@ from jobqueue.cli.notification_checks import notification_findings
 from jobqueue.declarations.checks import encoding_problems, run_checks
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.schema import migrate_command, missing_objects, schema_problem
-from jobqueue.inspect.findings import findings
-from jobqueue.inspect.queries import many
-from jobqueue.inspect.server_findings import lock_findings
-from jobqueue.inspect.stats import read_stats
+from jobqueue.operations.list.queries import many
+from jobqueue.operations.overview.findings import findings
+from jobqueue.operations.overview.server_findings import lock_findings
+from jobqueue.operations.overview.stats import read_stats
 from jobqueue.values.text import printable
 
 if TYPE_CHECKING:

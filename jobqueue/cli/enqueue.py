@@ -16,7 +16,7 @@ from jobqueue.declarations import registry
 from jobqueue.declarations.function import FunctionTask
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import TaskNotFound
-from jobqueue.inspect.inbox import check_message
+from jobqueue.operations.task.inbox import check_message
 
 OPTIONS = ("queue_name", "priority", "run_after", "max_attempts", "key", "backend")  # of using()
 

@@ -14,9 +14,9 @@ from jobqueue.cli.backends import engines
 from jobqueue.cli.console import Console, log
 from jobqueue.cli.status import EXECUTORS, executor_as_json, executor_line
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.queries import many
-from jobqueue.inspect.stats import ExecutorState, ExecutorStats, read_executors
 from jobqueue.models import Executor
+from jobqueue.operations.list.queries import many
+from jobqueue.operations.overview.stats import ExecutorState, ExecutorStats, read_executors
 from jobqueue.values.records import Command
 
 POLL_SECONDS = 0.1

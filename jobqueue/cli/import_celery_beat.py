@@ -19,10 +19,10 @@ from jobqueue.declarations import registry
 from jobqueue.declarations.function import FunctionTask
 from jobqueue.declarations.schedules import Declaration
 from jobqueue.exceptions import JobQueueError
-from jobqueue.inspect.formatting import clock_time
-from jobqueue.inspect.queries import many
-from jobqueue.inspect.schedules import describe
 from jobqueue.models import Schedule
+from jobqueue.operations.formatting import clock_time
+from jobqueue.operations.list.queries import many
+from jobqueue.operations.schedules import describe
 from jobqueue.schedules.rows import aware
 
 COLUMNS = (

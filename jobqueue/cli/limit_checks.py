@@ -12,12 +12,12 @@ from django.db.models import Exists
 
 from jobqueue.engine.admissions import INDEXED, IS_WAITING, of_limit
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.findings import unanswered_requests
-from jobqueue.inspect.limits import IS_ACTIVE, Key, active_of, list_keys, read_keys
-from jobqueue.inspect.queries import many
-from jobqueue.inspect.stats import BackendStats
-from jobqueue.inspect.task_detail import read_holders
 from jobqueue.models import AdmissionRequest
+from jobqueue.operations.limits import IS_ACTIVE, Key, active_of, list_keys, read_keys
+from jobqueue.operations.list.queries import many
+from jobqueue.operations.overview.findings import unanswered_requests
+from jobqueue.operations.overview.stats import BackendStats
+from jobqueue.operations.task.detail import read_holders
 from jobqueue.values.records import LimitKind, Status
 
 KEYS_CHECKED = 200  # those with the most BLOCKED tasks

@@ -12,9 +12,9 @@ from jobqueue.api import limits as api
 from jobqueue.cli.backends import engine_of, engines
 from jobqueue.cli.console import Column, Console, log, shell_user
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.formatting import duration
-from jobqueue.inspect.limits import Key, KeyState, list_keys, read_keys
-from jobqueue.inspect.queries import many
+from jobqueue.operations.formatting import duration
+from jobqueue.operations.limits import Key, KeyState, list_keys, read_keys
+from jobqueue.operations.list.queries import many
 from jobqueue.values.records import LimitKind
 
 COLUMNS = (

@@ -12,14 +12,14 @@ from django.core.management.base import CommandError
 from jobqueue.cli.backends import engines, report_unknown
 from jobqueue.cli.console import Column, Console
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.backends import options_of
-from jobqueue.inspect.formatting import attempt_number, attempts_text, short_type, when
-from jobqueue.inspect.interpretation import interpret
-from jobqueue.inspect.names import known_types
-from jobqueue.inspect.queries import CAP, many
-from jobqueue.inspect.rows import read_rows
-from jobqueue.inspect.selection import Selection
 from jobqueue.models import Executor, Schedule, Task
+from jobqueue.operations.backends import options_of
+from jobqueue.operations.formatting import attempt_number, attempts_text, short_type, when
+from jobqueue.operations.list.interpretation import interpret
+from jobqueue.operations.list.names import known_types
+from jobqueue.operations.list.queries import CAP, many
+from jobqueue.operations.list.rows import read_rows
+from jobqueue.operations.list.selection import Selection
 from jobqueue.schedules.rows import aware
 
 COLUMNS = (

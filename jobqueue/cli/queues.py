@@ -13,9 +13,9 @@ from jobqueue import api
 from jobqueue.cli.backends import check_queue_names, engine_of
 from jobqueue.cli.console import Console, log, shell_user
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.formatting import clock_time
-from jobqueue.inspect.queries import many
 from jobqueue.models import Queue
+from jobqueue.operations.formatting import clock_time
+from jobqueue.operations.list.queries import many
 
 
 def pause(console: Console, flags: Any) -> None:

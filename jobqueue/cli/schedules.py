@@ -17,10 +17,11 @@ from jobqueue.cli.backends import engine_of, engines
 from jobqueue.cli.console import Column, Console, log, shell_user
 from jobqueue.cli.show import value_lines
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.formatting import clock_time, duration
-from jobqueue.inspect.payload_display import read, show_arguments
-from jobqueue.inspect.queries import many
-from jobqueue.inspect.schedules import (
+from jobqueue.models import STOPPED_BY, Schedule
+from jobqueue.operations.formatting import clock_time, duration
+from jobqueue.operations.list.queries import many
+from jobqueue.operations.payloads import read, show_arguments
+from jobqueue.operations.schedules import (
     RECENT,
     RecordedTick,
     UpcomingTick,
@@ -30,7 +31,6 @@ from jobqueue.inspect.schedules import (
     recent_ticks,
     with_tasks,
 )
-from jobqueue.models import STOPPED_BY, Schedule
 from jobqueue.schedules.rows import aware
 
 PAGE = 100  # schedules whose last ticks are read together

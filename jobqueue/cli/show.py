@@ -13,14 +13,14 @@ from django.core.management.base import CommandError
 
 from jobqueue.cli.backends import engines
 from jobqueue.cli.console import Console
-from jobqueue.inspect.formatting import attempt_number, clock_time, duration
-from jobqueue.inspect.limits import KeyState
-from jobqueue.inspect.payload_display import DisplayedValue
-from jobqueue.inspect.progress import ShownProgress
-from jobqueue.inspect.task_detail import describe, find_task
-from jobqueue.inspect.timeline import Timeline
-from jobqueue.inspect.tree import Branch
 from jobqueue.models import Task
+from jobqueue.operations.formatting import attempt_number, clock_time, duration
+from jobqueue.operations.limits import KeyState
+from jobqueue.operations.payloads import DisplayedValue
+from jobqueue.operations.task.detail import describe, find_task
+from jobqueue.operations.task.progress import ShownProgress
+from jobqueue.operations.task.timeline import Timeline
+from jobqueue.operations.task.tree import Branch
 
 INDENT = "  "
 COLUMNS = {

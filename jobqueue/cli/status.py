@@ -13,9 +13,16 @@ from jobqueue.cli.backends import engines
 from jobqueue.cli.console import Column, Console
 from jobqueue.cli.queues import as_json as queue_as_json
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.formatting import duration, served
-from jobqueue.inspect.queries import Count, many
-from jobqueue.inspect.stats import BackendStats, ExecutorState, ExecutorStats, QueueStats, count_ended, read_stats
+from jobqueue.operations.formatting import duration, served
+from jobqueue.operations.list.queries import Count, many
+from jobqueue.operations.overview.stats import (
+    BackendStats,
+    ExecutorState,
+    ExecutorStats,
+    QueueStats,
+    count_ended,
+    read_stats,
+)
 from jobqueue.values.records import FINAL, LIVE, Status
 
 MINUTE_SECONDS = 60.0

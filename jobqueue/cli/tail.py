@@ -11,8 +11,9 @@ from uuid import UUID
 from jobqueue.cli.backends import engines, report_unknown
 from jobqueue.cli.console import Console
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.backends import options_of
-from jobqueue.inspect.formatting import (
+from jobqueue.models import Task
+from jobqueue.operations.backends import options_of
+from jobqueue.operations.formatting import (
     attempt_number,
     attempts_text,
     clock_time,
@@ -22,9 +23,8 @@ from jobqueue.inspect.formatting import (
     short_type,
     time_run,
 )
-from jobqueue.inspect.payload_display import raw, read, row_annotations, secrets_of
-from jobqueue.inspect.queries import TaskFilter, newest
-from jobqueue.models import Task
+from jobqueue.operations.list.queries import TaskFilter, newest
+from jobqueue.operations.payloads import raw, read, row_annotations, secrets_of
 from jobqueue.values.records import FINAL, Status
 from jobqueue.values.redaction import redact_text
 

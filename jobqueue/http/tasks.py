@@ -22,11 +22,11 @@ from jobqueue.http.request_body import ENVELOPE_BYTES, read_body, read_request
 from jobqueue.http.request_headers import IDEMPOTENCY_KEY, check_if_match, idempotency_key, with_etag
 from jobqueue.http.responses import HttpError, respond, service_unavailable, task_url
 from jobqueue.http.schemas import Cancel, Cancelled, Message, Problem, Sent, TaskDetail, TaskError, TaskLink
-from jobqueue.inspect.formatting import attempt_number
-from jobqueue.inspect.inbox import check_message
-from jobqueue.inspect.payload_display import read, secrets_of, shown_errors
-from jobqueue.inspect.task_detail import find_task
 from jobqueue.models import Task
+from jobqueue.operations.formatting import attempt_number
+from jobqueue.operations.payloads import read, secrets_of, shown_errors
+from jobqueue.operations.task.detail import find_task
+from jobqueue.operations.task.inbox import check_message
 from jobqueue.values.records import FINAL, Status
 from jobqueue.values.redaction import redact, redact_texts
 
@@ -189,6 +189,6 @@ def _status_of(row: Task) -> Status:
 def _write_history(request: HttpRequest, caller: Caller, row: Task, what: str) -> None:
     """Write the action of a logged-in user into the task's history in the admin, if the admin is installed."""
     if caller.token is None and apps.is_installed("django.contrib.admin"):
-        from jobqueue.inspect import audit_log
+        from jobqueue.operations.bulk import audit_log
 
         audit_log.write(request, [row], what)

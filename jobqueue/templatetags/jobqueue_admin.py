@@ -18,12 +18,12 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import get_language, gettext_lazy
 from django.utils.translation import gettext as _
 
-from jobqueue.inspect import formatting
-from jobqueue.inspect.formatting import Text, clock_text, duration, moment_in_words, wall_time
-from jobqueue.inspect.schedules import RecordedTick
-from jobqueue.inspect.stats import ExecutorState
-from jobqueue.inspect.tree import Bar
 from jobqueue.models import Schedule, ScheduleTick, Task
+from jobqueue.operations import formatting
+from jobqueue.operations.formatting import Text, clock_text, duration, moment_in_words, wall_time
+from jobqueue.operations.overview.stats import ExecutorState
+from jobqueue.operations.schedules import RecordedTick
+from jobqueue.operations.task.tree import Bar
 from jobqueue.schedules.rows import aware
 
 MAX_FOLDS, MAX_FOLD_DEPTH = 50, 4  # of a JSON value: each fold is a stop of the Tab key

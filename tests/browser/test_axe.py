@@ -16,8 +16,8 @@ from django.contrib.admin.utils import quote
 from django.test import Client
 from django.urls import reverse
 
-from jobqueue.bulk_actor import NAME as BULK_ACTION
 from jobqueue.models import Limit, Task, TaskLog
+from jobqueue.operations.bulk.actor import NAME as BULK_ACTION
 from jobqueue.values.body_log import LogLine, as_text
 from tests.browser.webdriver import Browser
 from tests.factories import (

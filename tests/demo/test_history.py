@@ -7,8 +7,8 @@ import pytest
 from demo_project.photos import history
 from demo_project.photos.models import Album
 from jobqueue.engine import engine_for
-from jobqueue.inspect.periods import Range, read_timeline
 from jobqueue.models import CounterPeriod, Executor, Task
+from jobqueue.operations.overview.periods import Range, read_timeline
 from jobqueue.testing import run_until_idle
 from jobqueue.values.counters import Scope
 from tests.factories import make_user

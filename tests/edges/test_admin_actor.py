@@ -12,10 +12,10 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue import Actor, Done, Suspend
 from jobqueue.admin import task_page
 from jobqueue.engine import engine_for
-from jobqueue.inspect import inbox as inbox_module
-from jobqueue.inspect import tree
-from jobqueue.inspect.tree import Relative, choose, read_tree
 from jobqueue.models import InboxMessage, Task
+from jobqueue.operations.task import inbox as inbox_module
+from jobqueue.operations.task import tree
+from jobqueue.operations.task.tree import Relative, choose, read_tree
 from jobqueue.values.ids import new_id
 from jobqueue.values.redaction import MASK
 from tests.actor.actors import Checked

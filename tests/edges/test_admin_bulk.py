@@ -9,10 +9,11 @@ from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 
 from jobqueue import api
-from jobqueue.inspect import bulk, selection
-from jobqueue.inspect.bulk import Bounds
-from jobqueue.inspect.bulk_actions import CANCEL
 from jobqueue.models import Task
+from jobqueue.operations.bulk import target as bulk
+from jobqueue.operations.bulk.actions import CANCEL
+from jobqueue.operations.bulk.target import Bounds
+from jobqueue.operations.list import selection
 from jobqueue.values.records import CancelReport
 from tests.edges.admin import BOTH, LIST_URL, SCRIPT, messages_of, reload, status_of, task_url
 from tests.factories import TaskFactory, ago, make_user, now

@@ -14,9 +14,9 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from jobqueue import task
-from jobqueue.inspect import payload_display
-from jobqueue.inspect.payload_display import SHOWN_CHARACTERS, UNREADABLE, read, show_arguments
 from jobqueue.models import Task, TaskProgress
+from jobqueue.operations import payloads as payload_display
+from jobqueue.operations.payloads import SHOWN_CHARACTERS, UNREADABLE, read, show_arguments
 from jobqueue.values.history import Event, line_of
 from jobqueue.values.redaction import MASK
 from tests.edges.admin import BOTH, SCRIPT, task_url

@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobqueue.inspect.explain import Surroundings, explain
-from jobqueue.inspect.limits import Key, KeyState, rate_words
-from jobqueue.inspect.queries import Count
 from jobqueue.models import Executor, Queue, Task
+from jobqueue.operations.limits import Key, KeyState, rate_words
+from jobqueue.operations.list.queries import Count
+from jobqueue.operations.task.explain import Surroundings, explain
 from jobqueue.values.records import LimitKind
 from tests.factories import error
 

@@ -10,8 +10,8 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from jobqueue.inspect.task_detail import MAX_HOLDERS
 from jobqueue.models import AdmissionRequest, Limit
+from jobqueue.operations.task.detail import MAX_HOLDERS
 from tests.edges.admin import BOTH, LIST_URL, SCRIPT, messages_of, task_url
 from tests.edges.cli import jobqueue
 from tests.edges.limited import rated, started, waiting
@@ -209,7 +209,7 @@ class TestTaskList:
         assert listed(limit=text) == set()
 
     def test_filter_by_key_with_many_tasks_shows_the_newest(self, listed, backend, monkeypatch):
-        monkeypatch.setattr("jobqueue.inspect.selection.CAP", 2)
+        monkeypatch.setattr("jobqueue.operations.list.selection.CAP", 2)
         rows = waiting(count=4, backend=backend)
         assert listed(limit=f"concurrency:{ACCOUNT}") == {row.pk for row in rows}
 

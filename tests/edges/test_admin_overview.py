@@ -13,8 +13,8 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import requeue
-from jobqueue.inspect import server_findings
 from jobqueue.models import Task
+from jobqueue.operations.overview import server_findings
 from jobqueue.values.counters import EDGES, bucket
 from jobqueue.values.ids import new_id
 from tests.edges.admin import BOTH, SCRIPT

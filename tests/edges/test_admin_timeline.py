@@ -8,8 +8,8 @@ from django.urls import reverse
 
 from jobqueue import task
 from jobqueue.engine import engine_for
-from jobqueue.inspect.task_detail import describe, find_task
 from jobqueue.models import TaskLog, TaskProgress
+from jobqueue.operations.task.detail import describe, find_task
 from jobqueue.templatetags.jobqueue_admin import foldable
 from jobqueue.values.body_log import LogLine, as_text
 from jobqueue.values.history import Event, line_of

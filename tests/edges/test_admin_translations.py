@@ -11,9 +11,9 @@ from django.contrib.auth.models import Permission
 from django.utils import translation
 
 from jobqueue.admin.charts import decade, per_minute
-from jobqueue.inspect.limits import rate_words
-from jobqueue.inspect.progress import number
-from jobqueue.inspect.queries import Count
+from jobqueue.operations.limits import rate_words
+from jobqueue.operations.list.queries import Count
+from jobqueue.operations.task.progress import number
 from jobqueue.schedules.words import interval_in_words
 from jobqueue.templatetags.jobqueue_admin import register
 from tests.edges.admin import BOTH

@@ -6,12 +6,13 @@ from uuid import UUID
 
 import pytest
 
-from jobqueue import api, bulk_actor, testing
-from jobqueue.inspect import bulk
-from jobqueue.inspect.bulk import Place, Target
-from jobqueue.inspect.bulk_actions import CANCEL, REQUEUE
-from jobqueue.inspect.selection import Selection
+from jobqueue import api, testing
 from jobqueue.models import Task
+from jobqueue.operations.bulk import actor as bulk_actor
+from jobqueue.operations.bulk import target as bulk
+from jobqueue.operations.bulk.actions import CANCEL, REQUEUE
+from jobqueue.operations.bulk.target import Place, Target
+from jobqueue.operations.list.selection import Selection
 from tests.edges.admin import BOTH, LIST_URL, messages_of, status_of, task_url
 from tests.factories import ExecutorFactory, ago, make_user, now
 from tests.waiting import wait_until

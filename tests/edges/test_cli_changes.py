@@ -20,8 +20,8 @@ import pytest
 from jobqueue import api
 from jobqueue.cli import bulk
 from jobqueue.engine import engine_for
-from jobqueue.inspect.queries import walk
 from jobqueue.models import Executor, InboxMessage, Queue, Task
+from jobqueue.operations.list.queries import walk
 from jobqueue.values.ids import new_id
 from tests.edges.admin import status_of
 from tests.edges.cli import BOTH, console, jobqueue

@@ -25,10 +25,10 @@ from jobqueue.engine.postgres import connection
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.engine.schema import schema_problem
 from jobqueue.executor.pools.event_loop import MAX_BODY_THREADS
-from jobqueue.inspect import findings, server_findings
-from jobqueue.inspect.schedule_findings import schedule_findings
-from jobqueue.inspect.stats import read_stats
 from jobqueue.models import STOPPED_BY
+from jobqueue.operations.overview import findings, server_findings
+from jobqueue.operations.overview.schedule_findings import schedule_findings
+from jobqueue.operations.overview.stats import read_stats
 from tests import tasks
 from tests.edges.cli import BOTH, jobqueue
 from tests.factories import ExecutorFactory, QueueFactory, ScheduleFactory, TaskFactory, TickFactory, ago, error

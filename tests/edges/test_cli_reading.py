@@ -21,8 +21,10 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue.cli.backends import engine_of
 from jobqueue.cli.console import Column, table_lines
-from jobqueue.inspect import audit_log, queries, stats
-from jobqueue.inspect.queries import TaskFilter, of_status, walk
+from jobqueue.operations.bulk import audit_log
+from jobqueue.operations.list import queries
+from jobqueue.operations.list.queries import TaskFilter, of_status, walk
+from jobqueue.operations.overview import stats
 from jobqueue.values.ids import new_id
 from jobqueue.values.records import Status
 from tests.edges.cli import BOTH, jobqueue

@@ -9,7 +9,7 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue.admin import failures as admin_failures
-from jobqueue.inspect import failures
+from jobqueue.operations.list import failures
 from jobqueue.values.causes import cause_of
 from tests.edges.admin import BOTH, LIST_URL, SCRIPT, messages_of, reload, status_of
 from tests.edges.cli import jobqueue

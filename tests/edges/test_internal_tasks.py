@@ -4,15 +4,16 @@ from datetime import timedelta
 
 import pytest
 
-from jobqueue import api, bulk_actor, task
+from jobqueue import api, task
 from jobqueue.api import schedules
 from jobqueue.conf.compat import InvalidTask
 from jobqueue.declarations import registry
 from jobqueue.declarations.schedules import Declaration
-from jobqueue.inspect.bulk import Target
-from jobqueue.inspect.bulk_actions import DELETE
-from jobqueue.inspect.selection import Selection
 from jobqueue.models import Schedule, Task
+from jobqueue.operations.bulk import actor as bulk_actor
+from jobqueue.operations.bulk.actions import DELETE
+from jobqueue.operations.bulk.target import Target
+from jobqueue.operations.list.selection import Selection
 from jobqueue.schedules.expressions import Every
 from tests.edges.admin import BOTH, LIST_URL, messages_of, task_url
 from tests.edges.cli import jobqueue

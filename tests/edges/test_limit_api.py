@@ -10,9 +10,9 @@ from jobqueue.api import limits as api
 from jobqueue.api.notifications import ADMIT_NOTIFICATION
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import LimitNotFound
-from jobqueue.inspect import limits as inspect_limits
-from jobqueue.inspect.limits import Key, KeyState, list_keys, read_keys
 from jobqueue.models import AdmissionRequest, Limit
+from jobqueue.operations import limits as inspect_limits
+from jobqueue.operations.limits import Key, KeyState, list_keys, read_keys
 from jobqueue.values.records import LimitKind
 from tests.edges.limited import rated, started, waiting
 from tests.factories import ago

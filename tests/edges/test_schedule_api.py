@@ -13,8 +13,8 @@ from jobqueue.conf.compat import task_enqueued
 from jobqueue.declarations.schedules import Declaration
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import DuplicateKey, ScheduleChanged, ScheduleNotFound
-from jobqueue.inspect import schedules as inspect
 from jobqueue.models import Schedule, ScheduleTick, Task
+from jobqueue.operations import schedules as inspect
 from jobqueue.schedules.expressions import Cron, Every
 from jobqueue.schedules.rows import aware
 from tests.tasks import add

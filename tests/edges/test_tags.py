@@ -9,13 +9,13 @@ from django.db import connections
 
 from jobqueue import api, task
 from jobqueue.declarations import registry
-from jobqueue.inspect import selection
-from jobqueue.inspect.bulk import Target, perform_now
-from jobqueue.inspect.bulk_actions import REQUEUE
-from jobqueue.inspect.queries import Count
-from jobqueue.inspect.rows import read_rows
-from jobqueue.inspect.selection import Selection
 from jobqueue.models import Task
+from jobqueue.operations.bulk.actions import REQUEUE
+from jobqueue.operations.bulk.target import Target, perform_now
+from jobqueue.operations.list import selection
+from jobqueue.operations.list.queries import Count
+from jobqueue.operations.list.rows import read_rows
+from jobqueue.operations.list.selection import Selection
 from tests import tasks
 from tests.edges.admin import LIST_URL, status_of
 from tests.edges.cli import BOTH, jobqueue

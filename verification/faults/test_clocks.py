@@ -13,8 +13,8 @@ from django.test import Client
 from django.utils import timezone
 
 from jobqueue.engine.clock import iso_utc, read_clock
-from jobqueue.inspect.moments import read_moment
 from jobqueue.models import Executor, Task
+from jobqueue.operations.moments import read_moment
 from tests.acceptance.harness import Fleet, Process
 from tests.acceptance.tasks import book, compute, fail, hang, tiny
 from tests.actors import Fibonacci

@@ -15,7 +15,6 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from jobqueue.api.limits import KINDS
-from jobqueue.bulk_actor import MAX_RATE
 from jobqueue.cli import (
     arguments,
     bulk,
@@ -34,7 +33,8 @@ from jobqueue.cli import (
 from jobqueue.cli.console import EXIT_INTERRUPTED, Console, first_line
 from jobqueue.conf.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, InvalidTask
 from jobqueue.exceptions import JobQueueError
-from jobqueue.inspect.bulk_actions import CANCEL, REQUEUE
+from jobqueue.operations.bulk.actions import CANCEL, REQUEUE
+from jobqueue.operations.bulk.actor import MAX_RATE
 from jobqueue.values.records import FINAL, Status
 from jobqueue.values.records import Command as ExecutorCommand
 

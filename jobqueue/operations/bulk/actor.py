@@ -21,11 +21,11 @@ from jobqueue.declarations.actions import Action, Done, Sleep
 from jobqueue.declarations.actor import Actor, PollContext
 from jobqueue.engine import engine_for
 from jobqueue.engine.clock import read_clock
-from jobqueue.inspect.backends import backends_on
-from jobqueue.inspect.bulk import BATCH, BulkRun, Place, Target
-from jobqueue.inspect.bulk_actions import numbers_of
-from jobqueue.inspect.queries import Count
-from jobqueue.inspect.stats import ExecutorState, read_executors
+from jobqueue.operations.backends import backends_on
+from jobqueue.operations.bulk.actions import numbers_of
+from jobqueue.operations.bulk.target import BATCH, BulkRun, Place, Target
+from jobqueue.operations.list.queries import Count
+from jobqueue.operations.overview.stats import ExecutorState, read_executors
 
 NAME = "jobqueue.bulk_action"
 MAX_RATE = 100_000  # tasks a second

@@ -9,8 +9,8 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from jobqueue.inspect.formatting import duration, number_text
 from jobqueue.models import Task, TaskProgress
+from jobqueue.operations.formatting import duration, number_text
 from jobqueue.values.redaction import Secrets, redact_text
 
 

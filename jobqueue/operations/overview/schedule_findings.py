@@ -13,11 +13,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.formatting import duration, number_text
-from jobqueue.inspect.links import Rows
-from jobqueue.inspect.queries import Count
-from jobqueue.inspect.stats import BackendStats
 from jobqueue.models import STOPPED_BY, Schedule, ScheduleQuerySet, ScheduleTick
+from jobqueue.operations.formatting import duration, number_text
+from jobqueue.operations.links import Rows
+from jobqueue.operations.list.queries import Count
+from jobqueue.operations.overview.stats import BackendStats
 from jobqueue.schedules.rows import policy_of, ticks_of
 
 OVERDUE_LONG = timedelta(seconds=30)  # executors enqueue a tick within a second

@@ -7,12 +7,12 @@ the list has shown, also when a key has gone, or when another error has come.
 
 from __future__ import annotations
 
-from jobqueue.inspect.backends import backends_on
-from jobqueue.inspect.failures import TooManyCauses, causes_in_database
-from jobqueue.inspect.names import matching_types
-from jobqueue.inspect.search import ARGUMENT, ERROR, KEY, TAG, TASK, clean, id_range, ids_with_key
-from jobqueue.inspect.selection import has_tag, read_keys
 from jobqueue.models import Task
+from jobqueue.operations.backends import backends_on
+from jobqueue.operations.list.failures import TooManyCauses, causes_in_database
+from jobqueue.operations.list.names import matching_types
+from jobqueue.operations.list.search import ARGUMENT, ERROR, KEY, TAG, TASK, clean, id_range, ids_with_key
+from jobqueue.operations.list.selection import has_tag, read_keys
 from jobqueue.values.records import Status
 
 

@@ -24,12 +24,12 @@ from django.utils.translation import gettext as _
 
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.backends import backends_on
-from jobqueue.inspect.formatting import class_name, number_text
-from jobqueue.inspect.payload_display import raw, read, row_annotations, secrets_of, shown_errors
-from jobqueue.inspect.queries import CAP, Count, count_or_estimate, of_status
-from jobqueue.inspect.rows import mask
 from jobqueue.models import TaskQuerySet
+from jobqueue.operations.backends import backends_on
+from jobqueue.operations.formatting import class_name, number_text
+from jobqueue.operations.list.queries import CAP, Count, count_or_estimate, of_status
+from jobqueue.operations.list.rows import mask
+from jobqueue.operations.payloads import raw, read, row_annotations, secrets_of, shown_errors
 from jobqueue.values.causes import pattern_of
 from jobqueue.values.records import Status
 

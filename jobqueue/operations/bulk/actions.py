@@ -10,8 +10,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext_lazy
 
 from jobqueue import api
-from jobqueue.inspect.formatting import Text
-from jobqueue.inspect.queries import Count
+from jobqueue.operations.formatting import Text
+from jobqueue.operations.list.queries import Count
 from jobqueue.values.records import FINAL, LIVE, WAITING, CancelReport, ChangeReport, RequeueReport, Status
 
 GO_BACK = gettext_lazy("Go back")

@@ -20,11 +20,11 @@ import msgspec
 from django.db.models import DateTimeField, Q, QuerySet, Value
 
 from jobqueue.engine.clock import rank_from, read_clock
-from jobqueue.inspect.backends import backends_on, options_of
-from jobqueue.inspect.bulk_actions import ACTIONS, BulkAction
-from jobqueue.inspect.queries import CAP, Count, count, status_condition
-from jobqueue.inspect.selection import Selection
 from jobqueue.models import Task
+from jobqueue.operations.backends import backends_on, options_of
+from jobqueue.operations.bulk.actions import ACTIONS, BulkAction
+from jobqueue.operations.list.queries import CAP, Count, count, status_condition
+from jobqueue.operations.list.selection import Selection
 from jobqueue.values.records import FINAL, LIVE, Status
 
 WALKED = 5000  # tasks per page of a walk

@@ -20,8 +20,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.formatting import moment_in_words, number_text
 from jobqueue.models import TaskQuerySet
+from jobqueue.operations.formatting import moment_in_words, number_text
 from jobqueue.values.records import FINAL, Status
 
 CAP = 10_000  # rows counted; more are shown as "10,000+"

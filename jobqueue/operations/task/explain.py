@@ -10,9 +10,9 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobqueue.inspect.formatting import class_name, describe_pause, duration, headline, moment_in_words, ready_since
-from jobqueue.inspect.limits import KeyState
 from jobqueue.models import LIVE, Executor, Queue, Task
+from jobqueue.operations.formatting import class_name, describe_pause, duration, headline, moment_in_words, ready_since
+from jobqueue.operations.limits import KeyState
 
 MAX_UNREAD = 100  # messages counted
 

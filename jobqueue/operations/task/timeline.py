@@ -16,12 +16,12 @@ from django.db.models import Q
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobqueue.inspect.backends import options_of
-from jobqueue.inspect.body_log import ShownLog
-from jobqueue.inspect.bulk_actions import REQUEUE
-from jobqueue.inspect.formatting import attempt_number, headline, ready_since, short_id
-from jobqueue.inspect.moments import moment_of, read_moment
 from jobqueue.models import Executor, Task
+from jobqueue.operations.backends import options_of
+from jobqueue.operations.bulk.actions import REQUEUE
+from jobqueue.operations.formatting import attempt_number, headline, ready_since, short_id
+from jobqueue.operations.moments import moment_of, read_moment
+from jobqueue.operations.task.body_log import ShownLog
 from jobqueue.values.history import Entry, Event, read_history
 
 ERRORS_SHOWN = 20  # as many as a row keeps

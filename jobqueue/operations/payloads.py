@@ -19,8 +19,8 @@ from django.db.models.functions import Cast, Left
 from django.utils.translation import gettext as _
 
 from jobqueue.declarations import registry
-from jobqueue.inspect.backends import options_of
 from jobqueue.models import Task
+from jobqueue.operations.backends import options_of
 from jobqueue.values.redaction import (
     MASK,
     Secrets,

@@ -23,12 +23,12 @@ from django.utils.translation import gettext as _
 
 from jobqueue.declarations import registry
 from jobqueue.exceptions import InvalidArguments
-from jobqueue.inspect.backends import backends_on, options_of
-from jobqueue.inspect.failures import TooManyCauses, causes_in_database
-from jobqueue.inspect.formatting import short_type
-from jobqueue.inspect.names import matching_types
-from jobqueue.inspect.payload_display import LastError
 from jobqueue.models import TaskQuerySet
+from jobqueue.operations.backends import backends_on, options_of
+from jobqueue.operations.formatting import short_type
+from jobqueue.operations.list.failures import TooManyCauses, causes_in_database
+from jobqueue.operations.list.names import matching_types
+from jobqueue.operations.payloads import LastError
 from jobqueue.values.json import encode
 from jobqueue.values.records import Status
 from jobqueue.values.redaction import is_named

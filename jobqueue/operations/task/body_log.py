@@ -10,8 +10,8 @@ from typing import Any
 
 from django.utils.translation import ngettext
 
-from jobqueue.inspect.moments import moment_of
 from jobqueue.models import Task, TaskLog
+from jobqueue.operations.moments import moment_of
 from jobqueue.values.body_log import CLAIMS_KEPT, LogLine, read_lines
 from jobqueue.values.redaction import Secrets, redact_text
 

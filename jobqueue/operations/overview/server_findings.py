@@ -15,10 +15,10 @@ from django.utils.translation import gettext_lazy
 
 from jobqueue.conf.connection_pool import CONNECTIONS_BESIDE_SLOTS, CONNECTIONS_FOR_ASYNC_TASKS, pool_size
 from jobqueue.declarations import registry
-from jobqueue.inspect.formatting import duration
-from jobqueue.inspect.links import Rows
-from jobqueue.inspect.stats import BackendStats
 from jobqueue.models import Executor, InboxMessage, Queue, Task
+from jobqueue.operations.formatting import duration
+from jobqueue.operations.links import Rows
+from jobqueue.operations.overview.stats import BackendStats
 
 if TYPE_CHECKING:
     from jobqueue.engine.postgres.engine import PostgresEngine

@@ -9,9 +9,10 @@ from uuid import UUID
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 
-from jobqueue.inspect.backends import options_of
-from jobqueue.inspect.formatting import headline
-from jobqueue.inspect.payload_display import (
+from jobqueue.models import Executor, Task
+from jobqueue.operations.backends import options_of
+from jobqueue.operations.formatting import headline
+from jobqueue.operations.payloads import (
     UNREADABLE,
     arguments_in_line,
     named_arguments,
@@ -21,7 +22,6 @@ from jobqueue.inspect.payload_display import (
     shown_message,
     tags_of,
 )
-from jobqueue.models import Executor, Task
 from jobqueue.values.redaction import MASK
 
 COLUMNS = (

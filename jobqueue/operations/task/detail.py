@@ -15,15 +15,13 @@ from django.db.models.functions import Now
 
 from jobqueue.declarations import registry
 from jobqueue.engine.heartbeats import with_last_heartbeat
-from jobqueue.inspect import audit_log
-from jobqueue.inspect.backends import options_of
-from jobqueue.inspect.body_log import read_logs
-from jobqueue.inspect.explain import Surroundings, explain
-from jobqueue.inspect.formatting import attempts_text, headline
-from jobqueue.inspect.inbox import actor_of, read_inbox
-from jobqueue.inspect.limits import KeyState, active_of, key_that_matters, keys_of, read_keys
-from jobqueue.inspect.moments import read_moment
-from jobqueue.inspect.payload_display import (
+from jobqueue.models import Executor, Queue, Schedule, Task
+from jobqueue.operations.backends import options_of
+from jobqueue.operations.bulk import audit_log
+from jobqueue.operations.formatting import attempts_text, headline
+from jobqueue.operations.limits import KeyState, active_of, key_that_matters, keys_of, read_keys
+from jobqueue.operations.moments import read_moment
+from jobqueue.operations.payloads import (
     listed,
     raw,
     read,
@@ -33,10 +31,12 @@ from jobqueue.inspect.payload_display import (
     shown_errors,
     tags_of,
 )
-from jobqueue.inspect.progress import read_progress
-from jobqueue.inspect.timeline import read_timeline
-from jobqueue.inspect.tree import read_ancestors, read_tree
-from jobqueue.models import Executor, Queue, Schedule, Task
+from jobqueue.operations.task.body_log import read_logs
+from jobqueue.operations.task.explain import Surroundings, explain
+from jobqueue.operations.task.inbox import actor_of, read_inbox
+from jobqueue.operations.task.progress import read_progress
+from jobqueue.operations.task.timeline import read_timeline
+from jobqueue.operations.task.tree import read_ancestors, read_tree
 
 RAW = ("args", "kwargs", "options", "metadata", "inner_state", "worker_ids", "errors", "return_value")
 MAX_EXECUTORS = 1000

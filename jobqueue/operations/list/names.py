@@ -7,10 +7,10 @@ from collections import Counter as CounterOf
 from jobqueue.api import declared_queues
 from jobqueue.declarations import registry
 from jobqueue.engine import engine_for
-from jobqueue.inspect.backends import backends_on
-from jobqueue.inspect.formatting import short_type
-from jobqueue.inspect.payload_display import texts_in
 from jobqueue.models import Counter, Queue, Task
+from jobqueue.operations.backends import backends_on
+from jobqueue.operations.formatting import short_type
+from jobqueue.operations.payloads import texts_in
 
 TASKS_READ = 1000  # the newest ones: their tags
 TAGS_OF_TASKS = 30

@@ -12,10 +12,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobqueue.engine.clock import Clock
-from jobqueue.inspect.bulk import MAX_SINGLE, BulkRun
-from jobqueue.inspect.bulk_actions import BulkAction, numbers_of
-from jobqueue.inspect.queries import Count
 from jobqueue.models import Task
+from jobqueue.operations.bulk.actions import BulkAction, numbers_of
+from jobqueue.operations.bulk.target import MAX_SINGLE, BulkRun
+from jobqueue.operations.list.queries import Count
 
 if TYPE_CHECKING:
     from django.contrib.admin.models import LogEntry

@@ -32,14 +32,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobqueue.engine.admissions import INDEXED, of_limit
-from jobqueue.inspect.backends import backends_on
-from jobqueue.inspect.failures import titles_of
-from jobqueue.inspect.formatting import shortened
-from jobqueue.inspect.limits import Key
-from jobqueue.inspect.payload_display import JsonFunc
-from jobqueue.inspect.queries import CAP, Count, count_of_status, count_or_estimate, status_condition
-from jobqueue.inspect.search import NOTHING, Search, ids_with_key
 from jobqueue.models import ScheduleTick, Task, TaskQuerySet
+from jobqueue.operations.backends import backends_on
+from jobqueue.operations.formatting import shortened
+from jobqueue.operations.limits import Key
+from jobqueue.operations.list.failures import titles_of
+from jobqueue.operations.list.queries import CAP, Count, count_of_status, count_or_estimate, status_condition
+from jobqueue.operations.list.search import NOTHING, Search, ids_with_key
+from jobqueue.operations.payloads import JsonFunc
 from jobqueue.values.ids import first_id
 from jobqueue.values.records import FINAL, Status
 

@@ -21,10 +21,10 @@ from jobqueue.declarations.registry import declared_limits
 from jobqueue.engine.admissions import INDEXED, IS_STARTING, IS_WAITING, of_limit
 from jobqueue.engine.clock import read_clock
 from jobqueue.engine.engine import Engine
-from jobqueue.inspect.backends import options_of
-from jobqueue.inspect.formatting import Text, duration, number_text, ready_since, short_type
-from jobqueue.inspect.queries import Count, count
 from jobqueue.models import AdmissionRequest, Limit, RateStart, Task
+from jobqueue.operations.backends import options_of
+from jobqueue.operations.formatting import Text, duration, number_text, ready_since, short_type
+from jobqueue.operations.list.queries import Count, count
 from jobqueue.values.records import LimitKind, Status
 
 ENTRIES_READ = 50_000  # of the index of a limit, in each round

@@ -12,9 +12,9 @@ from jobqueue.api import declared_queues
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.heartbeats import with_last_heartbeat
-from jobqueue.inspect.formatting import describe_pause, duration
-from jobqueue.inspect.queries import CAP, Count, capped, count, count_by, of_status
 from jobqueue.models import Executor, Queue
+from jobqueue.operations.formatting import describe_pause, duration
+from jobqueue.operations.list.queries import CAP, Count, capped, count, count_by, of_status
 from jobqueue.values.records import FINAL, LIVE, PoolName, Status
 
 MAX_EXECUTORS = 1000
