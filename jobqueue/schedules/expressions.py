@@ -25,7 +25,7 @@ from cronsim import CronSim, CronSimError
 from django.conf import settings
 from django.utils.translation import gettext_noop
 
-from jobqueue.schedules.words import fields_in_words, interval_in_words
+from jobqueue.schedules.describe import fields_in_words, interval_in_words
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MIN_INTERVAL: Final = timedelta(seconds=1)

@@ -10,7 +10,7 @@ import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError, OutputWrapper
 
-from jobqueue.cli.console import Console
+from jobqueue.management.cli.console import Console
 
 
 class CommandResult(NamedTuple):

@@ -14,7 +14,7 @@ from jobqueue.admin.charts import decade, per_minute
 from jobqueue.operations.limits import rate_words
 from jobqueue.operations.list.queries import Count
 from jobqueue.operations.task.progress import number
-from jobqueue.schedules.words import interval_in_words
+from jobqueue.schedules.describe import interval_in_words
 from jobqueue.templatetags.jobqueue_admin import register
 from tests.edges.admin import BOTH
 from tests.edges.test_admin_overview import histogram

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from jobqueue import api
-from jobqueue.cli import bulk
 from jobqueue.engine import engine_for
+from jobqueue.management.cli import bulk
 from jobqueue.models import Executor, InboxMessage, Queue, Task
 from jobqueue.operations.list.queries import walk
 from jobqueue.values.ids import new_id
@@ -169,7 +169,7 @@ class TestRequeueAndCancel:
     def test_rate_spreads_tasks_over_time(self, make, run, monkeypatch) -> None:
         made = [make(failed=True) for _ in range(5)]
         pauses: list[float] = []
-        monkeypatch.setattr("jobqueue.cli.bulk.time.sleep", pauses.append)
+        monkeypatch.setattr("jobqueue.management.cli.bulk.time.sleep", pauses.append)
 
         result = run("requeue", "--failed", "--yes", "--rate", 2)
 

@@ -16,7 +16,6 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.db.models import AutoField
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue.cli import notification_checks
 from jobqueue.conf import connection_pool
 from jobqueue.declarations import checks as system_checks
 from jobqueue.declarations import registry
@@ -25,6 +24,7 @@ from jobqueue.engine.postgres import connection
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.engine.schema import schema_problem
 from jobqueue.executor.pools.event_loop import MAX_BODY_THREADS
+from jobqueue.management.cli import notification_checks
 from jobqueue.models import STOPPED_BY
 from jobqueue.operations.overview import findings, server_findings
 from jobqueue.operations.overview.schedule_findings import schedule_findings

@@ -19,8 +19,8 @@ from django.db import connections
 from django.http import HttpRequest
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue.cli.backends import engine_of
-from jobqueue.cli.console import Column, table_lines
+from jobqueue.management.cli.backends import engine_of
+from jobqueue.management.cli.console import Column, table_lines
 from jobqueue.operations.bulk import audit_log
 from jobqueue.operations.list import queries
 from jobqueue.operations.list.queries import TaskFilter, of_status, walk

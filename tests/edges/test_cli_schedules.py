@@ -131,7 +131,7 @@ class TestList:
     def test_list_reads_ticks_in_pages(self, add: Add, run: Run, backend: str, monkeypatch: Any) -> None:
         for number in range(5):
             tick(add(f"report-{number}"))
-        monkeypatch.setattr("jobqueue.cli.schedules.PAGE", 2)
+        monkeypatch.setattr("jobqueue.management.cli.schedules.PAGE", 2)
         with CaptureQueriesContext(connections[backend]) as queries:
             result = run()
         assert [line.split()[0] for line in result.out.splitlines()[1:]] == [f"report-{number}" for number in range(5)]

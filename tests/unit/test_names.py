@@ -70,7 +70,7 @@ INSTEAD = PARTS | WHOLE_NAMES | BOUNDS
 # A retired word in a name that another project decides, or that means something else there.
 ALLOWED = {
     ("jobqueue/declarations/checks.py", "hint"): "Django's argument of a system check",
-    ("jobqueue/cli/enqueue.py", "hint"): "advice in an error message",
+    ("jobqueue/management/cli/enqueue.py", "hint"): "advice in an error message",
     ("jobqueue/values/typed.py", "hint"): "a type hint",
     ("tests/edges/test_admin_list.py", "test_search_for_other_text_shows_a_hint"): "advice on a page",
     ("tests/edges/test_cli_reading.py", "hint"): "advice in an error message",

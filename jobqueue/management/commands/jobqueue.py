@@ -15,7 +15,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from jobqueue.api.limits import KINDS
-from jobqueue.cli import (
+from jobqueue.conf.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, InvalidTask
+from jobqueue.exceptions import JobQueueError
+from jobqueue.management.cli import (
     arguments,
     bulk,
     doctor,
@@ -30,9 +32,7 @@ from jobqueue.cli import (
     status,
     tail,
 )
-from jobqueue.cli.console import EXIT_INTERRUPTED, Console, first_line
-from jobqueue.conf.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY, InvalidTask
-from jobqueue.exceptions import JobQueueError
+from jobqueue.management.cli.console import EXIT_INTERRUPTED, Console, first_line
 from jobqueue.operations.bulk.actions import CANCEL, REQUEUE
 from jobqueue.operations.bulk.actor import MAX_RATE
 from jobqueue.values.records import FINAL, Status

@@ -30,8 +30,6 @@ from django.db.backends.signals import connection_created
 
 from jobqueue import __version__
 from jobqueue.api import declared_queues
-from jobqueue.cli.arguments import duration, report_usage_in_one_line
-from jobqueue.cli.backends import engine_of
 from jobqueue.declarations import registry
 from jobqueue.engine import engine_for
 from jobqueue.executor.child_processes import end_child_processes
@@ -44,6 +42,8 @@ from jobqueue.executor.signals import SignalPipe
 from jobqueue.executor.supervisor import CHILD_VARIABLE, Supervisor, SupervisorLink, start_child, watch_code
 from jobqueue.executor.telemetry.console_log import ConsoleHandler, JsonFormatter, TextFormatter, copy_of_stderr
 from jobqueue.executor.telemetry.emails import limit_emails
+from jobqueue.management.cli.arguments import duration, report_usage_in_one_line
+from jobqueue.management.cli.backends import engine_of
 from jobqueue.values import posix
 
 PREFIX = "JOBQUEUE_"  # of the environment's variables

@@ -10,10 +10,10 @@ from uuid import UUID
 from django.core.management.base import CommandError
 
 from jobqueue import api
-from jobqueue.cli.backends import engines
-from jobqueue.cli.console import Console, log
-from jobqueue.cli.status import EXECUTORS, executor_as_json, executor_line
 from jobqueue.engine.engine import Engine
+from jobqueue.management.cli.backends import engines
+from jobqueue.management.cli.console import Console, log
+from jobqueue.management.cli.status import EXECUTORS, executor_as_json, executor_line
 from jobqueue.models import Executor
 from jobqueue.operations.list.queries import many
 from jobqueue.operations.overview.stats import ExecutorState, ExecutorStats, read_executors

@@ -10,12 +10,12 @@ from django.db import transaction
 
 from jobqueue import api
 from jobqueue.api.messages import id_from, receivers
-from jobqueue.cli.backends import engine_of, engines
-from jobqueue.cli.console import Console, log
 from jobqueue.declarations import registry
 from jobqueue.declarations.function import FunctionTask
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import TaskNotFound
+from jobqueue.management.cli.backends import engine_of, engines
+from jobqueue.management.cli.console import Console, log
 from jobqueue.operations.task.inbox import check_message
 
 OPTIONS = ("queue_name", "priority", "run_after", "max_attempts", "key", "backend")  # of using()

@@ -10,13 +10,13 @@ from django.core import checks
 from django.core.management.base import CommandError
 from django.db import DatabaseError, connections
 
-from jobqueue.cli.backends import engines
-from jobqueue.cli.console import Console, first_line
-from jobqueue.cli.limit_checks import limit_findings
-from jobqueue.cli.notification_checks import notification_findings
 from jobqueue.declarations.checks import encoding_problems, run_checks
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.schema import migrate_command, missing_objects, schema_problem
+from jobqueue.management.cli.backends import engines
+from jobqueue.management.cli.console import Console, first_line
+from jobqueue.management.cli.limit_checks import limit_findings
+from jobqueue.management.cli.notification_checks import notification_findings
 from jobqueue.operations.list.queries import many
 from jobqueue.operations.overview.findings import findings
 from jobqueue.operations.overview.server_findings import lock_findings

@@ -11,8 +11,8 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from jobqueue.cli.backends import engines
-from jobqueue.cli.console import Console
+from jobqueue.management.cli.backends import engines
+from jobqueue.management.cli.console import Console
 from jobqueue.models import Task
 from jobqueue.operations.formatting import attempt_number, clock_time, duration
 from jobqueue.operations.limits import KeyState

@@ -11,10 +11,10 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from jobqueue.cli.backends import engine_of, report_unknown
-from jobqueue.cli.console import EXIT_INTERRUPTED, Console, list_ids, log
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
+from jobqueue.management.cli.backends import engine_of, report_unknown
+from jobqueue.management.cli.console import EXIT_INTERRUPTED, Console, list_ids, log
 from jobqueue.models import TaskQuerySet
 from jobqueue.operations.bulk.actions import CANCEL_TREE, REQUEUE
 from jobqueue.operations.bulk.target import Bounds, BulkRun

@@ -11,14 +11,14 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from jobqueue.api import schedules
-from jobqueue.cli.backends import engine_of, engines
-from jobqueue.cli.celery_entries import Entry, NotNeeded, declaration_of, ignored_options, read_entries
-from jobqueue.cli.console import Column, Console, log, shell_user
-from jobqueue.cli.enqueue import task_named
 from jobqueue.declarations import registry
 from jobqueue.declarations.function import FunctionTask
 from jobqueue.declarations.schedules import Declaration
 from jobqueue.exceptions import JobQueueError
+from jobqueue.management.cli.backends import engine_of, engines
+from jobqueue.management.cli.celery_entries import Entry, NotNeeded, declaration_of, ignored_options, read_entries
+from jobqueue.management.cli.console import Column, Console, log, shell_user
+from jobqueue.management.cli.enqueue import task_named
 from jobqueue.models import Schedule
 from jobqueue.operations.formatting import clock_time
 from jobqueue.operations.list.queries import many

@@ -9,9 +9,9 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from jobqueue.api import limits as api
-from jobqueue.cli.backends import engine_of, engines
-from jobqueue.cli.console import Column, Console, log, shell_user
 from jobqueue.engine.engine import Engine
+from jobqueue.management.cli.backends import engine_of, engines
+from jobqueue.management.cli.console import Column, Console, log, shell_user
 from jobqueue.operations.formatting import duration
 from jobqueue.operations.limits import Key, KeyState, list_keys, read_keys
 from jobqueue.operations.list.queries import many

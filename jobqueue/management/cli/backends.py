@@ -9,10 +9,10 @@ from django.core.management.base import CommandError
 
 from jobqueue.api import declared_queues
 from jobqueue.api.backends import declared_aliases
-from jobqueue.cli.console import Console
 from jobqueue.conf.compat import DEFAULT_TASK_BACKEND_ALIAS
 from jobqueue.engine import engine_for
 from jobqueue.engine.engine import Engine
+from jobqueue.management.cli.console import Console
 from jobqueue.operations.formatting import short_type
 from jobqueue.operations.list.names import known_queues, known_types
 from jobqueue.values.text import did_you_mean

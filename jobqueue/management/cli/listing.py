@@ -9,9 +9,9 @@ from uuid import UUID
 
 from django.core.management.base import CommandError
 
-from jobqueue.cli.backends import engines, report_unknown
-from jobqueue.cli.console import Column, Console
 from jobqueue.engine.engine import Engine
+from jobqueue.management.cli.backends import engines, report_unknown
+from jobqueue.management.cli.console import Column, Console
 from jobqueue.models import Executor, Schedule, Task
 from jobqueue.operations.backends import options_of
 from jobqueue.operations.formatting import attempt_number, attempts_text, short_type, when

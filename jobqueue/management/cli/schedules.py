@@ -13,10 +13,10 @@ from django.core.management.base import CommandError
 from django.db import transaction
 
 from jobqueue.api import schedules as api
-from jobqueue.cli.backends import engine_of, engines
-from jobqueue.cli.console import Column, Console, log, shell_user
-from jobqueue.cli.show import value_lines
 from jobqueue.engine.engine import Engine
+from jobqueue.management.cli.backends import engine_of, engines
+from jobqueue.management.cli.console import Column, Console, log, shell_user
+from jobqueue.management.cli.show import value_lines
 from jobqueue.models import STOPPED_BY, Schedule
 from jobqueue.operations.formatting import clock_time, duration
 from jobqueue.operations.list.queries import many

@@ -9,10 +9,10 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from jobqueue.cli.backends import engines
-from jobqueue.cli.console import Column, Console
-from jobqueue.cli.queues import as_json as queue_as_json
 from jobqueue.engine.engine import Engine
+from jobqueue.management.cli.backends import engines
+from jobqueue.management.cli.console import Column, Console
+from jobqueue.management.cli.queues import as_json as queue_as_json
 from jobqueue.operations.formatting import duration, served
 from jobqueue.operations.list.queries import Count, many
 from jobqueue.operations.overview.stats import (

@@ -14,7 +14,7 @@ from django.conf import settings
 from jobqueue.conf.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
 from jobqueue.declarations.function import FunctionTask
 from jobqueue.declarations.schedules import Declaration
-from jobqueue.schedules.celery_schedules import ONCE, expression_from_celery
+from jobqueue.management.cli.celery_schedules import ONCE, expression_from_celery
 from jobqueue.schedules.expressions import EPOCH, Cron, Every, Problem
 from jobqueue.schedules.planning import Overlap
 from jobqueue.schedules.rows import aware

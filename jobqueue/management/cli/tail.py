@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from jobqueue.cli.backends import engines, report_unknown
-from jobqueue.cli.console import Console
 from jobqueue.engine.engine import Engine
+from jobqueue.management.cli.backends import engines, report_unknown
+from jobqueue.management.cli.console import Console
 from jobqueue.models import Task
 from jobqueue.operations.backends import options_of
 from jobqueue.operations.formatting import (
