@@ -43,7 +43,7 @@ class Schedules(Part):
         self._inserts, self._tasks = inserts, tasks
         # By id of a schedule and time of its last change: when to try it again, monotonic.
         self._unusable: dict[tuple[int, datetime], float] = {}
-        # Tests replace these two (jobqueue.virtual_time).
+        # Tests replace these two (jobqueue.testing.schedule_time).
         self.now: Callable[[], datetime] = db.now
         self.policy_of: Callable[[Schedule], Policy] = policy_of
 

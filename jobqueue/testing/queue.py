@@ -55,10 +55,10 @@ from jobqueue.models import (
     Task,
     TaskProgress,
 )
+from jobqueue.testing.schedule_time import ScheduleTime, move_back
 from jobqueue.values.ids import new_id
 from jobqueue.values.json import plain
 from jobqueue.values.records import ClaimedTask, ClaimRequest, Status
-from jobqueue.virtual_time import ScheduleTime, move_back
 
 __all__ = ["Polled", "advance", "context", "message", "poll_once", "run_until_idle", "set_time"]
 
