@@ -58,7 +58,7 @@ def install_sql(*, using: str, plan: object = None, **_: Any) -> None:
     They come with our migrations, which a site may switch off: MIGRATION_MODULES, pytest --no-migrations. A `flush` has
     no plan, and takes nothing away.
     """
-    from jobqueue.engine.schema import applied_migrations, known_migrations
+    from jobqueue.engine import applied_migrations, known_migrations
     from jobqueue.migrations import sql
 
     if plan is not None and connections[using].vendor == "postgresql":
@@ -75,8 +75,7 @@ def write_schedules(*, using: str, **_: Any) -> None:
     """
     from jobqueue.api.schedule_deployments import DeclaredSchedules
     from jobqueue.declarations import checks as our_checks
-    from jobqueue.engine import engine_for
-    from jobqueue.engine.schema import missing_migrations, missing_tables
+    from jobqueue.engine import engine_for, missing_migrations, missing_tables
 
     is_test = hasattr(mail, "outbox")  # made by django.test.utils.setup_test_environment()
     if is_test:

@@ -40,7 +40,7 @@ from jobqueue.values.text import printable
 
 if TYPE_CHECKING:
     from jobqueue import models
-    from jobqueue.engine.engine import Engine
+    from jobqueue.engine import Engine
 
 logger = logging.getLogger(__name__)
 

@@ -1,12 +1,31 @@
 """
 The queue in Django's admin. Rows are read-only, and actions call the API.
 
-`tasks` is the task list with its bulk actions, on the fast change list of `task_list` and `filters`. `task_page` is
-one task. `schedules`, `queues`, `limits` and `executors` are the other pages, `base` has what all of them need.
-
-`overview` is the index of the app, with `charts`. `schedules` is the list of schedules, `schedule_page` is one of them.
-`schedule_editor` has the pages of the form, which is `schedule_form` with `timing_form` (when it runs) and
-`argument_fields` (the arguments of the task).
+* `argument_fields`: the arguments of a task as fields of a form, made from the signature of its function
+* `base`: the base of all pages: they read the queue's database, and cannot edit rows
+* `charts`: charts as inline SVG: bars of successes and failures, and lines of waiting times
+* `enqueue_page`: the page that enqueues a task by hand, or a copy of one with other arguments
+* `executors`: executors, and the tasks that they run
+* `extensions`: what a site adds to the admin: links and columns of tasks, and the tasks of an object on the
+  object's own page
+* `failures`: failures by cause: how many, since when, one traceback, and buttons for all tasks of a cause
+* `filters`: filters of the task list
+* `json_field`: A form's field for JSON
+* `limits`: the keys of limits by key: which tasks wait, which number applies, and the form that changes it
+* `links`: addresses of the admin's pages that a user may view
+* `message_forms`: forms for the messages that an actor takes: one for each class of its `Message`
+* `option_fields`: the fields of options that the forms of tasks and of schedules have
+* `overview`: the overview at the index of the app: problems, numbers, charts, tasks and executors
+* `queues`: the queues of a backend: ready and running tasks, pauses and limits
+* `schedule_editor`: the pages that create and change schedules, and the preview of their ticks
+* `schedule_form`: the form of a schedule
+* `schedule_page`: A schedule's page, and what people do there: pause, resume, run now, backfill and delete
+* `schedules`: the list of schedules and its bulk actions
+* `summaries`: the pages of one task type and of one queue: charts, times, and the last failures
+* `task_list`: the task list: one page of a selection, with the rows that Django's change list shows
+* `task_page`: A task's page and its actions
+* `tasks`: the task list and its bulk actions
+* `timing_form`: when a schedule runs, as fields of a form, and the preview of it
 """
 
 from __future__ import annotations

@@ -25,8 +25,7 @@ from jobqueue.admin.base import ReadOnlyAdmin, permission
 from jobqueue.admin.filters import BackendFilter
 from jobqueue.admin.task_list import CappedPaginator
 from jobqueue.api.schedule_deployments import VERSION as SCHEDULES
-from jobqueue.engine.clock import now_plus
-from jobqueue.engine.heartbeats import with_last_heartbeat
+from jobqueue.engine import now_plus, with_last_heartbeat
 from jobqueue.models import Executor, Task
 from jobqueue.operations.backends import backends_on, options_of
 from jobqueue.operations.bulk import audit_log

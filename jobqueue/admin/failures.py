@@ -16,8 +16,7 @@ from jobqueue import api
 from jobqueue.admin.base import ReadOnlyAdmin
 from jobqueue.admin.charts import HEIGHT, STEP, sparkline
 from jobqueue.admin.links import Pages
-from jobqueue.engine import engine_for
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine, engine_for
 from jobqueue.operations.links import Rows
 from jobqueue.operations.list.failures import (
     HOURS,

@@ -16,8 +16,7 @@ from jobqueue.admin.charts import charts_of, range_of, ranges
 from jobqueue.admin.failures import read_causes
 from jobqueue.admin.links import Pages
 from jobqueue.declarations.checks import run_checks
-from jobqueue.engine import engine_for
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine, engine_for
 from jobqueue.operations.links import Rows
 from jobqueue.operations.list.queries import Count, count_or_estimate, of_status
 from jobqueue.operations.overview.findings import problems

@@ -1,12 +1,17 @@
 """
-Functions that change the queue, for views, tasks, the admin and commands.
-
-`tasks` cancels, requeues, discards, deletes and runs tasks now. `messages` sends. `queues` pauses and limits queues,
-and commands executors. `limits` sets the numbers of limits.
-`notifications` does what follows a commit, and `ends` sends `task_finished`. `backends` finds the backend of an id.
+Functions that change the queue, for views, tasks, the admin and commands. `__all__` is public.
 
 Each function takes the backend's alias where it matters. Ids are UUIDs or their text. Changes are made in the
-caller's transaction, notifications and wake-ups after its commit. `__all__` is public.
+caller's transaction, notifications and wake-ups after its commit.
+
+* `backends`: the jobqueue backends, their queues, and which of them has a task
+* `limits`: set and reset the numbers of limits by key while the site runs, for one key or for all keys of a limit
+* `messages`: send messages to actors
+* `notifications`: what runs after a commit: waking tasks, and NOTIFY to waiting executors
+* `queues`: pause and limit queues, and send commands to executors
+* `schedule_deployments`: make the rows of schedules agree with the declarations of this code
+* `schedules`: what people do with schedules: pause, resume, run now, backfill, and create or change their own
+* `tasks`: cancel, requeue and wake tasks
 """
 
 from __future__ import annotations

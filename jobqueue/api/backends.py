@@ -13,8 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 from jobqueue.conf.compat import DEFAULT_TASK_BACKEND_ALIAS, load_backends, task_backends
 from jobqueue.conf.options import options_for
 from jobqueue.declarations.function import FunctionTask
-from jobqueue.engine import engine_for
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine, engine_for
 from jobqueue.exceptions import TaskNotFound
 from jobqueue.values.records import NewTask
 

@@ -10,9 +10,7 @@ from typing import Any
 from jobqueue.api.notifications import ADMIT_NOTIFICATION, notify_after_commit
 from jobqueue.declarations.limits import MAX_LIMIT, SEPARATOR, Concurrency, Rate, split_key
 from jobqueue.declarations.registry import declared_limits
-from jobqueue.engine import engine_for
-from jobqueue.engine.admissions import of_limit
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine, engine_for, of_limit
 from jobqueue.exceptions import LimitNotFound
 from jobqueue.models import Limit
 from jobqueue.values.records import LimitKind

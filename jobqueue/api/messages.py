@@ -12,8 +12,7 @@ from jobqueue.api.notifications import after_commit, wake_and_notify
 from jobqueue.declarations import registry
 from jobqueue.declarations.actions import Send, Spawn
 from jobqueue.declarations.actor import ActorTask
-from jobqueue.engine import engine_for
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine, engine_for
 from jobqueue.exceptions import InvalidArguments, TaskNotFound
 from jobqueue.values.json import check_dedupe_key, encode_message
 from jobqueue.values.records import NewMessage

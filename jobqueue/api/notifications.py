@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine
 from jobqueue.models import TaskQuerySet
 
 # Each process notifies a queue at most once in this time. A notified executor claims again after it. With 20 ms, one

@@ -12,8 +12,7 @@ from django.db import transaction
 
 from jobqueue.api.notifications import notify_after_commit
 from jobqueue.declarations.options import time_problems
-from jobqueue.engine import engine_for
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine, engine_for
 from jobqueue.models import Executor
 from jobqueue.values.records import Command
 from jobqueue.values.text import is_text

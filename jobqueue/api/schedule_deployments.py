@@ -11,10 +11,7 @@ from typing import Any
 from django.db.models import QuerySet
 
 from jobqueue.declarations.schedules import Declaration, declarations, digest_of
-from jobqueue.engine.database import LockTimeout
-from jobqueue.engine.engine import Engine
-from jobqueue.engine.heartbeats import with_last_heartbeat
-from jobqueue.engine.timeouts import LOCK_WAIT
+from jobqueue.engine import LOCK_WAIT, Engine, LockTimeout, with_last_heartbeat
 from jobqueue.models import Schedule, ScheduleDeployment
 from jobqueue.values.text import printable
 

@@ -18,8 +18,7 @@ from jobqueue.api.notifications import notify_after_commit
 from jobqueue.api.queues import pause_columns
 from jobqueue.conf.compat import task_backends
 from jobqueue.declarations.schedules import Declaration
-from jobqueue.engine import engine_for
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine, engine_for
 from jobqueue.exceptions import DuplicateKey, ScheduleChanged, ScheduleNotFound
 from jobqueue.models import Schedule
 from jobqueue.schedules.expressions import ticks_after

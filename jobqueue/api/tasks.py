@@ -17,9 +17,7 @@ from jobqueue.api.notifications import (
     notify_ready,
     wake_and_notify,
 )
-from jobqueue.engine import engine_for
-from jobqueue.engine.database import LockTimeout
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine, LockTimeout, engine_for
 from jobqueue.models import Task
 from jobqueue.values.records import CancelReport, ChangeReport, RequeueReport
 

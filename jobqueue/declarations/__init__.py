@@ -1,0 +1,16 @@
+"""
+What code declares: tasks, actors, limits and schedules, with the values that their bodies use.
+
+It knows no engine and no rows.
+
+* `actions`: the actions that a poll of an actor returns
+* `actor`: tasks that are polled many times, with typed state, an inbox and children
+* `checks`: system checks
+* `function`: @task: Django's Task with the options of a queue
+* `limits`: limits by key: how many tasks run at once, and how many start in a period
+* `options`: the options of a task: which values are valid, and which apply to a row
+* `registry`: which code belongs to which task_type
+* `results`: rows as TaskResult and TaskError of django.tasks, and the context of a body
+* `schedules`: schedules that code declares: `schedule()`, `@task(schedule=...)` and `class Reminder(Actor,
+  schedule=...)`
+"""

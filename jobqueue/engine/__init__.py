@@ -1,8 +1,31 @@
 """
-The engine: all changes of queue rows go through it.
+The engine: all changes of the queue's rows go through it.
 
-`engine` has the verbs. `portable` performs them on Django's ORM, and `postgres` what differs on PostgreSQL. `clock` is
-the database's time. `schema` finds missing tables and migrations.
+`engine_for()` gives the engine of a backend. Its parts work with Django's ORM on any database.
+
+* `admissions`: make BLOCKED tasks READY when their limits by key allow it
+* `body_log`: the lines that bodies log
+* `claim`: claim READY tasks for an executor
+* `clock`: the database's clock
+* `code_waits`: AWAITING_CODE: tasks that wait for an executor with code that takes their arguments
+* `commit`: perform the outcomes of attempts, a whole batch in one transaction
+* `counters`: each transaction inserts its deltas; maintenance adds them to the counters later
+* `database`: the rows of one backend: every part of the engine reads, locks and writes through this
+* `engine`: the engine of one backend: its verbs, and the parts that perform them
+* `enqueues`: enqueue tasks: insert their rows, and do what is wanted if a unique key is taken
+* `executors`: heartbeats, commands, and the rescue of tasks from lost executors
+* `failpoints`: named points where a test makes this process die, freeze, wait or fail
+* `heartbeats`: when an executor last sent a heartbeat
+* `inserts`: insert the rows of new tasks
+* `messages`: messages to tasks, from code, other tasks and ended children; and the wake-up of tasks that wait
+* `postgres/`: the parts of the engine that differ on PostgreSQL, under the same names
+* `progress`: the progress that bodies report
+* `queues`: depth, latency, limits and pauses
+* `reports`: what the tables of reports have in common: rows of a task, without a foreign key to it
+* `schedules`: make tasks of the ticks that are due, and record the ticks that become none
+* `schema`: which tables, migrations and SQL functions of ours a database lacks
+* `tasks`: change and delete tasks: cancel, requeue, run now, discard, delete, prune
+* `timeouts`: whether an error of the database is a timeout
 """
 
 from __future__ import annotations
@@ -14,7 +37,28 @@ from django.core.signals import setting_changed
 from django.db import connections
 
 from jobqueue.conf.options import options_for
+from jobqueue.engine.admissions import INDEXED, IS_STARTING, IS_WAITING, REQUESTS_READ, of_limit
+from jobqueue.engine.clock import Clock, iso_utc, now_plus, rank_from, read_clock
+from jobqueue.engine.code_waits import Group, Place, Verdict, WaitingCall
+from jobqueue.engine.commit import RELEASE_BATCH
+from jobqueue.engine.counters import AGGREGATE_BATCH
+from jobqueue.engine.database import LockTimeout, read_list
 from jobqueue.engine.engine import Engine
+from jobqueue.engine.executors import LOST_CLASS_PATH
+from jobqueue.engine.failpoints import failpoint
+from jobqueue.engine.heartbeats import with_last_heartbeat
+from jobqueue.engine.messages import MESSAGES_PER_POLL
+from jobqueue.engine.schedules import FIRE_BATCH, set_next
+from jobqueue.engine.schema import (
+    applied_migrations,
+    known_migrations,
+    migrate_command,
+    missing_migrations,
+    missing_objects,
+    missing_tables,
+    schema_problem,
+)
+from jobqueue.engine.timeouts import LOCK_WAIT, SHORT_WAIT, UNREACHABLE, is_locked, is_slow, sqlstate_of
 
 
 @cache
@@ -38,3 +82,45 @@ def _forget(*, setting: str, **_: Any) -> None:
 
 
 setting_changed.connect(_forget, dispatch_uid="jobqueue.engine")
+
+__all__ = [
+    "AGGREGATE_BATCH",
+    "FIRE_BATCH",
+    "INDEXED",
+    "IS_STARTING",
+    "IS_WAITING",
+    "LOCK_WAIT",
+    "LOST_CLASS_PATH",
+    "MESSAGES_PER_POLL",
+    "RELEASE_BATCH",
+    "REQUESTS_READ",
+    "SHORT_WAIT",
+    "UNREACHABLE",
+    "Clock",
+    "Engine",
+    "Group",
+    "LockTimeout",
+    "Place",
+    "Verdict",
+    "WaitingCall",
+    "applied_migrations",
+    "engine_for",
+    "failpoint",
+    "is_locked",
+    "is_slow",
+    "iso_utc",
+    "known_migrations",
+    "migrate_command",
+    "missing_migrations",
+    "missing_objects",
+    "missing_tables",
+    "now_plus",
+    "of_limit",
+    "rank_from",
+    "read_clock",
+    "read_list",
+    "schema_problem",
+    "set_next",
+    "sqlstate_of",
+    "with_last_heartbeat",
+]

@@ -1,12 +1,37 @@
 """
 The process that runs tasks: `manage.py run_executors`.
 
-The life of a process: `supervisor` starts children, `process` builds the parts of one and stops them, `signals`,
-`settings` and `exit_status` serve both. `process_guard` handles a body that forks or closes streams.
+`loop` commits, claims and starts tasks. The other modules each have one part of this, or of the process around it.
 
-`loop` commits, claims and starts tasks. It asks `claim_policy` how much to claim, `isolation` whether a task has to
-run alone, and `maintenance` to wake, rescue and prune. `running_tasks` has the claimed tasks until their commit.
-
-`heartbeat`, `watchdog`, `listener` and `callbacks` are threads beside the loop. `pools` runs tasks in slots, `running`
-runs one attempt. `database` has the connections, `health` finds problems, `telemetry` writes the log.
+* `awaiting_code`: AWAITING_CODE tasks: which this executor has code for, and which READY ones no claim should read
+  again
+* `budgets`: how much each call of the loop may do at once, and when it is made again after it has failed
+* `callbacks`: log lines and signals of committed results, and signals of scheduled tasks, in a thread of their own
+* `child_processes`: child processes that bodies have started: they end with their executor
+* `claim_policy`: how much to claim, from which queues, and when
+* `commit_batches`: which outcomes the next commit contains: fewer after one that failed, more after each that
+  succeeded
+* `database/`: the connections of executors and of bodies
+* `exit_status`: exit codes of `run_executors`, and ways to end a process without waiting for its threads
+* `health/`: liveness and readiness of an executor
+* `heartbeat`: the heartbeat thread: it keeps this executor's row fresh, and finds lost claims and requests to
+  cancel
+* `isolation`: a task that lost two executors runs alone in its process
+* `listener`: the listener thread: PostgreSQL's notifications
+* `loop`: the executor's loop: commit what has completed, claim what fits, start it, then wait for an event
+* `maintenance`: what every executor does for the whole queue between two claims: wake, sweep, rescue, prune,
+  aggregate
+* `pools/`: pools run claimed tasks in their slots
+* `process`: one executor process: its parts, its signals, its end
+* `process_guard`: what a body may do to its process: fork it, or close the standard streams
+* `reports`: what bodies report with `context.progress()`, and what they log, until the loop writes it
+* `running/`: one attempt of a task, from its row to the outcome
+* `running_tasks`: the claimed tasks of this process: each from its claim until the database has confirmed what
+  became of it
+* `settings`: the flags of `run_executors`, as a value
+* `signals`: POSIX signals and other events for the main thread, as bytes in a pipe
+* `supervisor`: `--processes N` and `--reload`: start executors as child processes, replace those that end, pass
+  signals on
+* `telemetry/`: what an executor writes to the log, and how errors become text
+* `watchdog`: the watchdog thread: timeouts, hung connections, a lost heartbeat, tasks that ignore an interruption
 """

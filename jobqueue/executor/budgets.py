@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import django.db
 
-from jobqueue.engine.timeouts import UNREACHABLE, sqlstate_of
+from jobqueue.engine import UNREACHABLE, sqlstate_of
 from jobqueue.executor.database.connection import GuardedConnection
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger

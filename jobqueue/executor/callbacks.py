@@ -10,7 +10,7 @@ from functools import partial
 from queue import SimpleQueue
 from uuid import UUID
 
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.pools.base import SiteThreads
 from jobqueue.executor.running import events

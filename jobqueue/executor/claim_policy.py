@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine
 from jobqueue.executor.pools.base import Pool
 from jobqueue.executor.running.attempt import RunningTask
 from jobqueue.executor.settings import ExecutorSettings

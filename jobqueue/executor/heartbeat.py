@@ -11,9 +11,7 @@ from uuid import UUID
 
 import django.db
 
-from jobqueue.engine.engine import Engine
-from jobqueue.engine.failpoints import failpoint
-from jobqueue.engine.schema import schema_problem
+from jobqueue.engine import Engine, failpoint, schema_problem
 from jobqueue.exceptions import ClaimLost, TaskCancelled
 from jobqueue.executor.database.connection import DatabaseState, GuardedConnection, ReconnectBackoff
 from jobqueue.executor.running.attempt import RunningTask

@@ -11,12 +11,7 @@ from uuid import UUID
 from jobqueue.api import limits
 from jobqueue.api.notifications import CANCEL_NOTIFICATION
 from jobqueue.api.schedule_deployments import DeclaredSchedules
-from jobqueue.engine.admissions import REQUESTS_READ
-from jobqueue.engine.commit import RELEASE_BATCH
-from jobqueue.engine.counters import AGGREGATE_BATCH
-from jobqueue.engine.engine import Engine
-from jobqueue.engine.failpoints import failpoint
-from jobqueue.engine.schedules import FIRE_BATCH
+from jobqueue.engine import AGGREGATE_BATCH, FIRE_BATCH, RELEASE_BATCH, REQUESTS_READ, Engine, failpoint
 from jobqueue.executor.budgets import Budgets
 from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.telemetry.logger import get_logger

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import django.db
 
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.values.body_log import BodyLog, LogLine
 from jobqueue.values.records import Progress

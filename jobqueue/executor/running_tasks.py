@@ -12,9 +12,7 @@ from django.db.models import TextField
 from django.db.models.functions import Cast
 from msgspec.structs import replace
 
-from jobqueue.engine.database import read_list
-from jobqueue.engine.engine import Engine
-from jobqueue.engine.executors import LOST_CLASS_PATH
+from jobqueue.engine import LOST_CLASS_PATH, Engine, read_list
 from jobqueue.exceptions import ClaimLost
 from jobqueue.executor.commit_batches import LONE_TRIES, CommitBatches
 from jobqueue.executor.running.attempt import CompletedAttempt, RunningTask

@@ -1,6 +1,17 @@
 """
-The queue over HTTP. `jobqueue/urls.py` maps URLs to the views in submit, tasks, health, metrics and openapi.
+The queue over HTTP. `jobqueue/urls.py` maps URLs to the views.
 
-`endpoint` makes a view of a function, and `auth` identifies the caller. `request_body` reads and validates a body,
-`responses` answers, and `schemas` has the types of both.
+* `auth`: the caller of a request, a program with a token of HTTP_TOKENS or a logged-in user, and its permissions
+* `endpoint`: what all views share: the method, the caller, errors, and their description in the OpenAPI document
+* `health`: GET health/live and health/ready
+* `metrics`: GET metrics/ and metrics.json: counters and gauges of all executors, queues and schedules
+* `openapi`: GET openapi.json: an OpenAPI 3.1 document, made from the arguments of endpoint() and the types in
+  schemas.py
+* `request_body`: read the JSON body of a request
+* `request_headers`: the headers that clients of HTTP interfaces send by convention: Idempotency-Key, If-Match,
+  If-None-Match
+* `responses`: responses and errors
+* `schemas`: the JSON that callers send and receive, as types. openapi.py makes the document from them
+* `submit`: POST submit/ and submit/batch/
+* `tasks`: GET tasks/<id>/, and POST cancel/, requeue/ and messages/ below it
 """

@@ -17,8 +17,7 @@ from msgspec.structs import asdict
 
 from jobqueue import api
 from jobqueue.declarations.registry import declared_limits
-from jobqueue.engine import engine_for
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine, engine_for
 from jobqueue.http.auth import Caller
 from jobqueue.http.endpoint import endpoint
 from jobqueue.http.responses import HttpError, respond

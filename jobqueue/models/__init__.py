@@ -3,12 +3,12 @@ The tables of the queue. Any code may read them; only `jobqueue.engine` writes t
 
 Columns are described in migrations/sql/comments.sql.
 
-* tasks.py: tasks, their messages, executors and queues
-* schedules.py: schedules, their ticks, and the versions of declared schedules
-* limits.py: limits by key, their admission requests, counted starts, and unique keys
-* counters.py: numbers of events, per period
-* reports.py: progress and log lines of bodies
-* indexes.py: how indexes and constraints are declared
+* `counters`: the tables of counters
+* `indexes`: indexes and constraints of the tables, and the order of keys in them
+* `limits`: the tables of limits by key and of unique keys
+* `reports`: the tables of what bodies report while they run
+* `schedules`: the tables of schedules
+* `tasks`: the tables of tasks, messages, executors and queues
 """
 
 from jobqueue.models.counters import Counter, CounterDelta, CounterPeriod

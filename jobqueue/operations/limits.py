@@ -18,9 +18,7 @@ from django.utils.translation import gettext as _
 from jobqueue.api.limits import KINDS, numbers_of
 from jobqueue.declarations.limits import AFTER_SEPARATOR, SEPARATOR, Concurrency, Rate, split_key
 from jobqueue.declarations.registry import declared_limits
-from jobqueue.engine.admissions import INDEXED, IS_STARTING, IS_WAITING, of_limit
-from jobqueue.engine.clock import read_clock
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import INDEXED, IS_STARTING, IS_WAITING, Engine, of_limit, read_clock
 from jobqueue.models import AdmissionRequest, Limit, RateStart, Task
 from jobqueue.operations.backends import options_of
 from jobqueue.operations.formatting import Text, duration, number_text, ready_since, short_type

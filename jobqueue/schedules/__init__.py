@@ -1,7 +1,9 @@
-"""Periodic tasks.
+"""
+Periodic tasks: when they are due and which ticks run. It knows no engine.
 
-| file | content |
-|---|---|
-| `expressions.py` | `Cron` and `Every`: the moments at which a schedule is due |
-| `celery_schedules.py` | the schedules of Celery as `Cron` and `Every` |
+* `describe`: expressions of schedules in words of the active language
+* `expressions`: when a schedule is due: `Cron` and `Every`
+* `planning`: which ticks of a schedule become tasks, which wait, and which are skipped: a function of the row and
+  the time
+* `rows`: between a row and its values: the expression, the policy, and the template of its tasks
 """

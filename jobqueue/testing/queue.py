@@ -27,8 +27,7 @@ from django.utils import timezone
 from jobqueue.conf.compat import TaskResult
 from jobqueue.declarations.actions import Kind, Message
 from jobqueue.declarations.actor import Actor, Inbox, PollContext
-from jobqueue.engine import engine_for
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine, engine_for
 from jobqueue.executor.awaiting_code import is_bound
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.maintenance import AGAIN_SECONDS
@@ -59,8 +58,6 @@ from jobqueue.testing.schedule_time import ScheduleTime, move_back
 from jobqueue.values.ids import new_id
 from jobqueue.values.json import plain
 from jobqueue.values.records import ClaimedTask, ClaimRequest, Status
-
-__all__ = ["Polled", "advance", "context", "message", "poll_once", "run_until_idle", "set_time"]
 
 CALLS_READ = 1000  # of a task that waits for code
 

@@ -17,8 +17,7 @@ from typing import Any
 from django.db.models import DateTimeField, F, QuerySet
 
 from jobqueue.api.schedule_deployments import DeclaredSchedules
-from jobqueue.engine.engine import Engine
-from jobqueue.engine.schedules import set_next
+from jobqueue.engine import Engine, set_next
 from jobqueue.executor.running.events import is_enqueued_heard, send_enqueued
 from jobqueue.models import Schedule, ScheduleDeployment, ScheduleTick
 from jobqueue.schedules.expressions import ticks_after

@@ -1,0 +1,18 @@
+"""
+Values that all other parts of the queue exchange, and how they become text and JSON.
+
+* `arguments`: the parameters of a task's function, and its arguments as JSON
+* `backoff`: the wait before a retry
+* `body_log`: the lines that a body logs, as the column `lines` of `jobqueue_tasklog` has them
+* `causes`: the cause of a failure: task, exception class, and message without numbers and ids
+* `counters`: the values behind the metrics: counters of tasks and ticks, and gauges of the current state
+* `history`: the history of a task: what its other columns do not keep of successful polls, releases and requeues
+* `ids`: ids of tasks: UUIDv7, made in Python, so that a parent knows its child's id before the insert
+* `json`: JSON text for rows, and values from rows
+* `posix`: what only POSIX systems have
+* `records`: values between the executor and the engine: claimed tasks, outcomes, messages, reports
+* `redaction`: mask the values that OPTIONS["REDACT"] names, on every page and in the log
+* `text`: text from outside: what a database can store, what a terminal can bear, and the name that a misspelled one
+  means
+* `typed`: read the State and the Message of an actor from JSON, by their types
+"""

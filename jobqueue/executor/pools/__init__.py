@@ -1,1 +1,7 @@
-"""Pools run claimed tasks: `base` is their interface, `threads` runs functions, `event_loop` runs `async def` tasks."""
+"""
+Pools run claimed tasks in their slots.
+
+* `base`: the interface of a pool: its slots, the claimed tasks that wait for one, and its threads
+* `event_loop`: the pool of `async def` tasks: an event loop in a thread of its own
+* `threads`: the pool of worker threads, and how a plain function runs in one
+"""

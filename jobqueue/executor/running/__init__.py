@@ -1,7 +1,17 @@
 """
 One attempt of a task, from its row to the outcome.
 
-`task_runner` prepares a task, calls its body and makes the outcome; `actor_runner` does the same for a poll.
-`async_runner` runs `async def` bodies. `atomic` commits the outcome in the body's transaction. `attempt` has the
-values, and the interruption of a body.
+* `actor_runner`: an actor's poll: from its row and inbox to a context, and from the actions that it returns to an
+  outcome
+* `async_runner`: one attempt of an `async def` task: its body runs on the event loop, its ORM calls in a thread of
+  its own
+* `atomic`: the end of an attempt in a thread, and a body with its outcome in one transaction, on the body's own
+  connection
+* `attempt`: one attempt of a claimed task: its values, and a body in a thread that an exception can interrupt
+* `body_log`: the handler on the root logger that keeps what bodies log, to show it on the pages of their tasks
+* `events`: report the start and the end of attempts: log lines, and the signals of django.tasks, after the commit
+* `task_runner`: one attempt of a claimed task: prepare it, call its body, turn the result or the error into an
+  outcome
+* `thread_interrupts`: raise an exception in a body's thread, but not at a line where it would leave a lock locked
+  for ever
 """

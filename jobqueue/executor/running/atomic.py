@@ -15,9 +15,7 @@ from django.db import transaction
 from django.db.transaction import TransactionManagementError
 from msgspec.structs import replace
 
-from jobqueue.engine.engine import Engine
-from jobqueue.engine.failpoints import failpoint
-from jobqueue.engine.timeouts import sqlstate_of
+from jobqueue.engine import Engine, failpoint, sqlstate_of
 from jobqueue.exceptions import ClaimLost, GiveUp, Stale
 from jobqueue.executor.running.actor_runner import poll_again
 from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, Raised, Returned, run_interruptibly

@@ -21,7 +21,7 @@ from jobqueue.declarations.actor import PollContext
 from jobqueue.declarations.function import FunctionTask
 from jobqueue.declarations.options import RunOptions
 from jobqueue.declarations.results import Result, from_claimed
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine
 from jobqueue.exceptions import Interrupted, ShuttingDown, TaskCancelled
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.process_guard import leave_if_forked, this_process

@@ -20,7 +20,7 @@ from jobqueue.conf.compat import (
 from jobqueue.declarations import registry, results
 from jobqueue.declarations.function import changed
 from jobqueue.declarations.results import Result
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine
 from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, RunningTask, running_here
 from jobqueue.executor.telemetry.errors import Mask, first_line_of, reason_of
 from jobqueue.executor.telemetry.logger import get_logger, mask_for

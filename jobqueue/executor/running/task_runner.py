@@ -26,8 +26,7 @@ from jobqueue.declarations.function import changed
 from jobqueue.declarations.limits import limit_columns
 from jobqueue.declarations.options import run_options, tick_of
 from jobqueue.declarations.results import Context
-from jobqueue.engine.clock import iso_utc
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine, iso_utc
 from jobqueue.exceptions import (
     ClaimLost,
     DuplicateKey,

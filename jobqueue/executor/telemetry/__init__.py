@@ -1,6 +1,8 @@
 """
-What the executor reports.
+What an executor writes to the log, and how errors become text.
 
-`events` logs attempts and sends their signals. `errors` turns exceptions into text. `logger` masks secrets in records.
-`console_log` is the log of `run_executors` if the site has none. `emails` limits the mails about failures.
+* `console_log`: the log of `run_executors` where the site has set up none
+* `emails`: mails about failures: none unless the site's LOGGING asks for them, and then few
+* `errors`: exceptions as text, for rows and for the log: bounded, and without the executor's own frames
+* `logger`: the executor's loggers: they never raise, and they mask what REDACT names
 """

@@ -1,0 +1,24 @@
+"""
+`manage.py jobqueue`: one module for each verb, and what they share.
+
+* `arguments`: values of the command line
+* `backends`: the engines that a command works on
+* `bulk`: `requeue`, `cancel` and `prune`: tasks by id, or all tasks of a filter, in batches
+* `celery_entries`: the periodic tasks of Celery beat: from the tables of django-celery-beat and from
+  CELERY_BEAT_SCHEDULE
+* `celery_schedules`: Celery's schedule objects as `Cron` and `Every`
+* `console`: what a command writes: results to stdout, messages to stderr, changes to the site's log
+* `doctor`: `doctor`: checks that need the database
+* `enqueue`: `submit` and `send`: a task or a message by hand
+* `executors`: `executors`: list executors, or send them a command and wait for the answers
+* `import_celery_beat`: `import_celery_beat`: create schedules that do what Celery beat does
+* `limit_checks`: the checks of `doctor` about limits
+* `limits`: `limits`: list the keys of limits by key, and set or reset their numbers while the site runs
+* `listing`: `list`: tasks of a filter, as in the admin's list
+* `notification_checks`: the check of `doctor` that opens a connection and may wait for seconds
+* `queues`: `pause`, `resume` and `limit`: executors do not claim tasks of a paused queue
+* `schedules`: `schedules`: list schedules, show one with its ticks, pause, resume, run now, backfill
+* `show`: `show`: the details of a task, as on its page in the admin
+* `status`: `status`: queues, executors, and what ended in the last minute
+* `tail`: `tail`: tasks as they end
+"""

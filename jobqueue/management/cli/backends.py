@@ -10,8 +10,7 @@ from django.core.management.base import CommandError
 from jobqueue.api import declared_queues
 from jobqueue.api.backends import declared_aliases
 from jobqueue.conf.compat import DEFAULT_TASK_BACKEND_ALIAS
-from jobqueue.engine import engine_for
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine, engine_for
 from jobqueue.management.cli.console import Console
 from jobqueue.operations.formatting import short_type
 from jobqueue.operations.list.names import known_queues, known_types

@@ -11,8 +11,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from jobqueue.engine.clock import now_plus
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine, now_plus
 from jobqueue.management.cli.backends import engine_of, report_unknown
 from jobqueue.management.cli.console import EXIT_INTERRUPTED, Console, list_ids, log
 from jobqueue.models import TaskQuerySet

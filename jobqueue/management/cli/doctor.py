@@ -11,8 +11,7 @@ from django.core.management.base import CommandError
 from django.db import DatabaseError, connections
 
 from jobqueue.declarations.checks import encoding_problems, run_checks
-from jobqueue.engine.engine import Engine
-from jobqueue.engine.schema import migrate_command, missing_objects, schema_problem
+from jobqueue.engine import Engine, migrate_command, missing_objects, schema_problem
 from jobqueue.management.cli.backends import engines
 from jobqueue.management.cli.console import Console, first_line
 from jobqueue.management.cli.limit_checks import limit_findings

@@ -12,7 +12,7 @@ from jobqueue import api
 from jobqueue.api.messages import id_from, receivers
 from jobqueue.declarations import registry
 from jobqueue.declarations.function import FunctionTask
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine
 from jobqueue.exceptions import TaskNotFound
 from jobqueue.management.cli.backends import engine_of, engines
 from jobqueue.management.cli.console import Console, log

@@ -10,7 +10,7 @@ from uuid import UUID
 from django.core.management.base import CommandError
 
 from jobqueue import api
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine
 from jobqueue.management.cli.backends import engines
 from jobqueue.management.cli.console import Console, log
 from jobqueue.management.cli.status import EXECUTORS, executor_as_json, executor_line

@@ -10,8 +10,7 @@ from typing import NamedTuple
 from django.core import checks
 from django.db.models import Exists
 
-from jobqueue.engine.admissions import INDEXED, IS_WAITING, of_limit
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import INDEXED, IS_WAITING, Engine, of_limit
 from jobqueue.models import AdmissionRequest
 from jobqueue.operations.limits import IS_ACTIVE, Key, active_of, list_keys, read_keys
 from jobqueue.operations.list.queries import many

@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from jobqueue.api import limits as api
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine
 from jobqueue.management.cli.backends import engine_of, engines
 from jobqueue.management.cli.console import Column, Console, log, shell_user
 from jobqueue.operations.formatting import duration

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.core.management.base import CommandError
 
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine
 from jobqueue.management.cli.backends import engines, report_unknown
 from jobqueue.management.cli.console import Column, Console
 from jobqueue.models import Executor, Schedule, Task

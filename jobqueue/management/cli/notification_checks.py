@@ -8,7 +8,7 @@ from uuid import uuid4
 from django.core import checks
 from django.db import DatabaseError, connections
 
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine
 from jobqueue.management.cli.console import first_line
 
 PROBE_SECONDS = 3.0

@@ -10,7 +10,7 @@ from django.core.management.base import CommandError
 from django.db import transaction
 
 from jobqueue import api
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine
 from jobqueue.management.cli.backends import check_queue_names, engine_of
 from jobqueue.management.cli.console import Console, log, shell_user
 from jobqueue.models import Queue

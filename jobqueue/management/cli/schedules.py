@@ -13,7 +13,7 @@ from django.core.management.base import CommandError
 from django.db import transaction
 
 from jobqueue.api import schedules as api
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine
 from jobqueue.management.cli.backends import engine_of, engines
 from jobqueue.management.cli.console import Column, Console, log, shell_user
 from jobqueue.management.cli.show import value_lines

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine
 from jobqueue.management.cli.backends import engines
 from jobqueue.management.cli.console import Column, Console
 from jobqueue.management.cli.queues import as_json as queue_as_json

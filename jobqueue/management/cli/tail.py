@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine
 from jobqueue.management.cli.backends import engines, report_unknown
 from jobqueue.management.cli.console import Console
 from jobqueue.models import Task

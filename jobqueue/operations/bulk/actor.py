@@ -19,8 +19,7 @@ from jobqueue import api
 from jobqueue.conf.compat import DEFAULT_TASK_QUEUE_NAME, TASK_MAX_PRIORITY, InvalidTaskBackend, TaskResult
 from jobqueue.declarations.actions import Action, Done, Sleep
 from jobqueue.declarations.actor import Actor, PollContext
-from jobqueue.engine import engine_for
-from jobqueue.engine.clock import read_clock
+from jobqueue.engine import engine_for, read_clock
 from jobqueue.operations.backends import backends_on
 from jobqueue.operations.bulk.actions import numbers_of
 from jobqueue.operations.bulk.target import BATCH, BulkRun, Place, Target

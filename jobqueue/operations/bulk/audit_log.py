@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobqueue.engine.clock import Clock
+from jobqueue.engine import Clock
 from jobqueue.models import Task
 from jobqueue.operations.bulk.actions import BulkAction, numbers_of
 from jobqueue.operations.bulk.target import MAX_SINGLE, BulkRun

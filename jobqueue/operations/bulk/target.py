@@ -19,7 +19,7 @@ from uuid import UUID
 import msgspec
 from django.db.models import DateTimeField, Q, QuerySet, Value
 
-from jobqueue.engine.clock import rank_from, read_clock
+from jobqueue.engine import rank_from, read_clock
 from jobqueue.models import Task
 from jobqueue.operations.backends import backends_on, options_of
 from jobqueue.operations.bulk.actions import ACTIONS, BulkAction

@@ -22,8 +22,7 @@ from django.db.models import Min
 from django.db.models.functions import TruncHour
 from django.utils.translation import gettext as _
 
-from jobqueue.engine import engine_for
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine, engine_for
 from jobqueue.models import TaskQuerySet
 from jobqueue.operations.backends import backends_on
 from jobqueue.operations.formatting import class_name, number_text

@@ -19,7 +19,7 @@ from django.db.models import Q, QuerySet
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine
 from jobqueue.models import TaskQuerySet
 from jobqueue.operations.formatting import moment_in_words, number_text
 from jobqueue.values.records import FINAL, Status

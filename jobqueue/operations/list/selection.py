@@ -31,7 +31,7 @@ from django.utils.timezone import is_aware, make_aware, make_naive
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobqueue.engine.admissions import INDEXED, of_limit
+from jobqueue.engine import INDEXED, of_limit
 from jobqueue.models import ScheduleTick, Task, TaskQuerySet
 from jobqueue.operations.backends import backends_on
 from jobqueue.operations.formatting import shortened

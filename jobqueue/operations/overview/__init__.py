@@ -1,0 +1,10 @@
+"""
+The state of the whole queue: figures, charts, and what is wrong.
+
+* `findings`: what is wrong with a backend, for `doctor` and for the overview: queues, executors, failures, limits,
+  schedules, server
+* `periods`: the counters of minutes and hours, as points of a chart and as sums of a range
+* `schedule_findings`: the findings about schedules
+* `server_findings`: the findings about a PostgreSQL server: locks, durability and connections
+* `stats`: figures of queues and executors
+"""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 from django.db.models import Sum
 
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine
 from jobqueue.models import CounterPeriod
 from jobqueue.values.counters import EDGES, Length, Scope
 

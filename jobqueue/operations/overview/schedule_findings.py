@@ -12,7 +12,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from jobqueue.engine.engine import Engine
+from jobqueue.engine import Engine
 from jobqueue.models import STOPPED_BY, Schedule, ScheduleQuerySet, ScheduleTick
 from jobqueue.operations.formatting import duration, number_text
 from jobqueue.operations.links import Rows

@@ -9,9 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from jobqueue.api import declared_queues
-from jobqueue.engine.clock import now_plus
-from jobqueue.engine.engine import Engine
-from jobqueue.engine.heartbeats import with_last_heartbeat
+from jobqueue.engine import Engine, now_plus, with_last_heartbeat
 from jobqueue.models import Executor, Queue
 from jobqueue.operations.formatting import describe_pause, duration
 from jobqueue.operations.list.queries import CAP, Count, capped, count, count_by, of_status

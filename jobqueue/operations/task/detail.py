@@ -14,7 +14,7 @@ from django.db import DEFAULT_DB_ALIAS
 from django.db.models.functions import Now
 
 from jobqueue.declarations import registry
-from jobqueue.engine.heartbeats import with_last_heartbeat
+from jobqueue.engine import with_last_heartbeat
 from jobqueue.models import Executor, Queue, Schedule, Task
 from jobqueue.operations.backends import options_of
 from jobqueue.operations.bulk import audit_log
