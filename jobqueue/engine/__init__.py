@@ -48,6 +48,8 @@ from jobqueue.engine.executors import LOST_CLASS_PATH
 from jobqueue.engine.failpoints import failpoint
 from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.engine.messages import MESSAGES_PER_POLL
+from jobqueue.engine.postgres.connection import configure_session, notify_from_elsewhere, statement
+from jobqueue.engine.postgres.engine import PostgresEngine
 from jobqueue.engine.schedules import FIRE_BATCH, set_next
 from jobqueue.engine.schema import (
     applied_migrations,
@@ -70,8 +72,6 @@ def engine_for(alias: str = "default") -> Engine:
     """
     options = options_for(alias)
     if connections[options.database].vendor == "postgresql":
-        from jobqueue.engine.postgres.engine import PostgresEngine
-
         return PostgresEngine(alias, options)
     return Engine(alias, options)
 
@@ -101,9 +101,11 @@ __all__ = [
     "Group",
     "LockTimeout",
     "Place",
+    "PostgresEngine",
     "Verdict",
     "WaitingCall",
     "applied_migrations",
+    "configure_session",
     "engine_for",
     "failpoint",
     "is_locked",
@@ -114,6 +116,7 @@ __all__ = [
     "missing_migrations",
     "missing_objects",
     "missing_tables",
+    "notify_from_elsewhere",
     "now_plus",
     "of_limit",
     "rank_from",
@@ -122,5 +125,6 @@ __all__ = [
     "schema_problem",
     "set_next",
     "sqlstate_of",
+    "statement",
     "with_last_heartbeat",
 ]

@@ -11,8 +11,7 @@ import psycopg
 from django.db import connections
 
 from jobqueue.api.notifications import ADMIT_NOTIFICATION, CANCEL_NOTIFICATION
-from jobqueue.engine import Engine
-from jobqueue.engine.postgres.connection import notify_from_elsewhere, statement
+from jobqueue.engine import Engine, notify_from_elsewhere, statement
 from jobqueue.executor.database.connection import DatabaseState, ReconnectBackoff, discard
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger

@@ -15,8 +15,7 @@ import django.db
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.engine import is_locked, is_slow, sqlstate_of
-from jobqueue.engine.postgres.connection import configure_session
+from jobqueue.engine import configure_session, is_locked, is_slow, sqlstate_of
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
 

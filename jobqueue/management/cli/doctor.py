@@ -23,7 +23,7 @@ from jobqueue.operations.overview.stats import read_stats
 from jobqueue.values.text import printable
 
 if TYPE_CHECKING:
-    from jobqueue.engine.postgres.engine import PostgresEngine
+    from jobqueue.engine import PostgresEngine
 
 LEVELS = {checks.INFO: "ok", checks.WARNING: "warning", checks.ERROR: "error"}
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 from django.core import checks
 from django.db import DatabaseError, connections
 
-from jobqueue.engine import Engine
+from jobqueue.engine import Engine, notify_from_elsewhere, statement
 from jobqueue.management.cli.console import first_line
 
 PROBE_SECONDS = 3.0
@@ -17,8 +17,6 @@ PROBE_SECONDS = 3.0
 def notification_findings(engine: Engine) -> Iterator[checks.CheckMessage]:
     """Send a notification. A pooler in transaction mode accepts LISTEN and delivers nothing."""
     from psycopg import Error
-
-    from jobqueue.engine.postgres.connection import notify_from_elsewhere, statement
 
     here, probe = f"Backend {engine.alias}", f"{engine.alias} !doctor-{uuid4()}"
     wrapper = connections[engine.database].copy()

@@ -38,7 +38,7 @@ from jobqueue.values.counters import Length, Scope
 from jobqueue.values.records import FINAL, WAITING, Status
 
 if TYPE_CHECKING:
-    from jobqueue.engine.postgres.engine import PostgresEngine
+    from jobqueue.engine import PostgresEngine
 
 OVERDUE_SECONDS = 3600.0  # executors prune twice a minute
 PAUSED_LONG = timedelta(days=1)

@@ -21,7 +21,7 @@ from jobqueue.operations.links import Rows
 from jobqueue.operations.overview.stats import BackendStats
 
 if TYPE_CHECKING:
-    from jobqueue.engine.postgres.engine import PostgresEngine
+    from jobqueue.engine import PostgresEngine
 
 LOCK_LONG_SECONDS = 5.0
 TABLES = [model._meta.db_table for model in (Task, Queue, InboxMessage)]
