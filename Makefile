@@ -104,7 +104,7 @@ format: venv
 	@$(PY) -m ruff check --fix-only .
 	@$(PY) -m ruff format .
 
-# -P: jobqueue/inspect/ must not hide the module of the same name.
+# -P: jobqueue/http/ must not hide the module of the same name.
 translations: venv
 	@cd jobqueue && ../$(PY) -P -m django makemessages --locale de --locale fr --add-location file --no-wrap --no-obsolete
 	@cd jobqueue && ../$(PY) -P -m django compilemessages --verbosity 0

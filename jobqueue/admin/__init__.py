@@ -10,6 +10,7 @@ The queue in Django's admin. Rows are read-only, and actions call the API.
   object's own page
 * `failures`: failures by cause: how many, since when, one traceback, and buttons for all tasks of a cause
 * `filters`: filters of the task list
+* `html`: small pieces of HTML, as functions and as filters of templates
 * `json_field`: A form's field for JSON
 * `limits`: the keys of limits by key: which tasks wait, which number applies, and the form that changes it
 * `links`: addresses of the admin's pages that a user may view

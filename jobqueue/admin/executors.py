@@ -23,17 +23,17 @@ from django.utils.translation import gettext_lazy, ngettext
 from jobqueue import api
 from jobqueue.admin.base import ReadOnlyAdmin, permission
 from jobqueue.admin.filters import BackendFilter
+from jobqueue.admin.html import executor_badge, moment
 from jobqueue.admin.task_list import CappedPaginator
 from jobqueue.api.schedule_deployments import VERSION as SCHEDULES
 from jobqueue.engine import now_plus, with_last_heartbeat
 from jobqueue.models import Executor, Task
 from jobqueue.operations.backends import backends_on, options_of
 from jobqueue.operations.bulk import audit_log
+from jobqueue.operations.executors import GONE_SECONDS, ExecutorState
 from jobqueue.operations.formatting import duration, served, short_id, short_type
-from jobqueue.operations.list.queries import Count
-from jobqueue.operations.overview.stats import GONE_SECONDS, ExecutorState
+from jobqueue.operations.queries import Count
 from jobqueue.operations.task.inbox import actor_of
-from jobqueue.templatetags.jobqueue_admin import executor_badge, moment
 from jobqueue.values.records import Command, PoolName
 
 ROW = "row"  # of a button in the row of an executor: the action and the id

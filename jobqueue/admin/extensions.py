@@ -24,9 +24,9 @@ from jobqueue.models import Task
 from jobqueue.operations.backends import databases, options_of
 from jobqueue.operations.formatting import Text, when
 from jobqueue.operations.list.interpretation import interpret
-from jobqueue.operations.list.queries import Count
 from jobqueue.operations.list.rows import read_rows
 from jobqueue.operations.list.selection import Selection
+from jobqueue.operations.queries import Count
 
 Arguments = Mapping[str, Any]
 

@@ -26,7 +26,7 @@ from jobqueue.operations.list.failures import (
     newest_causes,
     read_failures,
 )
-from jobqueue.operations.list.queries import CAP, Count
+from jobqueue.operations.queries import CAP, Count
 from jobqueue.values.records import Status
 
 CAUSES_SHOWN = 20

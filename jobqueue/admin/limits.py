@@ -23,6 +23,7 @@ from jobqueue.declarations.limits import MAX_LIMIT
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import JobQueueError
 from jobqueue.models import Limit
+from jobqueue.operations import log_entries
 from jobqueue.operations.bulk import audit_log
 from jobqueue.operations.formatting import number_text
 from jobqueue.operations.limits import KeyState, kind_words, list_keys, parse_key, read_keys
@@ -123,7 +124,7 @@ class LimitAdmin(ReadOnlyAdmin):
             holders=self._holders(request, state),
             form=form if may_change and (state.is_adjustable or form.is_bound) else None,
             may_change=may_change,
-            log=audit_log.entries(Limit, state.id),
+            log=log_entries.entries(Limit, state.id),
         )
 
     def _holders(self, request: HttpRequest, state: KeyState) -> list[Holder]:

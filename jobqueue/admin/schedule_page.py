@@ -26,6 +26,7 @@ from jobqueue.admin.task_list import CappedPaginator
 from jobqueue.api import schedules as api
 from jobqueue.exceptions import JobQueueError
 from jobqueue.models import Schedule
+from jobqueue.operations import log_entries
 from jobqueue.operations.backends import options_of
 from jobqueue.operations.bulk import audit_log
 from jobqueue.operations.formatting import describe_schedule_pause
@@ -138,7 +139,7 @@ class SchedulePage(ReadOnlyAdmin):
             arguments=show_arguments(schedule.task_type, args, kwargs, patterns) if may["view_payload"] else None,
             metadata=show(metadata, patterns) if metadata and may["view_payload"] else None,
             options=show(options, ()) if options else None,
-            log=audit_log.entries_of(schedule),
+            log=log_entries.entries_of(schedule),
             is_paused=is_paused,
             pause=describe_schedule_pause(schedule),
             is_ours=not schedule.declared_at or schedule.retired_at is not None,

@@ -21,12 +21,12 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from jobqueue.admin.base import PauseFields, permission
 from jobqueue.admin.filters import BackendFilter, Choices, ColumnFilter
+from jobqueue.admin.html import badge, breakable, moment, schedule_badge, tick_marks, took
 from jobqueue.admin.schedule_editor import ScheduleEditor
 from jobqueue.admin.schedule_page import pause_with, resume, run
 from jobqueue.models import Schedule
 from jobqueue.operations.formatting import describe_schedule_pause, short_type
 from jobqueue.operations.schedules import describe, recent_ticks
-from jobqueue.templatetags.jobqueue_admin import badge, breakable, moment, schedule_badge, tick_marks, took
 
 MAX_SELECTED = 500  # schedules of one bulk action; Django accepts 1,000 fields
 

@@ -16,9 +16,9 @@ from jobqueue.engine import Engine, engine_for
 from jobqueue.models import Task
 from jobqueue.operations.formatting import number_text
 from jobqueue.operations.links import Rows
-from jobqueue.operations.list.queries import TaskFilter, newest, of_status
 from jobqueue.operations.list.rows import read_rows
 from jobqueue.operations.overview.periods import Counts, read_timeline
+from jobqueue.operations.queries import TaskFilter, newest, of_status
 from jobqueue.values.counters import Scope
 from jobqueue.values.records import LIVE, Status
 

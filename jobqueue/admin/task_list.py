@@ -19,10 +19,10 @@ from jobqueue.models import Task
 from jobqueue.operations.backends import options_of
 from jobqueue.operations.bulk.target import Bounds
 from jobqueue.operations.formatting import short_type
-from jobqueue.operations.list.queries import CAP, Count, count_of_status
 from jobqueue.operations.list.rows import read_rows
 from jobqueue.operations.list.search import ERROR, KEY, TAG
 from jobqueue.operations.list.selection import FILTERS, Selection
+from jobqueue.operations.queries import CAP, Count, count_of_status
 from jobqueue.values.records import Status
 from jobqueue.values.redaction import is_named
 

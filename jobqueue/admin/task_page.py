@@ -42,8 +42,8 @@ from jobqueue.operations.bulk.actions import (
     numbers_of,
 )
 from jobqueue.operations.bulk.target import BulkRun
-from jobqueue.operations.list.queries import Count
 from jobqueue.operations.payloads import named_arguments, read
+from jobqueue.operations.queries import Count
 from jobqueue.operations.task.detail import describe, find_task
 from jobqueue.operations.task.inbox import actor_of, check_message, takes_messages
 from jobqueue.values.records import is_internal

@@ -36,6 +36,7 @@ from jobqueue.admin.filters import (
     TagFilter,
     TaskFilter,
 )
+from jobqueue.admin.html import badge, breakable, moment, with_moment
 from jobqueue.admin.summaries import SummaryPage
 from jobqueue.admin.task_list import TaskChangeList
 from jobqueue.admin.task_page import level_of
@@ -47,10 +48,9 @@ from jobqueue.operations.bulk.actions import CANCEL, DELETE, DISCARD, REQUEUE, R
 from jobqueue.operations.bulk.target import EXAMPLES, MAX_IN_REQUEST, BulkRun, Target, perform_ids, perform_now
 from jobqueue.operations.formatting import Text, attempts_text, duration, short_id, short_type, time_run, when
 from jobqueue.operations.list.interpretation import interpret
-from jobqueue.operations.list.queries import Count
 from jobqueue.operations.list.rows import read_rows
 from jobqueue.operations.list.selection import ENDED, ENQUEUED, at, to_uuid
-from jobqueue.templatetags.jobqueue_admin import badge, breakable, moment, with_moment
+from jobqueue.operations.queries import Count
 from jobqueue.values.counters import Scope
 
 # The columns after status and task, which a user may choose, with their titles; and those shown at first.

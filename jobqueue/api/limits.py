@@ -8,11 +8,12 @@ import string
 from typing import Any
 
 from jobqueue.api.notifications import ADMIT_NOTIFICATION, notify_after_commit
-from jobqueue.declarations.limits import MAX_LIMIT, SEPARATOR, Concurrency, Rate, split_key
+from jobqueue.declarations.limits import MAX_LIMIT, Concurrency, Rate
 from jobqueue.declarations.registry import declared_limits
 from jobqueue.engine import Engine, engine_for, of_limit
 from jobqueue.exceptions import LimitNotFound
 from jobqueue.models import Limit
+from jobqueue.values.limit_keys import SEPARATOR, split_key
 from jobqueue.values.records import LimitKind
 from jobqueue.values.text import is_text
 

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 from jobqueue.conf.options import seconds
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.values.arguments import Parameters
+from jobqueue.values.limit_keys import SEPARATOR
 from jobqueue.values.text import is_text
 
 KeySource: TypeAlias = str | Callable[..., str] | None
@@ -23,8 +24,6 @@ MAX_KEY_CHARACTERS = 255  # of what a template or a function returns
 MAX_NAME_CHARACTERS = 300  # of `shared`, or of the task's name
 MAX_LIMIT = 1_000_000_000  # what the column can store
 MIN_SECONDS, MAX_SECONDS = 0.001, 366 * 86_400.0
-SEPARATOR = ":"  # between the name of a limit and a key
-AFTER_SEPARATOR = ";"  # the next character. All keys of a limit sort before its name with this character
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,9 +248,3 @@ class _KeyFormatter(string.Formatter):
 
 
 KEYS: Final = _KeyFormatter()
-
-
-def split_key(stored: str) -> tuple[str, str]:
-    """Return the name of a limit and the key. stored: the text in the row."""
-    name, _, key = stored.partition(SEPARATOR)
-    return name, key

@@ -22,8 +22,9 @@ from jobqueue.declarations.function import ChangedOptions, CopyOptions, Function
 from jobqueue.declarations.limits import UNIQUENESS, replaces_or_reserves
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.schedules.expressions import EPOCH, MAX_INTERVAL, Cron, Every, Problem, moment_problems
-from jobqueue.schedules.planning import MAX_TICKS, CatchUp, Overlap
+from jobqueue.schedules.planning import MAX_TICKS
 from jobqueue.schedules.rows import expression_columns, stored
+from jobqueue.values.policies import CatchUp, Overlap
 from jobqueue.values.records import NewTask, is_internal
 from jobqueue.values.text import did_you_mean, is_text
 

@@ -20,9 +20,10 @@ from jobqueue.engine.inserts import Inserts
 from jobqueue.engine.tasks import Tasks
 from jobqueue.exceptions import DuplicateKey, ScheduleNotFound
 from jobqueue.models import STOPPED_BY, Schedule, ScheduleQuerySet, ScheduleTick, TaskQuerySet
-from jobqueue.schedules.planning import Overlap, Plan, Policy, Skipped, SkipReason, first_tick, make_plan
+from jobqueue.schedules.planning import Plan, Policy, Skipped, first_tick, make_plan
 from jobqueue.schedules.rows import aware, paused_until, policy_of, stored, task_of, ticks_of
 from jobqueue.values.counters import ScheduleGauges
+from jobqueue.values.policies import Overlap, SkipReason
 from jobqueue.values.records import CancelReport, Enqueued, FiredSchedules, NewTask, Status
 from jobqueue.values.text import printable
 

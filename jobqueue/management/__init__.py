@@ -1,0 +1,6 @@
+"""
+The commands of `manage.py`.
+
+* `cli/`: the verbs of `manage.py jobqueue`
+* `commands/`: what Django looks for
+"""

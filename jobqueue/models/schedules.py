@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.schedules.planning import CatchUp, Overlap, SkipReason
+from jobqueue.values.policies import CatchUp, Overlap, SkipReason
 
 STOPPED_BY = "django-jobqueue"  # paused_by of a schedule that an error has stopped
 

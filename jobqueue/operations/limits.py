@@ -16,13 +16,14 @@ from django.db.models import Q
 from django.utils.translation import gettext as _
 
 from jobqueue.api.limits import KINDS, numbers_of
-from jobqueue.declarations.limits import AFTER_SEPARATOR, SEPARATOR, Concurrency, Rate, split_key
+from jobqueue.declarations.limits import Concurrency, Rate
 from jobqueue.declarations.registry import declared_limits
 from jobqueue.engine import INDEXED, IS_STARTING, IS_WAITING, Engine, of_limit, read_clock
 from jobqueue.models import AdmissionRequest, Limit, RateStart, Task
 from jobqueue.operations.backends import options_of
 from jobqueue.operations.formatting import Text, duration, number_text, ready_since, short_type
-from jobqueue.operations.list.queries import Count, count
+from jobqueue.operations.queries import Count, count
+from jobqueue.values.limit_keys import AFTER_SEPARATOR, SEPARATOR, split_key
 from jobqueue.values.records import LimitKind, Status
 
 ENTRIES_READ = 50_000  # of the index of a limit, in each round

@@ -5,47 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from itertools import groupby
 from typing import Final
 
 from jobqueue.schedules.expressions import Expression
+from jobqueue.values.policies import CatchUp, Overlap, SkipReason
 
 # A tick is missed when it is later than this: executors were down, or could not reach the database.
 MISSED_AFTER: Final = timedelta(seconds=30)
 # One plan lists this many ticks at most. If more are due, the next plan continues. Other ticks are only counted.
 MAX_TICKS: Final = 1_000
-
-
-class Overlap(StrEnum):
-    """What happens to a tick while the task of an earlier tick has not ended."""
-
-    SKIP = "skip"
-    QUEUE_ONE = "queue_one"
-    ALLOW = "allow"
-    CANCEL_RUNNING = "cancel_running"
-
-
-class CatchUp(StrEnum):
-    """What happens to ticks that were missed while no executor was running."""
-
-    LATEST = "latest"
-    ALL = "all"
-    NONE = "none"
-
-
-class SkipReason(StrEnum):
-    """
-    Why a tick became no task.
-
-    OVERLAP: the previous task had not ended. PAUSED: the schedule was paused. MISSED: no executor ran. KEY: another
-    live task had the key of the schedule's task.
-    """
-
-    OVERLAP = "overlap"
-    PAUSED = "paused"
-    MISSED = "missed"
-    KEY = "key"
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from django.utils.timezone import get_default_timezone, is_naive, make_aware, ma
 from msgspec.structs import replace
 
 from jobqueue.schedules.expressions import EPOCH, Cron, Every, Expression, Problem, TickRange, before_change
-from jobqueue.schedules.planning import CatchUp, Overlap, Policy
+from jobqueue.schedules.planning import Policy
 from jobqueue.values.ids import new_id
+from jobqueue.values.policies import CatchUp, Overlap
 from jobqueue.values.records import NewTask
 
 EVERY = "@every "

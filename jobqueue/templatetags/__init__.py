@@ -1,0 +1,5 @@
+"""
+What templates load.
+
+* `jobqueue_admin`: the filters and the tag of the admin's templates
+"""

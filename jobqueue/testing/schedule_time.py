@@ -21,8 +21,9 @@ from jobqueue.engine import Engine, set_next
 from jobqueue.executor.running.events import is_enqueued_heard, send_enqueued
 from jobqueue.models import Schedule, ScheduleDeployment, ScheduleTick
 from jobqueue.schedules.expressions import ticks_after
-from jobqueue.schedules.planning import MAX_TICKS, CatchUp, Policy, first_tick
+from jobqueue.schedules.planning import MAX_TICKS, Policy, first_tick
 from jobqueue.schedules.rows import aware, expression_of, policy_of, stored
+from jobqueue.values.policies import CatchUp
 from jobqueue.values.records import FiredSchedules
 
 TICKS_OF_A_STEP = MAX_TICKS // 2  # of each schedule, so that one plan accounts for all of them

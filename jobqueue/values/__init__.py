@@ -9,6 +9,8 @@ Values that all other parts of the queue exchange, and how they become text and 
 * `history`: the history of a task: what its other columns do not keep of successful polls, releases and requeues
 * `ids`: ids of tasks: UUIDv7, made in Python, so that a parent knows its child's id before the insert
 * `json`: JSON text for rows, and values from rows
+* `limit_keys`: the keys of limits as rows store them: the name of the limit, a separator, and the key
+* `policies`: what a schedule does with ticks that overlap or were missed, and why a tick became no task
 * `posix`: what only POSIX systems have
 * `records`: values between the executor and the engine: claimed tasks, outcomes, messages, reports
 * `redaction`: mask the values that OPTIONS["REDACT"] names, on every page and in the log

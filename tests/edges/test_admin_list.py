@@ -13,8 +13,9 @@ from jobqueue.admin import filters as list_filters
 from jobqueue.admin import task_list
 from jobqueue.declarations import registry
 from jobqueue.models import Task
+from jobqueue.operations import queries
 from jobqueue.operations.formatting import short_id
-from jobqueue.operations.list import failures, names, queries, selection
+from jobqueue.operations.list import failures, names, selection
 from jobqueue.values.ids import first_id, new_id
 from jobqueue.values.redaction import MASK
 from tests.edges.admin import BOTH, LIST_URL, SCRIPT

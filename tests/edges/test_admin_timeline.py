@@ -7,10 +7,10 @@ import pytest
 from django.urls import reverse
 
 from jobqueue import task
+from jobqueue.admin.html import foldable
 from jobqueue.engine import engine_for
 from jobqueue.models import TaskLog, TaskProgress
 from jobqueue.operations.task.detail import describe, find_task
-from jobqueue.templatetags.jobqueue_admin import foldable
 from jobqueue.values.body_log import LogLine, as_text
 from jobqueue.values.history import Event, line_of
 from tests.actors import Fibonacci

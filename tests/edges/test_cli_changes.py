@@ -21,7 +21,7 @@ from jobqueue import api
 from jobqueue.engine import engine_for
 from jobqueue.management.cli import bulk
 from jobqueue.models import Executor, InboxMessage, Queue, Task
-from jobqueue.operations.list.queries import walk
+from jobqueue.operations.queries import walk
 from jobqueue.values.ids import new_id
 from tests.edges.admin import status_of
 from tests.edges.cli import BOTH, console, jobqueue

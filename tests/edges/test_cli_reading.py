@@ -21,10 +21,10 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue.management.cli.backends import engine_of
 from jobqueue.management.cli.console import Column, table_lines
+from jobqueue.operations import queries
 from jobqueue.operations.bulk import audit_log
-from jobqueue.operations.list import queries
-from jobqueue.operations.list.queries import TaskFilter, of_status, walk
 from jobqueue.operations.overview import stats
+from jobqueue.operations.queries import TaskFilter, of_status, walk
 from jobqueue.values.ids import new_id
 from jobqueue.values.records import Status
 from tests.edges.cli import BOTH, jobqueue

@@ -13,9 +13,9 @@ from jobqueue.models import Task
 from jobqueue.operations.bulk.actions import REQUEUE
 from jobqueue.operations.bulk.target import Target, perform_now
 from jobqueue.operations.list import selection
-from jobqueue.operations.list.queries import Count
 from jobqueue.operations.list.rows import read_rows
 from jobqueue.operations.list.selection import Selection
+from jobqueue.operations.queries import Count
 from tests import tasks
 from tests.edges.admin import LIST_URL, status_of
 from tests.edges.cli import BOTH, jobqueue

@@ -11,8 +11,8 @@ import pytest
 from django.db import DataError, transaction
 
 from jobqueue.models import Schedule, ScheduleTick
-from jobqueue.schedules.planning import CatchUp, Overlap, SkipReason
 from jobqueue.values.counters import TICK_COUNTERS, ScheduleGauges, bucket
+from jobqueue.values.policies import CatchUp, Overlap, SkipReason
 from jobqueue.values.records import Status
 from tests.engine.bench import Bench, new
 

@@ -23,11 +23,11 @@ from jobqueue.engine.postgres.connection import statement
 from jobqueue.engine.postgres.messages import PostgresMessages
 from jobqueue.engine.schedules import RESOLUTION
 from jobqueue.models import AdmissionRequest, Executor, Schedule, Task
-from jobqueue.operations import limits
-from jobqueue.operations.list import queries, selection
-from jobqueue.operations.list.queries import TaskFilter
+from jobqueue.operations import limits, queries
+from jobqueue.operations.list import selection
 from jobqueue.operations.overview import stats
-from jobqueue.schedules.planning import Overlap
+from jobqueue.operations.queries import TaskFilter
+from jobqueue.values.policies import Overlap
 from jobqueue.values.records import FINAL, Effects, LimitKind, NewMessage, Outcome, PoolName, Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench

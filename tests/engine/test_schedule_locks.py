@@ -10,7 +10,7 @@ import pytest
 from jobqueue.api.schedule_deployments import DeclaredSchedules
 from jobqueue.declarations.schedules import Declaration
 from jobqueue.schedules.expressions import Every
-from jobqueue.schedules.planning import Overlap, SkipReason
+from jobqueue.values.policies import Overlap, SkipReason
 from tests import tasks
 from tests.engine.conftest import make_bench
 from tests.engine.sessions import session

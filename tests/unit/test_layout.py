@@ -1,4 +1,4 @@
-"""Imports point one way: values <- models <- engine <- api and bodies <- executor <- edges."""
+"""Imports point one way, as docs/design.md says, and the docstrings of packages name their modules."""
 
 import ast
 import os
@@ -12,43 +12,31 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "jobqueue"
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "migrations" not in path.parts)
-VALUES = [
-    "jobqueue",
-    "actions",
-    "backoff",
-    "body_log",
-    "causes",
-    "compat",
-    "conf",
-    "connection_pool",
-    "exceptions",
-    "failpoints",
-    "history",
-    "records",
-    "posix",
-    "printable",
-    "suggestions",
-    "serialization",
-    "metrics",
-    "http_tokens",
-    "schedules",
-    "limits",
-]
-BODIES = ["actor", "function", "registry", "results", "declared_schedules", "task_options"]
+PACKAGES = sorted(path.parent for path in FILES if path.name == "__init__.py" and path.parent != PACKAGE)
+# An import points to a part above it. Parts of one line do not import each other.
 LAYERS = [
-    VALUES,
-    ["models", "counter_models", "limit_models", "report_models", "schedule_models", "indexes"],
-    ["engine"],
-    ["api", *BODIES],
-    ["executor"],
-    ["inspect"],
-]  # all other modules are edges
-EDGES = {"admin", "cli", "http"}
-RUNS_TASKS = ["executor", "management", "testing", "virtual_time"]
+    {"exceptions"},
+    {"values"},
+    {"conf", "schedules", "models"},
+    {"engine", "declarations"},
+    {"api"},
+    {"backend", "operations", "executor"},
+    {"admin", "http", "management", "testing"},
+    {"apps", "urls", "templatetags"},
+]
+RUNS_TASKS = {"executor", "management", "testing"}
+FOR_DJANGO = {
+    "__init__.py", "apps.py", "urls.py", "py.typed", "migrations", "management", "admin", "templatetags", "templates",
+    "static", "locale",
+}  # fmt: skip
+ON_TOP = {
+    "api", "backend.py", "conf", "declarations", "engine", "exceptions.py", "executor", "http", "models", "operations",
+    "schedules", "testing", "values",
+}  # fmt: skip
 
 
 def layer(part: str) -> int:
-    return next((number for number, parts in enumerate(LAYERS) if part in parts), len(LAYERS))
+    return next(number for number, parts in enumerate(LAYERS) if part in parts)
 
 
 def name_of(path: Path) -> str:
@@ -60,26 +48,55 @@ MODULES = {name_of(path): path for path in FILES if path != PACKAGE / "__init__.
 
 def imports(path: Path) -> set[str]:
     """Return the modules of the package that a file imports anywhere, also for type checkers only."""
-    found: set[str] = set()
+    modules: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
             case ast.Import(names=names):
-                found |= {name.name for name in names}
+                modules |= {name.name for name in names}
             case ast.ImportFrom(module=str(module), names=names, level=0):
-                found |= {f"{module}.{name.name}" if f"{module}.{name.name}" in MODULES else module for name in names}
+                modules |= {f"{module}.{name.name}" if f"{module}.{name.name}" in MODULES else module for name in names}
             case ast.ImportFrom():
                 raise AssertionError(f"{path}:{node.lineno}: a relative import")
-    return found & MODULES.keys()
+    return modules & MODULES.keys()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_modules_import_only_lower_layers(path: Path) -> None:
+    if path == PACKAGE / "__init__.py":
+        return  # it gives each name at its first use
     part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    for imported in {module.split(".")[1] for module in imports(path)}:
-        assert layer(imported) <= layer(part), f"{part} imports {imported}"
-        assert not (part in BODIES and imported == "engine"), "bodies do not know the engine"
-        assert not {part, imported} <= EDGES or part == imported, "edges share code through inspect"
+    for imported in {module.split(".")[1] for module in imports(path)} - {part}:
+        assert layer(imported) < layer(part), f"{part} imports {imported}"
         assert imported != "executor" or part in RUNS_TASKS, "a web process never imports the executor"
+
+
+def test_modules_outside_the_engine_import_none_of_its_parts() -> None:
+    for path in FILES:
+        if path.relative_to(PACKAGE).parts[0] != "engine":
+            parts = {module for module in imports(path) if module.startswith("jobqueue.engine.")}
+            assert parts == set(), f"{path} imports {parts}: use what jobqueue.engine exports"
+
+
+def test_parts_of_operations_do_not_import_each_other() -> None:
+    parts = {name_of(path / "__init__.py"): path for path in (PACKAGE / "operations").iterdir() if path.is_dir()}
+    for path in (PACKAGE / "operations").rglob("*.py"):
+        for module in imports(path):
+            imported = next((part for part in parts if module.startswith(f"{part}.")), None)
+            if imported and not path.is_relative_to(parts[imported]):
+                assert (path.parent.name, imported) == ("bulk", "jobqueue.operations.list"), f"{path} imports {module}"
+
+
+def test_top_level_has_twelve_entries_beside_those_of_django() -> None:
+    entries = {path.name for path in PACKAGE.iterdir() if path.name != "__pycache__"}
+    assert entries == FOR_DJANGO | ON_TOP
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_docstring_of_a_package_names_each_of_its_modules(package: Path) -> None:
+    modules = {path.stem for path in package.glob("*.py")} - {"__init__"}
+    modules |= {f"{path.parent.name}/" for path in package.glob("*/__init__.py")}
+    docstring = ast.get_docstring(ast.parse((package / "__init__.py").read_text())) or ""
+    assert set(re.findall(r"^\* `([^`]+)`: ", docstring, flags=re.MULTILINE)) == modules
 
 
 def test_web_process_does_not_load_executor() -> None:

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobqueue.schedules.expressions import Cron, Every
-from jobqueue.schedules.planning import MAX_TICKS, CatchUp, Overlap, Plan, Policy, SkipReason, first_tick, make_plan
+from jobqueue.schedules.planning import MAX_TICKS, Plan, Policy, first_tick, make_plan
+from jobqueue.values.policies import CatchUp, Overlap, SkipReason
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 FOREVER = datetime.max.replace(tzinfo=UTC)

@@ -23,9 +23,10 @@ from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import DuplicateKey, ScheduleNotFound
 from jobqueue.models import Schedule
 from jobqueue.schedules.expressions import Every, Expression
-from jobqueue.schedules.planning import Overlap, Policy, SkipReason, first_tick
+from jobqueue.schedules.planning import Policy, first_tick
 from jobqueue.schedules.rows import expression_columns, expression_of, policy_of, task_of
 from jobqueue.values.ids import new_id
+from jobqueue.values.policies import Overlap, SkipReason
 from jobqueue.values.records import NewTask
 from verification.interleavings.backend import IsolatedBackend, crash_at_commit, executor_info, succeed
 from verification.interleavings.stepper import CLOCK, TIME_PASSES, step

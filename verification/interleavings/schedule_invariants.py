@@ -13,7 +13,8 @@ from uuid import UUID
 from django.db import connections
 
 from jobqueue.models import STOPPED_BY, Schedule, ScheduleTick
-from jobqueue.schedules.planning import Overlap, first_tick
+from jobqueue.schedules.planning import first_tick
+from jobqueue.values.policies import Overlap
 from jobqueue.values.records import FINAL
 from verification.interleavings import invariants
 from verification.interleavings.invariants import Snapshot

@@ -17,7 +17,8 @@ from jobqueue.engine.postgres.engine import PostgresEngine
 from jobqueue.engine.schedules import Schedules
 from jobqueue.engine.tasks import Tasks
 from jobqueue.models import Schedule, ScheduleDeployment, ScheduleTick, TaskQuerySet
-from jobqueue.schedules.planning import Plan, Skipped, SkipReason
+from jobqueue.schedules.planning import Plan, Skipped
+from jobqueue.values.policies import SkipReason
 from jobqueue.values.records import Enqueued, FiredSchedules, NewTask
 
 NEXT_COLUMNS = ("next_at", "due_at", "waiting_at")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jobqueue.schedules.planning import CatchUp, Overlap
+from jobqueue.values.policies import CatchUp, Overlap
 from verification.interleavings import scenarios
 from verification.interleavings.scenarios import SCENARIOS as SCENARIOS
 from verification.interleavings.scenarios import Rules, SetUp

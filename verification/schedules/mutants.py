@@ -14,8 +14,9 @@ from jobqueue.engine.engine import Engine
 from jobqueue.engine.schedules import Schedules
 from jobqueue.models import Schedule
 from jobqueue.schedules import expressions, planning
-from jobqueue.schedules.planning import Plan, Skipped, SkipReason, first_tick
+from jobqueue.schedules.planning import Plan, Skipped, first_tick
 from jobqueue.schedules.rows import expression_of, policy_of
+from jobqueue.values.policies import SkipReason
 from jobqueue.values.records import FiredSchedules
 from verification.schedules.judge import IN_TIME, MAY_RUN, ONCE, ONE_TASK
 

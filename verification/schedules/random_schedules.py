@@ -11,9 +11,9 @@ from typing import Any, Final
 import msgspec
 
 from jobqueue.schedules.expressions import EPOCH, Cron, Every
-from jobqueue.schedules.planning import CatchUp, Overlap
 from jobqueue.schedules.rows import expression_columns
 from jobqueue.values.ids import new_id
+from jobqueue.values.policies import CatchUp, Overlap
 from jobqueue.values.records import NewTask
 from verification.schedules.timetable import CronTimes, EveryTimes
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
-from jobqueue.declarations.limits import AFTER_SEPARATOR, split_key
 from jobqueue.engine.admissions import (
     AGAIN_SECONDS,
     GROUPS_PER_PERIOD,
@@ -21,6 +20,7 @@ from jobqueue.engine.admissions import (
     is_known,
 )
 from jobqueue.engine.postgres.connection import PostgresDatabase, as_array, as_text_array
+from jobqueue.values.limit_keys import AFTER_SEPARATOR, split_key
 from jobqueue.values.records import Admitted, LimitKind
 
 

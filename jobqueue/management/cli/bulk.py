@@ -19,8 +19,8 @@ from jobqueue.operations.bulk.actions import CANCEL_TREE, REQUEUE
 from jobqueue.operations.bulk.target import Bounds, BulkRun
 from jobqueue.operations.formatting import duration
 from jobqueue.operations.list.failures import MAX_CAUSES, TooManyCauses, causes_with, newest_causes, read_failures
-from jobqueue.operations.list.queries import ORDER, TaskFilter, many, of_status, walk
 from jobqueue.operations.list.selection import has_tag
+from jobqueue.operations.queries import ORDER, TaskFilter, many, of_status, walk
 from jobqueue.values.records import FINAL, Status
 
 CAUSES_NAMED = 5  # if none matches

@@ -16,8 +16,8 @@ from jobqueue.declarations.function import FunctionTask
 from jobqueue.declarations.schedules import Declaration
 from jobqueue.management.cli.celery_schedules import ONCE, expression_from_celery
 from jobqueue.schedules.expressions import EPOCH, Cron, Every, Problem
-from jobqueue.schedules.planning import Overlap
 from jobqueue.schedules.rows import aware
+from jobqueue.values.policies import Overlap
 
 MODEL = ("django_celery_beat", "PeriodicTask")
 KINDS = ("interval", "crontab", "solar", "clocked")

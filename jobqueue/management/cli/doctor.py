@@ -16,10 +16,10 @@ from jobqueue.management.cli.backends import engines
 from jobqueue.management.cli.console import Console, first_line
 from jobqueue.management.cli.limit_checks import limit_findings
 from jobqueue.management.cli.notification_checks import notification_findings
-from jobqueue.operations.list.queries import many
 from jobqueue.operations.overview.findings import findings
 from jobqueue.operations.overview.server_findings import lock_findings
 from jobqueue.operations.overview.stats import read_stats
+from jobqueue.operations.queries import many
 from jobqueue.values.text import printable
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from jobqueue.management.cli.backends import engines
 from jobqueue.management.cli.console import Console, log
 from jobqueue.management.cli.status import EXECUTORS, executor_as_json, executor_line
 from jobqueue.models import Executor
-from jobqueue.operations.list.queries import many
-from jobqueue.operations.overview.stats import ExecutorState, ExecutorStats, read_executors
+from jobqueue.operations.executors import ExecutorState, ExecutorStats, read_executors
+from jobqueue.operations.queries import many
 from jobqueue.values.records import Command
 
 POLL_SECONDS = 0.1

@@ -21,7 +21,7 @@ from jobqueue.management.cli.console import Column, Console, log, shell_user
 from jobqueue.management.cli.enqueue import task_named
 from jobqueue.models import Schedule
 from jobqueue.operations.formatting import clock_time
-from jobqueue.operations.list.queries import many
+from jobqueue.operations.queries import many
 from jobqueue.operations.schedules import describe
 from jobqueue.schedules.rows import aware
 

@@ -13,9 +13,9 @@ from django.db.models import Exists
 from jobqueue.engine import INDEXED, IS_WAITING, Engine, of_limit
 from jobqueue.models import AdmissionRequest
 from jobqueue.operations.limits import IS_ACTIVE, Key, active_of, list_keys, read_keys
-from jobqueue.operations.list.queries import many
 from jobqueue.operations.overview.findings import unanswered_requests
 from jobqueue.operations.overview.stats import BackendStats
+from jobqueue.operations.queries import many
 from jobqueue.operations.task.detail import read_holders
 from jobqueue.values.records import LimitKind, Status
 

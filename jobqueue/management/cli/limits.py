@@ -14,7 +14,7 @@ from jobqueue.management.cli.backends import engine_of, engines
 from jobqueue.management.cli.console import Column, Console, log, shell_user
 from jobqueue.operations.formatting import duration
 from jobqueue.operations.limits import Key, KeyState, list_keys, read_keys
-from jobqueue.operations.list.queries import many
+from jobqueue.operations.queries import many
 from jobqueue.values.records import LimitKind
 
 COLUMNS = (

@@ -17,9 +17,9 @@ from jobqueue.operations.backends import options_of
 from jobqueue.operations.formatting import attempt_number, attempts_text, short_type, when
 from jobqueue.operations.list.interpretation import interpret
 from jobqueue.operations.list.names import known_types
-from jobqueue.operations.list.queries import CAP, many
 from jobqueue.operations.list.rows import read_rows
 from jobqueue.operations.list.selection import Selection
+from jobqueue.operations.queries import CAP, many
 from jobqueue.schedules.rows import aware
 
 COLUMNS = (

@@ -15,7 +15,7 @@ from jobqueue.management.cli.backends import check_queue_names, engine_of
 from jobqueue.management.cli.console import Console, log, shell_user
 from jobqueue.models import Queue
 from jobqueue.operations.formatting import clock_time
-from jobqueue.operations.list.queries import many
+from jobqueue.operations.queries import many
 
 
 def pause(console: Console, flags: Any) -> None:

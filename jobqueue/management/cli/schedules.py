@@ -19,8 +19,8 @@ from jobqueue.management.cli.console import Column, Console, log, shell_user
 from jobqueue.management.cli.show import value_lines
 from jobqueue.models import STOPPED_BY, Schedule
 from jobqueue.operations.formatting import clock_time, duration
-from jobqueue.operations.list.queries import many
 from jobqueue.operations.payloads import read, show_arguments
+from jobqueue.operations.queries import many
 from jobqueue.operations.schedules import (
     RECENT,
     RecordedTick,

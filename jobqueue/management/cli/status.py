@@ -13,16 +13,10 @@ from jobqueue.engine import Engine
 from jobqueue.management.cli.backends import engines
 from jobqueue.management.cli.console import Column, Console
 from jobqueue.management.cli.queues import as_json as queue_as_json
+from jobqueue.operations.executors import ExecutorState, ExecutorStats
 from jobqueue.operations.formatting import duration, served
-from jobqueue.operations.list.queries import Count, many
-from jobqueue.operations.overview.stats import (
-    BackendStats,
-    ExecutorState,
-    ExecutorStats,
-    QueueStats,
-    count_ended,
-    read_stats,
-)
+from jobqueue.operations.overview.stats import BackendStats, QueueStats, count_ended, read_stats
+from jobqueue.operations.queries import Count, many
 from jobqueue.values.records import FINAL, LIVE, Status
 
 MINUTE_SECONDS = 60.0

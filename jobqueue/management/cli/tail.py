@@ -23,8 +23,8 @@ from jobqueue.operations.formatting import (
     short_type,
     time_run,
 )
-from jobqueue.operations.list.queries import TaskFilter, newest
 from jobqueue.operations.payloads import raw, read, row_annotations, secrets_of
+from jobqueue.operations.queries import TaskFilter, newest
 from jobqueue.values.records import FINAL, Status
 from jobqueue.values.redaction import redact_text
 

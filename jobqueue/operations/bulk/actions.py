@@ -10,8 +10,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext_lazy
 
 from jobqueue import api
+from jobqueue.operations import log_entries
 from jobqueue.operations.formatting import Text
-from jobqueue.operations.list.queries import Count
+from jobqueue.operations.queries import Count
 from jobqueue.values.records import FINAL, LIVE, WAITING, CancelReport, ChangeReport, RequeueReport, Status
 
 GO_BACK = gettext_lazy("Go back")
@@ -72,7 +73,7 @@ MOVED = ngettext_lazy(
 REQUEUE = BulkAction(
     name="requeue",
     permission="requeue_task",
-    label=gettext_lazy("Requeue"),
+    label=log_entries.REQUEUE,
     label_many=gettext_lazy("Requeue selected %(verbose_name_plural)s"),
     forecast=ngettext_lazy(
         "%(number)s failed or cancelled task will be requeued with a fresh set of attempts.",

@@ -23,8 +23,8 @@ from jobqueue.engine import engine_for, read_clock
 from jobqueue.operations.backends import backends_on
 from jobqueue.operations.bulk.actions import numbers_of
 from jobqueue.operations.bulk.target import BATCH, BulkRun, Place, Target
-from jobqueue.operations.list.queries import Count
-from jobqueue.operations.overview.stats import ExecutorState, read_executors
+from jobqueue.operations.executors import ExecutorState, read_executors
+from jobqueue.operations.queries import Count
 
 NAME = "jobqueue.bulk_action"
 MAX_RATE = 100_000  # tasks a second

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from django.apps import apps
 from django.db.models import Model
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
@@ -15,12 +13,7 @@ from jobqueue.engine import Clock
 from jobqueue.models import Task
 from jobqueue.operations.bulk.actions import BulkAction, numbers_of
 from jobqueue.operations.bulk.target import MAX_SINGLE, BulkRun
-from jobqueue.operations.list.queries import Count
-
-if TYPE_CHECKING:
-    from django.contrib.admin.models import LogEntry
-
-SHOWN = 100  # entries of a row
+from jobqueue.operations.queries import Count
 
 
 def write(request: HttpRequest, rows: Iterable[Model], message: str, *, is_new: bool = False) -> None:
@@ -87,20 +80,3 @@ def write_start(request: HttpRequest, action: BulkAction, number: int, task_id: 
 def write_of(request: HttpRequest, model: type[Model], pk: str, title: str, message: str) -> None:
     """Log a change of something that may have no row. pk: what names it in the address of its page."""
     _write(request, [(model, pk, title, message)])
-
-
-def entries_of(row: Model) -> list[LogEntry]:
-    """Return the manual actions on a row, newest first; none on a site without the admin."""
-    return entries(type(row), row.pk)
-
-
-def entries(model: type[Model], pk: object) -> list[LogEntry]:
-    """Return the manual actions on what a primary key names."""
-    if not apps.is_installed("django.contrib.admin"):
-        return []
-    from django.contrib.admin.models import LogEntry
-    from django.contrib.contenttypes.models import ContentType
-
-    content_type = ContentType.objects.get_for_model(model)
-    found = LogEntry.objects.filter(content_type=content_type, object_id=str(pk)).select_related("user")
-    return list(found.order_by("-action_time")[:SHOWN])

@@ -23,8 +23,8 @@ from jobqueue.engine import rank_from, read_clock
 from jobqueue.models import Task
 from jobqueue.operations.backends import backends_on, options_of
 from jobqueue.operations.bulk.actions import ACTIONS, BulkAction
-from jobqueue.operations.list.queries import CAP, Count, count, status_condition
 from jobqueue.operations.list.selection import Selection
+from jobqueue.operations.queries import CAP, Count, count, status_condition
 from jobqueue.values.records import FINAL, LIVE, Status
 
 WALKED = 5000  # tasks per page of a walk

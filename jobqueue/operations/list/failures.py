@@ -26,9 +26,9 @@ from jobqueue.engine import Engine, engine_for
 from jobqueue.models import TaskQuerySet
 from jobqueue.operations.backends import backends_on
 from jobqueue.operations.formatting import class_name, number_text
-from jobqueue.operations.list.queries import CAP, Count, count_or_estimate, of_status
 from jobqueue.operations.list.rows import mask
 from jobqueue.operations.payloads import raw, read, row_annotations, secrets_of, shown_errors
+from jobqueue.operations.queries import CAP, Count, count_or_estimate, of_status
 from jobqueue.values.causes import pattern_of
 from jobqueue.values.records import Status
 

@@ -37,9 +37,9 @@ from jobqueue.operations.backends import backends_on
 from jobqueue.operations.formatting import shortened
 from jobqueue.operations.limits import Key
 from jobqueue.operations.list.failures import titles_of
-from jobqueue.operations.list.queries import CAP, Count, count_of_status, count_or_estimate, status_condition
 from jobqueue.operations.list.search import NOTHING, Search, ids_with_key
 from jobqueue.operations.payloads import JsonFunc
+from jobqueue.operations.queries import CAP, Count, count_of_status, count_or_estimate, status_condition
 from jobqueue.values.ids import first_id
 from jobqueue.values.records import FINAL, Status
 

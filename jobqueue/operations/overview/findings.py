@@ -28,12 +28,13 @@ from jobqueue.inspect.schedule_findings import schedule_findings
 from jobqueue.inspect.server_findings import server_findings
 from jobqueue.inspect.stats import BackendStats, ExecutorState, QueueStats
 from jobqueue.models import AdmissionRequest, CounterPeriod, TaskQuerySet
+from jobqueue.operations.executors import ExecutorState
 from jobqueue.operations.formatting import duration, number_text
 from jobqueue.operations.links import Rows
-from jobqueue.operations.list.queries import count, many_executors, many_tasks, of_status
 from jobqueue.operations.overview.schedule_findings import schedule_findings
 from jobqueue.operations.overview.server_findings import server_findings
-from jobqueue.operations.overview.stats import BackendStats, ExecutorState, QueueStats
+from jobqueue.operations.overview.stats import BackendStats, QueueStats
+from jobqueue.operations.queries import count, many_executors, many_tasks, of_status
 from jobqueue.values.counters import Length, Scope
 from jobqueue.values.records import FINAL, WAITING, Status
 

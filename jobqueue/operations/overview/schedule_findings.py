@@ -16,8 +16,8 @@ from jobqueue.engine import Engine
 from jobqueue.models import STOPPED_BY, Schedule, ScheduleQuerySet, ScheduleTick
 from jobqueue.operations.formatting import duration, number_text
 from jobqueue.operations.links import Rows
-from jobqueue.operations.list.queries import Count
 from jobqueue.operations.overview.stats import BackendStats
+from jobqueue.operations.queries import Count
 from jobqueue.schedules.rows import policy_of, ticks_of
 
 OVERDUE_LONG = timedelta(seconds=30)  # executors enqueue a tick within a second

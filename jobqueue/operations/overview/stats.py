@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 
 from jobqueue.api import declared_queues
-from jobqueue.engine import Engine, now_plus, with_last_heartbeat
-from jobqueue.models import Executor, Queue
+from jobqueue.engine import Engine, now_plus
+from jobqueue.models import Queue
+from jobqueue.operations.executors import ExecutorState, ExecutorStats, read_executors
 from jobqueue.operations.formatting import describe_pause, duration
-from jobqueue.operations.list.queries import CAP, Count, capped, count, count_by, of_status
-from jobqueue.values.records import FINAL, LIVE, PoolName, Status
+from jobqueue.operations.queries import CAP, Count, capped, count, count_by, of_status
+from jobqueue.values.records import FINAL, LIVE, Status
 
-MAX_EXECUTORS = 1000
 MAX_QUEUES = 1000
-GONE_SECONDS = 3600.0  # without a heartbeat
-
-
-class ExecutorState(StrEnum):
-    """What an executor does. Heartbeats decide, not the state in its row."""
-
-    ALIVE = "alive"
-    PAUSED = "paused"
-    STOPPING = "stopping"
-    STOPPED = "stopped"
-    NOT_RESPONDING = "not responding"
-
-    @classmethod
-    def of(cls, executor: Executor, silent_seconds: float, timeout_seconds: float) -> ExecutorState:
-        if executor.state != Executor.State.STOPPED and silent_seconds > timeout_seconds:
-            return cls.NOT_RESPONDING
-        if executor.state == Executor.State.DRAINING:
-            return cls.STOPPING
-        return cls.ALIVE if executor.state == Executor.State.RUNNING else cls[executor.state]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,27 +43,6 @@ class QueueStats:
     @property
     def lacks_executors(self) -> bool:
         return self.latency is not None and not self.executors
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutorStats:
-    """busy, busy_async: its running tasks in threads and in async slots. silent_seconds: since its last heartbeat."""
-
-    row: Executor
-    state: ExecutorState
-    busy: int
-    busy_async: int
-    silent_seconds: float
-
-    @property
-    def running(self) -> int:
-        return self.busy + self.busy_async
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether it has stopped, or was killed a while ago and its tasks have been rescued."""
-        is_lost = self.state == ExecutorState.NOT_RESPONDING and self.silent_seconds > GONE_SECONDS
-        return self.state == ExecutorState.STOPPED or (is_lost and not self.running)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,19 +107,3 @@ def count_ended(engine: Engine, within_seconds: float | None = None) -> dict[Sta
 def _failed_by_queue(engine: Engine) -> Counter[str]:
     """Count the newest CAP + 1 FAILED tasks by queue. No index has both."""
     return count_by(of_status(engine, Status.FAILED).order_by("-finished_at"), "queue_name")
-
-
-def read_executors(engine: Engine, now: datetime) -> Iterator[ExecutorStats]:
-    """Yield the executors of a backend, the last heartbeat first."""
-    busy = Counter(of_status(engine, Status.RUNNING).values_list("executor_id", "pool")[: CAP + 1])
-    executors = with_last_heartbeat(engine.executors).defer("task_types").order_by("-last_heartbeat")
-    for row in executors[:MAX_EXECUTORS]:
-        silent = max(0.0, (now - row.last_heartbeat).total_seconds())
-        state = ExecutorState.of(row, silent, engine.options.heartbeat_timeout)
-        yield ExecutorStats(
-            row=row,
-            state=state,
-            busy=busy[row.pk, PoolName.THREADS],
-            busy_async=busy[row.pk, PoolName.ASYNC],
-            silent_seconds=silent,
-        )

@@ -16,8 +16,8 @@ from django.db.models.functions import Now
 from jobqueue.declarations import registry
 from jobqueue.engine import with_last_heartbeat
 from jobqueue.models import Executor, Queue, Schedule, Task
+from jobqueue.operations import log_entries
 from jobqueue.operations.backends import options_of
-from jobqueue.operations.bulk import audit_log
 from jobqueue.operations.formatting import attempts_text, headline
 from jobqueue.operations.limits import KeyState, active_of, key_that_matters, keys_of, read_keys
 from jobqueue.operations.moments import read_moment
@@ -65,7 +65,7 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
     limits = {state.key: state for state in read_keys(database, task.backend, keys_of(task))}
     key = key_that_matters(task)
     blocked_by = limits[key] if key is not None and task.status == Task.Status.BLOCKED else None
-    log = audit_log.entries_of(task)
+    log = log_entries.entries_of(task)
     logs = read_logs(database, task, patterns, secrets) if with_payload else {}
     around = surroundings(
         task,

@@ -18,8 +18,8 @@ from django.utils.translation import ngettext
 
 from jobqueue.models import Executor, Task
 from jobqueue.operations.backends import options_of
-from jobqueue.operations.bulk.actions import REQUEUE
 from jobqueue.operations.formatting import attempt_number, headline, ready_since, short_id
+from jobqueue.operations.log_entries import REQUEUE
 from jobqueue.operations.moments import moment_of, read_moment
 from jobqueue.operations.task.body_log import ShownLog
 from jobqueue.values.history import Entry, Event, read_history
@@ -160,7 +160,7 @@ def _of_entry(entry: Entry, log: Iterable[Any]) -> Step:
 def _requeued(at: datetime | None, log: Iterable[Any]) -> str:
     """Name the user who has requeued the task in the admin. Other actions are in the log as well."""
     for action in log:
-        is_requeue = action.change_message.startswith(str(REQUEUE.label))
+        is_requeue = action.change_message.startswith(str(REQUEUE))
         if is_requeue and at is not None and abs(action.action_time - at) <= LOGGED_WITHIN:
             return _("Requeued by %(user)s") % {"user": action.user}
     return _("Requeued")

@@ -1,0 +1,36 @@
+"""What a schedule does with ticks that overlap or were missed, and why a tick became no task."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Overlap(StrEnum):
+    """What happens to a tick while the task of an earlier tick has not ended."""
+
+    SKIP = "skip"
+    QUEUE_ONE = "queue_one"
+    ALLOW = "allow"
+    CANCEL_RUNNING = "cancel_running"
+
+
+class CatchUp(StrEnum):
+    """What happens to ticks that were missed while no executor was running."""
+
+    LATEST = "latest"
+    ALL = "all"
+    NONE = "none"
+
+
+class SkipReason(StrEnum):
+    """
+    Why a tick became no task.
+
+    OVERLAP: the previous task had not ended. PAUSED: the schedule was paused. MISSED: no executor ran. KEY: another
+    live task had the key of the schedule's task.
+    """
+
+    OVERLAP = "overlap"
+    PAUSED = "paused"
+    MISSED = "missed"
+    KEY = "key"
