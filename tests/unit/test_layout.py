@@ -1,4 +1,4 @@
-"""Imports point one way, as docs/design.md says, and the docstrings of packages name their modules."""
+"""Imports point one way, as docs/design.md says. The docstring of a package names its modules."""
 
 import ast
 import os
