@@ -1,4 +1,4 @@
-"""The tasks of this package, such as the bulk action: nobody enqueues, schedules or repeats one by its name."""
+"""The tasks of this package, such as the bulk action: no interface enqueues, schedules or repeats one by its name."""
 
 from datetime import timedelta
 

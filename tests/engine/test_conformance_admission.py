@@ -488,7 +488,7 @@ class TestPlannedLook:
 
 
 class TestUnstarted:
-    """READY tasks that nobody starts cost nothing, and their first start goes on with the others."""
+    """READY tasks that no executor starts cost nothing, and their first start goes on with the others."""
 
     def test_idle_key_has_no_request(self, bench: Bench) -> None:
         ids = [rated(bench, 2, queue_name="paused") for _ in range(4)]
@@ -876,7 +876,7 @@ class TestRate:
         assert RateStart.objects.using(bench.engine.database).count() == 1
 
     def test_rescued_task_starts_again_within_the_rate(self, bench: Bench) -> None:
-        """Nobody knows whether its body had begun."""
+        """It is unknown whether its body had begun."""
         bench.beat()
         pk = rated(bench)
         claim_admitted(bench)
