@@ -19,8 +19,7 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue.conf import connection_pool
 from jobqueue.declarations import checks as system_checks
 from jobqueue.declarations import registry
-from jobqueue.engine import engine_for
-from jobqueue.engine.postgres import connection
+from jobqueue.engine import engine_for, statement
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.engine.schema import schema_problem
 from jobqueue.executor.pools.event_loop import MAX_BODY_THREADS
@@ -483,12 +482,12 @@ class TestServer:
         assert any("LISTEN/NOTIFY works" in text for text in findings_of("default", "ok"))
 
     def test_pooler_without_notifications_is_a_warning(self, monkeypatch) -> None:
-        real = connection.statement
+        real = statement
 
         def pooled(name: str) -> Any:
             return "SELECT 1" if name == "listen" else real(name)
 
-        monkeypatch.setattr(connection, "statement", pooled)
+        monkeypatch.setattr(notification_checks, "statement", pooled)
         monkeypatch.setattr(notification_checks, "PROBE_SECONDS", 0.2)
         assert any("notifications do not arrive" in text for text in findings_of("default", "warning"))
 

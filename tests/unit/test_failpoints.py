@@ -15,7 +15,7 @@ from django.db import OperationalError
 
 from jobqueue.engine import failpoints
 
-PACKAGE = Path(failpoints.__file__).parent
+PACKAGE = Path(failpoints.__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
@@ -45,8 +45,8 @@ def test_unknown_point_or_action_is_refused(text: str) -> None:
 
 
 def test_environment_enables_failpoints() -> None:
-    code = "from jobqueue.engine.failpoints import failpoint; failpoint('begin')"
-    environment = os.environ | {failpoints.VARIABLE: "begin=kill"}
+    code = "import django; django.setup(); from jobqueue.engine import failpoint; failpoint('begin')"
+    environment = os.environ | {failpoints.VARIABLE: "begin=kill", "DJANGO_SETTINGS_MODULE": "tests.settings"}
     assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == -signal.SIGKILL
 
 

@@ -29,7 +29,7 @@ GAP = "  "  # between columns
 MIN_WIDTH = 8  # of a shortened column
 MAX_IDS = 20  # in one line of the log
 
-logger = logging.getLogger(__name__.rpartition(".")[0])
+logger = logging.getLogger("jobqueue.cli")
 
 
 @dataclass(frozen=True, slots=True)
