@@ -5,6 +5,8 @@ Each function takes the backend's alias where it matters. Ids are UUIDs or their
 caller's transaction, notifications and wake-ups after its commit.
 
 * `backends`: the jobqueue backends, their queues, and which of them has a task
+* `ends`: task_finished for tasks that end without an attempt: by a cancel, by a schedule that replaces them, by a
+  rescue
 * `limits`: set and reset the numbers of limits by key while the site runs, for one key or for all keys of a limit
 * `messages`: send messages to actors
 * `notifications`: what runs after a commit: waking tasks, and NOTIFY to waiting executors

@@ -9,13 +9,12 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from jobqueue import registry, results
 from jobqueue.api.notifications import after_commit
-from jobqueue.compat import is_heard, is_received, of_site, task_backends, task_finished
-from jobqueue.engine import ends, engine_for
-from jobqueue.engine.engine import Engine
-from jobqueue.records import Status
-from jobqueue.results import Result
+from jobqueue.conf.compat import is_heard, is_received, of_site, task_backends, task_finished
+from jobqueue.declarations import registry, results
+from jobqueue.declarations.results import Result
+from jobqueue.engine import Engine, ends, engine_for
+from jobqueue.values.records import Status
 
 BATCH = 100  # rows in memory at once, with their arguments
 

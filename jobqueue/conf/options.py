@@ -15,7 +15,7 @@ from msgspec import Meta, ValidationError, convert
 from jobqueue.conf import http_tokens
 from jobqueue.conf.http_tokens import Token
 from jobqueue.values.backoff import Backoff
-from jobqueue.values.text import did_you_mean
+from jobqueue.values.text import did_you_mean, shown
 
 DAY_SECONDS = 86_400.0
 YEAR_SECONDS = 365 * DAY_SECONDS

@@ -39,12 +39,11 @@ from jobqueue.conf.compat import (
     TaskResult,
     task_backends,
 )
-from jobqueue.conf.options import seconds
 from jobqueue.declarations.limits import Concurrency, Debounce, OnConflict, Rate
-from jobqueue.declarations.options import as_classes, as_tags, problems
+from jobqueue.declarations.options import DERIVED, problems, unreadable
 from jobqueue.schedules.expressions import Cron, Every
 from jobqueue.values.backoff import Backoff
-from jobqueue.values.text import did_you_mean
+from jobqueue.values.text import did_you_mean, shown
 
 MAIN = "__main__"
 

@@ -13,7 +13,7 @@ from jobqueue.conf.options import seconds
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.values.arguments import Parameters
 from jobqueue.values.limit_keys import SEPARATOR
-from jobqueue.values.text import is_text
+from jobqueue.values.text import is_text, shown
 
 KeySource: TypeAlias = str | Callable[..., str] | None
 OnConflict: TypeAlias = Literal["keep", "replace", "raise"]

@@ -14,13 +14,19 @@ from django.utils import timezone
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict, replace
 
-from jobqueue.conf.options import Flag, MaxAttempts, Options, RetryBackoff, Timeout, problem
-from jobqueue.declarations.limits import limit_problems
-from jobqueue.values.arguments import parameters_of
+from jobqueue.conf.options import Flag, MaxAttempts, Options, Timeout, problem, seconds
+from jobqueue.declarations.limits import (
+    concurrency_problems,
+    conflict_problems,
+    debounce_problems,
+    rate_problems,
+    unique_for_problems,
+)
+from jobqueue.values.arguments import Parameters, parameters_of
 from jobqueue.values.backoff import Backoff
 from jobqueue.values.json import Normalizer
 from jobqueue.values.records import INTERNAL_PREFIX, is_internal
-from jobqueue.values.text import is_text
+from jobqueue.values.text import is_text, shown
 
 EARLIEST_YEAR, LATEST_YEAR = 1970, 9000
 MAX_OPTION_BYTES = 100

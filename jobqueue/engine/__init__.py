@@ -11,6 +11,7 @@ The engine: all changes of the queue's rows go through it.
 * `commit`: perform the outcomes of attempts, a whole batch in one transaction
 * `counters`: each transaction inserts its deltas; maintenance adds them to the counters later
 * `database`: the rows of one backend: every part of the engine reads, locks and writes through this
+* `ends`: tasks that end without an attempt's outcome
 * `engine`: the engine of one backend: its verbs, and the parts that perform them
 * `enqueues`: enqueue tasks: insert their rows, and do what is wanted if a unique key is taken
 * `executors`: heartbeats, commands, and the rescue of tasks from lost executors

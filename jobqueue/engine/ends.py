@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from uuid import UUID
 
-from jobqueue.records import Status
+from jobqueue.values.records import Status
 
 Listener = Callable[[str, Collection[UUID], Status], None]
 

@@ -15,6 +15,7 @@ from jobqueue.engine.admissions import Admissions
 from jobqueue.engine.clock import AHEAD_SECONDS, Clock, iso_utc, now_plus, rank_from
 from jobqueue.engine.counters import Counters
 from jobqueue.engine.database import ERRORS_KEPT, WORKERS_KEPT, Part, read_list, with_texts
+from jobqueue.engine.ends import ended
 from jobqueue.engine.failpoints import failpoint
 from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.engine.messages import Messages, ending_of

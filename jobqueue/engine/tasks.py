@@ -16,6 +16,7 @@ from jobqueue.engine.body_log import LogTable
 from jobqueue.engine.clock import Clock, now_plus, rank_from
 from jobqueue.engine.counters import Counters
 from jobqueue.engine.database import Part, appended
+from jobqueue.engine.ends import ended
 from jobqueue.engine.failpoints import failpoint
 from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.engine.inserts import Inserts

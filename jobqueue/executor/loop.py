@@ -12,6 +12,7 @@ from uuid import UUID
 
 import django.db
 
+from jobqueue.api import ends
 from jobqueue.api.notifications import notifier
 from jobqueue.engine.portable.code_waits import HEAD
 from jobqueue.engine.portable.messages import MESSAGES_PER_POLL

@@ -16,7 +16,6 @@ from jobqueue.executor.budgets import Budgets
 from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.values.records import (
-    FINAL,
     Admitted,
     Command,
     FiredSchedules,

@@ -10,7 +10,7 @@ from typing import Any
 from django.db import migrations, models
 from django.db.models import F
 
-from jobqueue.engine.clock import read_clock
+from jobqueue.engine import read_clock
 from jobqueue.migrations.sql import run_files
 
 

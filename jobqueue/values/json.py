@@ -16,7 +16,7 @@ from django.db import DatabaseError
 from django.utils.functional import LazyObject, empty
 
 from jobqueue.exceptions import InvalidArguments, InvalidResult, PayloadTooLarge
-from jobqueue.values.text import UNSTORABLE, escape, is_text
+from jobqueue.values.text import UNSTORABLE, escape, is_text, shown
 
 MAX_DEPTH = 64
 MAX_DEDUPE_KEY_CHARACTERS = 255

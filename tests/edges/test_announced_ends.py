@@ -12,9 +12,9 @@ from django.db import transaction
 import jobqueue
 from jobqueue import api
 from jobqueue.api import ends
-from jobqueue.compat import PACKAGE, task_finished
+from jobqueue.conf.compat import PACKAGE, task_finished
+from jobqueue.declarations.results import CANCELLED
 from jobqueue.models import Task
-from jobqueue.results import CANCELLED
 from tests import tasks
 from tests.edges.admin import BOTH, LIST_URL, task_url
 from tests.edges.cli import jobqueue as command

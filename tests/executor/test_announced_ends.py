@@ -10,15 +10,16 @@ from uuid import UUID
 import pytest
 
 import jobqueue
-from jobqueue import Actor, Done, PollContext, Spawn, bulk_actor
-from jobqueue.compat import task_finished
-from jobqueue.declared_schedules import schedule
-from jobqueue.inspect.bulk import Target
-from jobqueue.inspect.bulk_actions import CANCEL
-from jobqueue.inspect.selection import Selection
+from jobqueue import Actor, Done, PollContext, Spawn
+from jobqueue.conf.compat import task_finished
+from jobqueue.declarations.schedules import schedule
 from jobqueue.models import Task
-from jobqueue.records import Status
+from jobqueue.operations.bulk import actor as bulk_actor
+from jobqueue.operations.bulk.actions import CANCEL
+from jobqueue.operations.bulk.target import Target
+from jobqueue.operations.list.selection import Selection
 from jobqueue.schedules.expressions import Every
+from jobqueue.values.records import Status
 from tests.executor import tasks
 from tests.executor.harness import Start, connected, gates, in_line, on_both_databases, on_postgresql
 from tests.factories import ExecutorFactory, TaskFactory, ago

@@ -15,7 +15,8 @@ from django.utils.functional import LazyObject, SimpleLazyObject
 from django.utils.translation import gettext_lazy
 
 from jobqueue import Concurrency, Retry
-from jobqueue.conf.compat import InvalidTask
+from jobqueue.conf.compat import InvalidTask, InvalidTaskBackend
+from jobqueue.declarations.function import ChangedOptions
 from jobqueue.declarations.options import stored_options
 from jobqueue.declarations.results import checked_progress
 from jobqueue.exceptions import InvalidArguments, InvalidResult

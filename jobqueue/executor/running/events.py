@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from jobqueue.api.ends import finished
 from jobqueue.conf.compat import (
-    TaskResultDoesNotExist,
     is_heard,
     is_received,
     task_backends,
