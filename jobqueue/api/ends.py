@@ -13,7 +13,7 @@ from jobqueue.api.notifications import after_commit
 from jobqueue.conf.compat import is_heard, is_received, of_site, task_backends, task_finished
 from jobqueue.declarations import registry, results
 from jobqueue.declarations.results import Result
-from jobqueue.engine import Engine, ends, engine_for
+from jobqueue.engine import Engine, engine_for, listen_to_ends
 from jobqueue.values.records import Status
 
 BATCH = 100  # rows in memory at once, with their arguments
@@ -57,4 +57,4 @@ def finished(engine: Engine, ids: Sequence[UUID]) -> Iterator[tuple[Any, Result]
                 yield signal, results.from_row(row, task)
 
 
-ends.listen(announce)
+listen_to_ends(announce)

@@ -44,6 +44,7 @@ from jobqueue.engine.code_waits import Group, Place, Verdict, WaitingCall
 from jobqueue.engine.commit import RELEASE_BATCH
 from jobqueue.engine.counters import AGGREGATE_BATCH
 from jobqueue.engine.database import LockTimeout, read_list
+from jobqueue.engine.ends import listen_to_ends
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.executors import LOST_CLASS_PATH
 from jobqueue.engine.failpoints import failpoint
@@ -113,6 +114,7 @@ __all__ = [
     "is_slow",
     "iso_utc",
     "known_migrations",
+    "listen_to_ends",
     "migrate_command",
     "missing_migrations",
     "missing_objects",

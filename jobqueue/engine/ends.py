@@ -12,7 +12,7 @@ Listener = Callable[[str, Collection[UUID], Status], None]
 _listeners: list[Listener] = []
 
 
-def listen(listener: Listener) -> None:
+def listen_to_ends(listener: Listener) -> None:
     """Let a function hear of ends. It gets the backend's alias, the ids and the state, in the transaction."""
     _listeners.append(listener)
 
