@@ -11,10 +11,8 @@ from functools import partial
 from uuid import UUID
 
 from jobqueue.declarations import registry
-from jobqueue.engine.clock import iso_utc
-from jobqueue.engine.code_waits import Group, Place, Verdict, WaitingCall
-from jobqueue.engine.engine import Engine
-from jobqueue.engine.portable.code_waits import FIRST, HEAD, MAX_GROUPS, Group, Place, Verdict, WaitingCall
+from jobqueue.engine import Engine, Group, Place, Verdict, WaitingCall, iso_utc
+from jobqueue.engine.code_waits import FIRST, HEAD, MAX_GROUPS
 from jobqueue.exceptions import UnboundCall, UnknownTask
 from jobqueue.executor.running.attempt import ExecutorIdentity
 from jobqueue.executor.running.task_runner import UNKNOWN, unbound_call, unknown_task

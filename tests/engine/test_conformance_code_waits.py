@@ -12,7 +12,7 @@ import pytest
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue.engine.portable import code_waits
+from jobqueue.engine import code_waits
 from jobqueue.engine.postgres import code_waits as postgres_code_waits
 from jobqueue.models import AdmissionRequest
 from jobqueue.values.records import PoolName, Status

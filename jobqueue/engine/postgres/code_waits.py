@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import starmap
 
-from jobqueue.engine.portable.code_waits import FIRST, MAX_GROUPS, CodeWaits, Group
+from jobqueue.engine.code_waits import FIRST, MAX_GROUPS, CodeWaits, Group
 from jobqueue.engine.postgres.connection import PostgresDatabase
 
 

@@ -18,15 +18,8 @@ from django.db.models import Sum
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobqueue.engine.clock import now_plus
-from jobqueue.engine.engine import Engine
-from jobqueue.engine.portable.code_waits import MAX_GROUPS
-from jobqueue.inspect.formatting import duration, number_text
-from jobqueue.inspect.links import Rows
-from jobqueue.inspect.queries import Count, count, many_executors, many_tasks, of_status
-from jobqueue.inspect.schedule_findings import schedule_findings
-from jobqueue.inspect.server_findings import server_findings
-from jobqueue.inspect.stats import BackendStats, ExecutorState, QueueStats
+from jobqueue.engine import Engine, now_plus
+from jobqueue.engine.code_waits import MAX_GROUPS
 from jobqueue.models import AdmissionRequest, CounterPeriod, TaskQuerySet
 from jobqueue.operations.executors import ExecutorState
 from jobqueue.operations.formatting import duration, number_text
@@ -34,7 +27,7 @@ from jobqueue.operations.links import Rows
 from jobqueue.operations.overview.schedule_findings import schedule_findings
 from jobqueue.operations.overview.server_findings import server_findings
 from jobqueue.operations.overview.stats import BackendStats, QueueStats
-from jobqueue.operations.queries import count, many_executors, many_tasks, of_status
+from jobqueue.operations.queries import Count, count, many_executors, many_tasks, of_status
 from jobqueue.values.counters import Length, Scope
 from jobqueue.values.records import FINAL, WAITING, Status
 
