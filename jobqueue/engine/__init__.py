@@ -40,7 +40,7 @@ from django.db import connections
 from jobqueue.conf.options import options_for
 from jobqueue.engine.admissions import INDEXED, IS_STARTING, IS_WAITING, REQUESTS_READ, of_limit
 from jobqueue.engine.clock import Clock, iso_utc, now_plus, rank_from, read_clock
-from jobqueue.engine.code_waits import Group, Place, Verdict, WaitingCall
+from jobqueue.engine.code_waits import FIRST, HEAD, MAX_GROUPS, Group, Place, Verdict, WaitingCall
 from jobqueue.engine.commit import RELEASE_BATCH
 from jobqueue.engine.counters import AGGREGATE_BATCH
 from jobqueue.engine.database import LockTimeout, read_list
@@ -88,11 +88,14 @@ setting_changed.connect(_forget, dispatch_uid="jobqueue.engine")
 __all__ = [
     "AGGREGATE_BATCH",
     "FIRE_BATCH",
+    "FIRST",
+    "HEAD",
     "INDEXED",
     "IS_STARTING",
     "IS_WAITING",
     "LOCK_WAIT",
     "LOST_CLASS_PATH",
+    "MAX_GROUPS",
     "MESSAGES_PER_POLL",
     "RELEASE_BATCH",
     "REQUESTS_READ",

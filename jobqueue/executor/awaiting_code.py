@@ -11,8 +11,7 @@ from functools import partial
 from uuid import UUID
 
 from jobqueue.declarations import registry
-from jobqueue.engine import Engine, Group, Place, Verdict, WaitingCall, iso_utc
-from jobqueue.engine.code_waits import FIRST, HEAD, MAX_GROUPS
+from jobqueue.engine import FIRST, HEAD, MAX_GROUPS, Engine, Group, Place, Verdict, WaitingCall, iso_utc
 from jobqueue.exceptions import UnboundCall, UnknownTask
 from jobqueue.executor.running.attempt import ExecutorIdentity
 from jobqueue.executor.running.task_runner import UNKNOWN, unbound_call, unknown_task

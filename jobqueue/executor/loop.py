@@ -16,8 +16,7 @@ from jobqueue.api import ends
 from jobqueue.api.notifications import notifier
 from jobqueue.declarations import registry
 from jobqueue.declarations.actor import ActorTask
-from jobqueue.engine import MESSAGES_PER_POLL, SHORT_WAIT, failpoint
-from jobqueue.engine.code_waits import HEAD
+from jobqueue.engine import HEAD, MESSAGES_PER_POLL, SHORT_WAIT, failpoint
 from jobqueue.executor.awaiting_code import AwaitingCode
 from jobqueue.executor.budgets import Budgets
 from jobqueue.executor.callbacks import ResultCallbacks

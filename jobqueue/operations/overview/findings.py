@@ -18,8 +18,7 @@ from django.db.models import Sum
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobqueue.engine import Engine, now_plus
-from jobqueue.engine.code_waits import MAX_GROUPS
+from jobqueue.engine import MAX_GROUPS, Engine, now_plus
 from jobqueue.models import AdmissionRequest, CounterPeriod, TaskQuerySet
 from jobqueue.operations.executors import ExecutorState
 from jobqueue.operations.formatting import duration, number_text
