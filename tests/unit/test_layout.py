@@ -87,7 +87,8 @@ def test_parts_of_operations_do_not_import_each_other() -> None:
 
 
 def test_top_level_has_twelve_entries_beside_those_of_django() -> None:
-    entries = {path.name for path in PACKAGE.iterdir() if path.name != "__pycache__"}
+    files = [path.relative_to(PACKAGE) for path in PACKAGE.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    entries = {path.parts[0] for path in files}
     assert entries == FOR_DJANGO | ON_TOP
 
 
