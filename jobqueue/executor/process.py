@@ -166,7 +166,8 @@ class ExecutorProcess:
 
     def run(self) -> int:
         """Run until the queue is drained (--burst), a stop, or a failure. Raises nothing."""
-        gc.freeze()  # what is loaded by now stays: collecting it again and again took a tenth of an actor's poll
+        if self._is_program:
+            gc.freeze()  # what is loaded by now stays: collecting it again and again took a tenth of an actor's poll
         self._watchdog.start()
         self._heartbeat.start()
         self._reporter.start()

@@ -44,20 +44,24 @@ class SignalPipe:
     @contextlib.contextmanager
     def installed(self, *more: signal.Signals) -> Iterator[SignalPipe]:
         """Receive signals. Outside of the main thread Python allows no handlers, and only end_read() arrives."""
-        before = {}
+        before, mask = {}, None
         if threading.current_thread() is threading.main_thread():
             numbers = HANDLED | {*more}
             if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
                 numbers -= {signal.SIGHUP}  # nohup
             before = {number: signal.signal(number, self._write) for number in numbers}
             _installed.update(numbers)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)  # a supervisor starts its children with them blocked
+            mask = signal.pthread_sigmask(
+                signal.SIG_UNBLOCK, HANDLED
+            )  # a supervisor starts its children with them blocked
         try:
             yield self
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
             _installed.difference_update(before)
+            if mask is not None:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def end_read(self) -> None:
         """Make read() return, from any thread."""
@@ -83,8 +87,10 @@ class SignalPipe:
         return events
 
     def close(self) -> None:
-        os.close(self._reader)
-        os.close(self._writer)
+        """Close the pipe. A thread that still calls end_read() writes nowhere, even if its number is used again."""
+        reader, writer, self._reader, self._writer = self._reader, self._writer, -1, -1
+        os.close(reader)
+        os.close(writer)
 
 
 @contextlib.contextmanager

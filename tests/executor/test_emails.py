@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -45,7 +46,7 @@ def test_line_of_django_about_a_failure_is_not_mailed(burst: Burst, mailing: Adm
     )  # as on the logger "django", where the lines of other packages do not come
     logging.root.addHandler(mailing)
 
-    emails.limit_emails()
+    emails.limit_emails(ExitStack())
 
     fail_forty_times(burst)
     assert mail.outbox == []
@@ -54,7 +55,7 @@ def test_line_of_django_about_a_failure_is_not_mailed(burst: Burst, mailing: Adm
 def test_site_that_configures_the_logger_of_django_keeps_it(mailing: AdminEmailHandler) -> None:
     logging.getLogger(PACKAGE).setLevel(logging.ERROR)
 
-    emails.limit_emails()
+    emails.limit_emails(ExitStack())
 
     assert logging.getLogger(PACKAGE).level == logging.ERROR
 
@@ -65,7 +66,7 @@ def test_handler_of_the_site_emails_each_task_once_an_hour(
 ) -> None:
     logging.getLogger(name).addHandler(mailing)
 
-    emails.limit_emails()
+    emails.limit_emails(ExitStack())
 
     fail_forty_times(burst)
     subjects = sorted(message.subject for message in mail.outbox)

@@ -41,6 +41,11 @@ class ConsoleHandler(QueueHandler):
             self._console.flush()
             self._listener.start()
 
+    def end(self) -> None:
+        """Write the rest, and end the thread: the program goes on without this log."""
+        self._listener.stop()
+        self._console.end()
+
 
 class _Console(logging.StreamHandler[TextIO]):
     """
@@ -58,6 +63,12 @@ class _Console(logging.StreamHandler[TextIO]):
             with contextlib.suppress(OSError, ValueError):
                 super().flush()
             time.sleep(GAP_SECONDS)
+
+    def end(self) -> None:
+        self.flush()
+        if self.stream is not sys.stderr:
+            with contextlib.suppress(OSError, ValueError):
+                self.stream.close()
 
     def handleError(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError, ValueError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import ExitStack
 
 from django.utils.log import AdminEmailHandler
 
@@ -13,22 +14,25 @@ QUIET_SECONDS = 3600.0  # after a mail about a task
 MAX_NAMES = 1000
 
 
-def limit_emails() -> None:
+def limit_emails(undo: ExitStack) -> None:
     """
     Silence Django's own line about each failure, and let handlers that mail to ADMINS send few.
 
     The line has no more than the task's id, and Django's default LOGGING mails each. A site that configures its logger
-    gets it nevertheless.
+    gets it nevertheless. undo: gets what restores the loggers.
     """
     framework = logging.getLogger(PACKAGE)
     if framework.level == logging.NOTSET and not framework.handlers:
         framework.setLevel(logging.CRITICAL)
+        undo.callback(framework.setLevel, logging.NOTSET)
     loggers = (found for found in logging.root.manager.loggerDict.values() if isinstance(found, logging.Logger))
     ours = (found for found in loggers if found.name.partition(".")[0] == "jobqueue")
     handlers = {handler for found in (logging.root, *ours) for handler in found.handlers}
     for handler in handlers:
         if isinstance(handler, AdminEmailHandler):
-            handler.addFilter(OneEmailAnHour())
+            one_an_hour = OneEmailAnHour()
+            handler.addFilter(one_an_hour)
+            undo.callback(handler.removeFilter, one_an_hour)
 
 
 class OneEmailAnHour(logging.Filter):

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any, NoReturn
@@ -51,6 +51,11 @@ LONGEST_WAIT_SECONDS = 30.0  # before a child is replaced that failed again and 
 RELOAD_WAIT_SECONDS = 5.0  # with --reload: the code may be half saved
 MIN_POLL_SECONDS = 0.01
 MIN_SHARE = 0.75  # of --max-tasks, after which one of several processes ends
+LOG_QUERIES = "jobqueue.run_executors"
+STUCK = (
+    "This executor has ended, because a task does not stop. The task's thread goes on in this program until the "
+    "program ends. Another executor takes the task when this one counts as lost."
+)
 LEVELS = {0: logging.WARNING, 1: logging.INFO, 2: logging.DEBUG, 3: logging.DEBUG}
 
 
@@ -194,8 +199,10 @@ class Command(BaseCommand):
         for problem in problems_of_caller(options):
             raise CommandError(problem)
         link = SupervisorLink.from_environment()
-        with SignalPipe(lifeline=link.connection.fileno() if link else None).installed() as signals:
-            self._set_up_logging(options)
+        self._is_program = getattr(self, "_called_from_command_line", False)  # else it has more to do afterwards
+        pipe = SignalPipe(lifeline=link.connection.fileno() if link else None)
+        with closing(pipe), pipe.installed() as signals, ExitStack() as undo:
+            self._set_up_logging(options, undo)
             settings = self._settings(options)
             if link is not None:
                 self._run_child(link, settings, options, signals)
@@ -207,6 +214,8 @@ class Command(BaseCommand):
             with closing(listener) if listener else nullcontext():
                 start = self._supervise if options["processes"] > 1 or options["reload"] else self._run
                 code = start(settings, options, signals, listener)
+            if self._is_program:
+                undo.pop_all()  # the end of the program logs, too
         if code:
             sys.exit(code)
 
@@ -224,24 +233,25 @@ class Command(BaseCommand):
             signals,
             on_ready=partial(self._print_ready, settings),
             report_health=systemd_report(),
-            is_program=getattr(self, "_called_from_command_line", False),
+            is_program=self._is_program,
         )
         self._print_banner(settings, executor.name, 1, listener)
-        is_program = getattr(self, "_called_from_command_line", False)  # else the program has more to do
-        if is_program:
+        if self._is_program:
             become_program()
         with serving(listener, executor.health.status):
             code = executor.run()
-        if is_program:
-            end_child_processes()
+        if not self._is_program:
+            if code == EXIT_REPLACE or executor.has_live_threads:
+                raise CommandError(STUCK)
+            return code
+        end_child_processes()
         if code == EXIT_REPLACE:
             # A thread does not stop: a new program in this process ends it, and continues with the queue.
             flush()
             os.execv(sys.executable, sys.orig_argv)
         if executor.has_live_threads:
             exit_now(code)
-        if is_program:
-            exit_despite_threads(code)
+        exit_despite_threads(code)
         return code
 
     def _supervise(
@@ -309,9 +319,9 @@ class Command(BaseCommand):
         self.stdout.write(f"ready, waiting for work ({end})")
         self.stdout.flush()
 
-    def _set_up_logging(self, options: dict[str, Any]) -> None:
+    def _set_up_logging(self, options: dict[str, Any], undo: ExitStack) -> None:
         """Log to stderr unless the site's LOGGING has a handler: Django's default hides INFO of other packages."""
-        limit_emails()
+        limit_emails(undo)
         logger = logging.getLogger("jobqueue")
         if logger.handlers or logging.getLogger().handlers:
             return
@@ -320,15 +330,12 @@ class Command(BaseCommand):
         style = color_style(force_color=True) if has_colors else no_style()
         formatter = JsonFormatter() if options["log_format"] == "json" else TextFormatter(style)
         handler = ConsoleHandler(formatter, copy_of_stderr())
-        logger.addHandler(handler)
-        logger.setLevel(LEVELS[verbosity])
-        logger.propagate = False
+        undo.callback(handler.end)
+        log_only_to(handler, logger, LEVELS[verbosity], undo)
         if verbosity >= 3:
-            sql = logging.getLogger("django.db.backends")
-            sql.addHandler(handler)
-            sql.setLevel(logging.DEBUG)
-            sql.propagate = False
-            connection_created.connect(log_queries, dispatch_uid="jobqueue.run_executors")
+            log_only_to(handler, logging.getLogger("django.db.backends"), logging.DEBUG, undo)
+            connection_created.connect(log_queries, dispatch_uid=LOG_QUERIES)
+            undo.callback(connection_created.disconnect, dispatch_uid=LOG_QUERIES)
 
 
 def problems_of_caller(options: Mapping[str, Any]) -> Iterator[str]:
@@ -356,6 +363,16 @@ def problems_of_caller(options: Mapping[str, Any]) -> Iterator[str]:
             "run_executors cannot start processes in a test: they would work on the database of the settings, not on "
             f"that of the test. {in_test}"
         )
+
+
+def log_only_to(handler: logging.Handler, logger: logging.Logger, level: int, undo: ExitStack) -> None:
+    """Let a logger write to one handler more, and not to those of its parents. undo: gets what restores it."""
+    undo.callback(setattr, logger, "propagate", logger.propagate)
+    undo.callback(logger.setLevel, logger.level)
+    undo.callback(logger.removeHandler, handler)
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    logger.propagate = False
 
 
 def log_queries(*, connection: BaseDatabaseWrapper, **_: Any) -> None:
