@@ -55,7 +55,9 @@ class Executors(Part):
         Locks: the executor's own row, until the statement ends. If another session keeps that row locked, PostgreSQL's
         engine inserts a fallback heartbeat.
         """
-        if not self.db.executors.filter(pk=executor.executor_id).update(heartbeat=Clock(), state=executor.state):
+        own = self.db.executors.filter(pk=executor.executor_id)
+        waiting = executor.waiting_for_connections
+        if not own.update(heartbeat=Clock(), state=executor.state, waiting_for_connections=waiting):
             self._write_executor(executor)
         rows = self.db.tasks.running().filter(executor_id=executor.executor_id)
         return [

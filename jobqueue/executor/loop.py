@@ -446,6 +446,10 @@ class ExecutorLoop(threading.Thread):
         for threads in self._threads:
             threads.cut_connections()
 
+    def take_waiting_for_connections(self) -> int:
+        """Return how many tasks, at most, have waited long for database connections since the last call."""
+        return sum(pool.take_waiting_for_connections() for pool in self.pools.values())
+
     def stuck(self) -> tuple[float, str] | None:
         """Return for how many seconds the loop has committed nothing that it tried to, and why; None if it commits."""
         found = []

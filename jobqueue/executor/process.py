@@ -158,6 +158,7 @@ class ExecutorProcess:
             queue_limits=self.settings.queue_limits,
             slots=self.settings.threads,
             async_slots=self.settings.async_slots,
+            waiting_for_connections=self.loop.take_waiting_for_connections(),
             task_types=self._task_types,
             state="DRAINING" if self.loop.is_draining else "PAUSED" if self.loop.is_paused else "RUNNING",
         )

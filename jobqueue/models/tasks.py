@@ -300,6 +300,7 @@ class Executor(models.Model):
     task_types = models.JSONField(_("tasks"), default=list)
     slots = models.IntegerField(_("slots"), default=0)  # threads
     async_slots = models.IntegerField(_("async slots"), default=0, db_default=0)
+    waiting_for_connections = models.IntegerField(_("waiting for connections"), default=0, db_default=0)  # async tasks
     started_at = models.DateTimeField(_("started at"))
     heartbeat = models.DateTimeField(_("last heartbeat"))
     state = models.CharField(_("state"), max_length=16, choices=State.choices, default=State.RUNNING)

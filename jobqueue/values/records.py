@@ -473,7 +473,12 @@ class Command(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorInfo:
-    """The values that an executor writes about itself."""
+    """
+    The values that an executor writes about itself.
+
+    waiting_for_connections: async tasks, at most, since its last heartbeat. task_types: those that its code declares.
+    Each heartbeat writes this number and the state, the first one also the others.
+    """
 
     executor_id: UUID
     name: str
@@ -483,9 +488,10 @@ class ExecutorInfo:
     queues: Sequence[str]
     slots: int
     async_slots: int = 0
+    waiting_for_connections: int = 0
     state: str = "RUNNING"
     queue_limits: Mapping[str, int] = field(default_factory=dict)
-    task_types: Sequence[str] = ()  # the tasks that its code declares; written once
+    task_types: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

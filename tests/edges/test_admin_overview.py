@@ -113,6 +113,11 @@ def test_figures_lead_to_the_rows_that_they_count(client, make, show, link, expe
             "executor/?",
         ),
         (
+            lambda make, make_executor: make_executor(waiting_for_connections=2, name="web-1"),
+            "2 tasks wait for database connections, which other async tasks keep",
+            "executor/?",
+        ),
+        (
             lambda make, make_executor: make_executor() and block_many(make),
             "Queue default: limits block 1,000 tasks.",
             "task/?status=BLOCKED&amp;queue=default",

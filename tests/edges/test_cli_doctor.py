@@ -144,6 +144,18 @@ def test_executor_that_does_not_respond_is_an_error(backend) -> None:
     assert any(f"Executor {lost.name}" in text and "1 task" in text for text in findings_of(backend, "error"))
 
 
+def test_async_tasks_that_wait_for_connections_are_a_warning(backend) -> None:
+    for number in (0, 3, 1):
+        ExecutorFactory.create(backend=backend, using=backend, waiting_for_connections=number, name=f"web-{number}")
+    ExecutorFactory.create(backend=backend, using=backend, waiting_for_connections=7, lost=True)
+
+    (warning,) = [text for text in findings_of(backend, "warning") if "wait for database connections" in text]
+
+    assert "4 tasks wait for database connections" in warning
+    assert "in 2 executors: web-" in warning
+    assert "Let actors wait" in warning
+
+
 def test_retention_unset_or_exceeded_is_a_warning(settings, backend) -> None:
     options = {**settings.TASKS[backend].get("OPTIONS", {}), "RETENTION": {"FAILED": None}}
     settings.TASKS = {**settings.TASKS, backend: {**settings.TASKS[backend], "OPTIONS": options}}

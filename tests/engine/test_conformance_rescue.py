@@ -31,6 +31,14 @@ class TestHeartbeat:
         assert (row.versions, row.queues, row.slots, row.state) == ({"python": "3"}, ["a"], 4, "RUNNING")
         assert (row.task_types, row.heartbeat) == (["x"], row.started_at)
 
+    def test_each_heartbeat_writes_how_many_tasks_wait_for_connections(self, bench: Bench) -> None:
+        written = []
+        for waiting in (0, 3, 0):
+            bench.beat(waiting_for_connections=waiting)
+            written.append(bench.engine.executors.get().waiting_for_connections)
+
+        assert written == [0, 3, 0]
+
     def test_later_heartbeat_updates_only_time_and_state(self, bench: Bench) -> None:
         bench.beat()
         bench.time_passes(60)

@@ -13,11 +13,12 @@ from jobqueue.conf.compat import task_started
 from jobqueue.executor.database import permits
 from jobqueue.executor.pools import event_loop
 from jobqueue.executor.running.async_runner import BodyThread
-from jobqueue.models import Task
+from jobqueue.models import Executor, Task
 from jobqueue.values.records import Status
 from tests.executor import connection_tasks, tasks
 from tests.executor.harness import Burst, Start, connected, gates, on_postgresql, row_of, wait_for_status
 from tests.executor.test_connections import OF_THE_EXECUTOR, sessions
+from tests.fixtures import Options
 from tests.waiting import DEADLINE_SECONDS, wait_until
 
 pytestmark = on_postgresql
@@ -217,6 +218,23 @@ def test_bodies_that_use_their_connections_are_not_more_than_the_limit(
     gates["few"].open()
     for result in results:
         wait_for_status(result, Status.SUCCESSFUL)
+
+
+def test_row_of_the_executor_shows_a_shortage_of_connections_until_it_ends(
+    start: Start, monkeypatch: pytest.MonkeyPatch, options: Options
+) -> None:
+    options(HEARTBEAT_TIMEOUT=0.6)
+    monkeypatch.setattr(event_loop, "MAX_BODY_THREADS", 2)
+    monkeypatch.setattr(permits, "PATIENCE_SECONDS", 0.1)
+    results = connection_tasks.use_for_a_while.enqueue_many([(("few",), {})] * 4)
+    start(async_slots=4)
+
+    wait_until(lambda: Executor.objects.get().waiting_for_connections == 2, "a heartbeat that says so")
+    gates["few"].open()
+    for result in results:
+        wait_for_status(result, Status.SUCCESSFUL)
+
+    wait_until(lambda: Executor.objects.get().waiting_for_connections == 0, "a heartbeat without a shortage")
 
 
 def test_body_that_is_cancelled_while_it_waits_for_a_connection_ends(

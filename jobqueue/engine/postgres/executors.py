@@ -21,7 +21,13 @@ class PostgresExecutors(Executors):
         return PendingWork(*row)
 
     def heartbeat(self, executor: ExecutorInfo) -> list[OwnedTask] | None:
-        if not self.db.query("heartbeat", executor_id=executor.executor_id, state=str(executor.state)):
+        written = self.db.query(
+            "heartbeat",
+            executor_id=executor.executor_id,
+            state=str(executor.state),
+            waiting_for_connections=executor.waiting_for_connections,
+        )
+        if not written:
             self._write_executor(executor)
         try:
             return [*starmap(OwnedTask, self.db.query("tasks_of_executor", executor_id=executor.executor_id))]

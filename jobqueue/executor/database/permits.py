@@ -45,7 +45,7 @@ class Permits:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._permits: dict[Permit, None] = {}  # the oldest first
-        self._waiting = 0
+        self._waiting = self._max_waiting = 0
         self._moved_at = float("-inf")  # monotonic: when a body has ended, or some have become stuck
         self._next_stuck = 1
         self._changed = threading.Condition()
@@ -65,6 +65,12 @@ class Permits:
             del self._permits[permit]
             self._moved_at, self._next_stuck = time.monotonic(), 1
             self._changed.notify()
+
+    def take_waiting(self) -> int:
+        """Return how many bodies, at most, have waited at once since the last call. A short wait does not count."""
+        with self._changed:
+            waiting, self._max_waiting = self._max_waiting, 0
+        return waiting
 
     def _wait(self) -> None:
         began = time.monotonic()
@@ -89,6 +95,7 @@ class Permits:
             self._moved_at, self._next_stuck = now, 2 * self._next_stuck
         if now - began < PATIENCE_SECONDS:
             return False
+        self._max_waiting = max(self._max_waiting, self._waiting)
         self._report(resting)
         return len(active) < self._limit
 

@@ -135,6 +135,10 @@ class Pool(SiteThreads):
             slots = self._slots - sum(started_at < limit for started_at in self._running.values())
         return min(MAX_PREFETCH, int(slots * PREFETCH_SECONDS / max(mean, 1e-5)))
 
+    def take_waiting_for_connections(self) -> int:
+        """Return how many tasks, at most, have waited long for database connections since the last call."""
+        return 0
+
     def evict(self, waited_seconds: float) -> list[RunningTask]:
         """Remove and return the tasks that have waited so long for a slot, or were interrupted."""
         limit = time.monotonic() - waited_seconds

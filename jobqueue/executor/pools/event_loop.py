@@ -95,6 +95,9 @@ class AsyncPool(Pool):
             else None
         )
 
+    def take_waiting_for_connections(self) -> int:
+        return self._permits.take_waiting()
+
     def _answer(self) -> None:
         self._asked_at = None
 

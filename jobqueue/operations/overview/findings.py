@@ -6,7 +6,7 @@ Each finding is a message of Django's check framework. Its `obj` is where the ad
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from shlex import quote
@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobqueue.engine import MAX_GROUPS, Engine, now_plus
-from jobqueue.models import AdmissionRequest, CounterPeriod, TaskQuerySet
+from jobqueue.models import AdmissionRequest, CounterPeriod, Executor, TaskQuerySet
 from jobqueue.operations.executors import ExecutorState
 from jobqueue.operations.formatting import duration, number_text
 from jobqueue.operations.links import Rows
@@ -254,16 +254,31 @@ def _executors(stats: BackendStats) -> Iterator[checks.CheckMessage]:
             ),
             obj=Rows("executor", pk=executor.row.pk),
         )
-    if idle := [executor.row.name for executor in silent if not executor.running]:
-        names = f"{', '.join(idle[:3])}{'…' if len(idle) > 3 else ''}"
+    if idle := [executor.row for executor in silent if not executor.running]:
         text = _("Backend %(backend)s: %(executors)s died without shutting down in the last 24 h: %(names)s.")
         yield checks.Warning(
-            text % {**here, "executors": many_executors(len(idle)), "names": names},
+            text % {**here, "executors": many_executors(len(idle)), "names": _names(idle)},
             hint=ngettext(
                 "Its tasks were rescued. Look for a kill: out of memory, or too short a grace period.",
                 "Their tasks were rescued. Look for kills: out of memory, or too short a grace period.",
                 len(idle),
             ),
+            obj=rows,
+        )
+    running = [*stats.alive, *stats.in_state(ExecutorState.PAUSED), *stats.in_state(ExecutorState.STOPPING)]
+    if short := [executor.row for executor in running if executor.row.waiting_for_connections]:
+        text = _(
+            "Backend %(backend)s: %(tasks)s wait for database connections, which other async tasks keep while they "
+            "wait for something else, in %(executors)s: %(names)s."
+        )
+        values = {
+            "tasks": many_tasks(sum(row.waiting_for_connections for row in short)),
+            "executors": many_executors(len(short)),
+            "names": _names(short),
+        }
+        yield checks.Warning(
+            text % {**here, **values},
+            hint=_("Let actors wait for other tasks, not functions, or start more processes."),
             obj=rows,
         )
     if stats.alive:
@@ -275,6 +290,10 @@ def _executors(stats: BackendStats) -> Iterator[checks.CheckMessage]:
     else:
         text = _("Backend %(backend)s: no executor is running.")
         yield checks.Warning(text % here, hint="manage.py run_executors", obj=rows)
+
+
+def _names(executors: Sequence[Executor]) -> str:
+    return ", ".join(row.name for row in executors[:3]) + ("…" if len(executors) > 3 else "")
 
 
 def _limits(stats: BackendStats) -> Iterator[checks.CheckMessage]:
