@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
 
@@ -29,6 +30,11 @@ class Pool(ProcessPoolExecutor):
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         return super().submit(work, partial(fn, *args, **kwargs))
+
+    @property
+    def processes(self) -> list[BaseProcess]:
+        """Its own processes. Other pools of this process have others."""
+        return [*(self._processes or {}).values()]
 
 
 def work(call: Callable[[], T]) -> T:
@@ -55,7 +61,7 @@ def leaving_on_sigterm() -> Iterator[None]:
 
 
 @contextmanager
-def pool_of(environment: Mapping[str, str], processes: int = 0) -> Iterator[ProcessPoolExecutor]:
+def pool_of(environment: Mapping[str, str], processes: int = 0) -> Iterator[Pool]:
     """
     Yield a process pool on the database of this environment. Each order keeps one processor busy, here or on the
     server.
@@ -71,7 +77,7 @@ def pool_of(environment: Mapping[str, str], processes: int = 0) -> Iterator[Proc
         try:
             yield pool
         except BaseException:
-            for process in multiprocessing.active_children():
+            for process in pool.processes:
                 process.terminate()
             raise
         pool.shutdown(cancel_futures=True)
