@@ -18,7 +18,7 @@ class Store:
 
     jobs: the table. fresh: columns that differ for each row, with their SQL expression (`n` counts from 1).
     finished: a query of the times `at` at which jobs ended, from %(since)s on.
-    left: FROM and WHERE of the jobs that a worker may claim. started: a query of the times `at` of all starts.
+    left: FROM and WHERE of the jobs that a worker may claim.
     conditions: rows that a worker cannot or need not claim, as columns with another expression.
     """
 
@@ -26,7 +26,6 @@ class Store:
     fresh: Mapping[str, str]
     finished: str
     left: str
-    started: str = ""
     empty: Sequence[str]
     conditions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
@@ -62,7 +61,6 @@ STORES = {
         finished="SELECT finished_at AS at FROM jobqueue_task WHERE finished_at >= %(since)s",
         left="FROM jobqueue_task WHERE status IN ('READY', 'BLOCKED') AND task_type LIKE 'benchmarks.%'"
         " AND queue_name NOT IN ('other', 'paused') AND coalesce(concurrency_key, '') NOT LIKE 'held:%'",
-        started="SELECT last_attempted_at AS at FROM jobqueue_task WHERE last_attempted_at IS NOT NULL",
         empty=["jobqueue_task", "jobqueue_executor", "jobqueue_admissionrequest", "jobqueue_ratestart"],
         conditions={
             "waiting": {},
@@ -130,7 +128,6 @@ STORES = {
         finished="SELECT completed_at AS at FROM chancy_jobs WHERE completed_at >= %(since)s AND state = 'succeeded'",
         left="FROM chancy_jobs WHERE state = 'pending' AND queue = 'default'"
         " AND coalesce(scheduled_at, now()) <= now()",
-        started="SELECT started_at AS at FROM chancy_jobs WHERE started_at IS NOT NULL",
         empty=["chancy_jobs"],
         conditions={
             "waiting": {},

@@ -1,4 +1,8 @@
-"""Waits of jobs, from the enqueue call to the first line. Each job appends a line to one file."""
+"""
+Waits of jobs, from the enqueue call to the first line. Each job appends a line to one file.
+
+A job that was sent at 0, the epoch, notes the time of its first line.
+"""
 
 from __future__ import annotations
 

@@ -30,6 +30,11 @@ def note(*, sent: float) -> None:
     notes.write(sent)
 
 
+@job(queue="default")
+async def note_async(*, sent: float) -> None:
+    notes.write(sent)
+
+
 def plain_log() -> logging.Logger:
     """Without this it logs by rich, which is here for pgqueuer only, and spends three quarters of its time on that."""
     log = logging.getLogger("chancy")
