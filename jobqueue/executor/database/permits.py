@@ -39,6 +39,7 @@ class Permits:
 
     A body may also wait for a task within a call. Nobody can tell that from a slow query. So after each STUCK_SECONDS
     in which a body has waited and none has ended, the oldest 1, 2, 4 and so on that make a call do not count any more.
+    Once nobody waits, that begins with 1 again.
     There are never more permits than running bodies, which the slots limit. Any thread may call the methods.
     """
 
@@ -63,7 +64,7 @@ class Permits:
     def release(self, permit: Permit) -> None:
         with self._changed:
             del self._permits[permit]
-            self._moved_at, self._next_stuck = time.monotonic(), 1
+            self._moved_at = time.monotonic()
             self._changed.notify()
 
     def take_waiting(self) -> int:
@@ -80,6 +81,8 @@ class Permits:
                 self._changed.wait(CHECK_SECONDS)
         finally:
             self._waiting -= 1
+            if not self._waiting:
+                self._next_stuck = 1
 
     def _has_place(self, began: float) -> bool:
         """Return whether a body that has waited since then may have connections."""
