@@ -76,7 +76,9 @@ class Output:
             raise AssertionError(f"No line with {pattern!r} within {seconds:g} s; only:\n" + "\n".join(self.lines))
 
     def wait_for_end(self) -> None:
+        """Wait until no process has the output open. close() would wait without limit for one that has."""
         self._reader.join(DEADLINE_SECONDS)
+        assert not self._reader.is_alive(), "another process has the output open:\n" + "\n".join(self.lines)
         self._stream.close()
 
 
@@ -148,7 +150,11 @@ class Process:
         try:
             code = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self} did not end within {seconds:g} s:\n" + "\n".join(self.output.lines)) from None
+            with suppress(OSError, AssertionError):  # the stacks of all its threads and of those of its children
+                self.send(signal.SIGUSR1)
+                self.output.wait_for("Current thread", seconds=5.0)
+            lines = "\n".join(self.output.lines)
+            raise AssertionError(f"{self} did not end within {seconds:g} s; {states()}:\n{lines}") from None
         self.output.wait_for_end()
         return code
 
