@@ -40,7 +40,18 @@ from django.db import connections
 from jobqueue.conf.options import options_for
 from jobqueue.engine.admissions import INDEXED, IS_STARTING, IS_WAITING, REQUESTS_READ, of_limit
 from jobqueue.engine.clock import Clock, iso_utc, now_plus, rank_from, read_clock
-from jobqueue.engine.code_waits import FIRST, HEAD, MAX_GROUPS, Group, Place, Verdict, WaitingCall
+from jobqueue.engine.code_waits import (
+    FIRST,
+    HEAD_TASKS,
+    MAX_GROUPS,
+    BlockedHead,
+    Group,
+    Head,
+    Place,
+    ReadyHead,
+    Verdict,
+    WaitingCall,
+)
 from jobqueue.engine.commit import RELEASE_BATCH
 from jobqueue.engine.counters import AGGREGATE_BATCH
 from jobqueue.engine.database import LockTimeout, read_list
@@ -89,7 +100,7 @@ __all__ = [
     "AGGREGATE_BATCH",
     "FIRE_BATCH",
     "FIRST",
-    "HEAD",
+    "HEAD_TASKS",
     "INDEXED",
     "IS_STARTING",
     "IS_WAITING",
@@ -101,12 +112,15 @@ __all__ = [
     "REQUESTS_READ",
     "SHORT_WAIT",
     "UNREACHABLE",
+    "BlockedHead",
     "Clock",
     "Engine",
     "Group",
+    "Head",
     "LockTimeout",
     "Place",
     "PostgresEngine",
+    "ReadyHead",
     "Verdict",
     "WaitingCall",
     "applied_migrations",

@@ -12,14 +12,14 @@ from uuid import UUID
 from django.db.models import Case, F, Min, Q, TextField, When
 from django.db.models.functions import Cast
 
-from jobqueue.engine.admissions import HAS_BEGUN, Admissions, ready_status
+from jobqueue.engine.admissions import HAS_BEGUN, INDEXED, IS_WAITING, Admissions, ready_status
 from jobqueue.engine.claim import Claims
 from jobqueue.engine.clock import Clock, from_now, now_plus
 from jobqueue.engine.database import Part, json_from, read_list
 from jobqueue.models import TaskQuerySet
-from jobqueue.values.records import ClaimedBatch, Outcome, PoolName, Status
+from jobqueue.values.records import ClaimedBatch, LimitKind, Outcome, PoolName, Status
 
-HEAD = 2000  # READY tasks of a queue and pool that park() reads, in the order of claims
+HEAD_TASKS = 2000  # tasks that park() reads, in the order in which they start
 MAX_GROUPS = 1000  # in one answer of groups()
 FIRST = ("", "")  # before all groups
 ENDED_BATCH = 100
@@ -29,6 +29,24 @@ ARGUMENTS = Cast("args", TextField()), Cast("kwargs", TextField())
 KEEPS_PLACE = Case(When(HAS_BEGUN, hold_while_retrying=True, then=True), default=False)
 EXPIRES = Case(When(polls=0, then=F("expires_at")), default=None)
 Place = tuple[datetime, UUID]  # of a task in its group, in the order in which they began to wait
+
+
+class ReadyHead(NamedTuple):
+    """The next READY tasks of a queue and pool."""
+
+    queue_name: str
+    pool: PoolName
+
+
+class BlockedHead(NamedTuple):
+    """The next tasks of a queue that are BLOCKED by a key of a limit."""
+
+    queue_name: str
+    kind: LimitKind
+    key: str
+
+
+Head = ReadyHead | BlockedHead
 
 
 class Group(NamedTuple):
@@ -79,23 +97,22 @@ class CodeWaits(Part):
 
     def park(
         self,
-        queue_name: str,
-        pool: PoolName,
+        head: Head,
         may_wait: Callable[[str], bool],
         judge: Callable[[str, str, str], Verdict | None],
-        limit: int = HEAD,
+        limit: int = HEAD_TASKS,
     ) -> Counter[str]:
         """
-        Make READY tasks AWAITING_CODE that this executor has no code for. Return their numbers by name.
+        Make tasks AWAITING_CODE that this executor has no code for. Return their numbers by name.
 
-        They are searched among the next tasks of a queue and pool. may_wait: takes a name; judge: takes the name and
-        the JSON texts of the arguments; returns None for a task that may run here. Each verdict is a statement.
-        Locks: the rows, skipping locked ones.
+        may_wait: takes a name; judge: takes the name and the JSON texts of the arguments; returns None for a task that
+        may run here. Each verdict is a statement. Locks: the rows, skipping locked ones.
         """
-        order = ("backend", "queue_name", "pool", "rank", "pk")
-        ready = self.db.tasks.ready().filter(queue_name=queue_name, pool=pool)
-        head = ready.order_by(*order).values_list("pk", "task_type")[:limit]
-        found = [pk for pk, task_type in head if may_wait(task_type)]
+        if isinstance(head, ReadyHead):
+            status, tasks = Status.READY, self._ready(head, limit)
+        else:
+            status, tasks = Status.BLOCKED, self._blocked(head, limit)
+        found = [pk for pk, queue_name, name in tasks if queue_name == head.queue_name and may_wait(name)]
         # Without locks: otherwise the claims of other executors would skip tasks that may run.
         calls = self.db.by_ids(found).values_list("pk", "task_type", *ARGUMENTS) if found else ()
         judged = [(judge(task_type, args, kwargs), pk, task_type) for pk, task_type, args, kwargs in calls]
@@ -103,7 +120,7 @@ class CodeWaits(Part):
         if not names:
             return Counter()
         with self.db.transaction():
-            locked = set(self.db.lock(names).filter(status=Status.READY).values_list("pk", flat=True))
+            locked = set(self.db.lock(names).filter(status=status).values_list("pk", flat=True))
             verdicts: dict[Verdict, list[UUID]] = {}
             for verdict, pk, _ in judged:
                 if verdict is not None and pk in locked:
@@ -111,6 +128,17 @@ class CodeWaits(Part):
             for verdict, ids in verdicts.items():
                 self._park(verdict, ids)
         return Counter(names[pk] for pk in locked)
+
+    def _ready(self, head: ReadyHead, limit: int) -> list[tuple[UUID, str, str]]:
+        """Return ids, queues and names."""
+        rows = self.db.tasks.ready().filter(queue_name=head.queue_name, pool=head.pool)
+        rows = rows.order_by("backend", "queue_name", "pool", "rank", "pk")
+        return list(rows.values_list("pk", "queue_name", "task_type")[:limit])
+
+    def _blocked(self, head: BlockedHead, limit: int) -> list[tuple[UUID, str, str]]:
+        """Return ids, queues and names."""
+        rows = self.db.tasks.filter(INDEXED[head.kind], IS_WAITING[head.kind], **{f"{head.kind}_key": head.key})
+        return list(rows.order_by("rank", "pk").values_list("pk", "queue_name", "task_type")[:limit])
 
     def _park(self, verdict: Verdict, ids: Sequence[UUID]) -> None:
         """Make tasks AWAITING_CODE. Those without earlier errors get one that says why."""

@@ -11,7 +11,20 @@ from functools import partial
 from uuid import UUID
 
 from jobqueue.declarations import registry
-from jobqueue.engine import FIRST, HEAD, MAX_GROUPS, Engine, Group, Place, Verdict, WaitingCall, iso_utc
+from jobqueue.engine import (
+    FIRST,
+    HEAD_TASKS,
+    MAX_GROUPS,
+    BlockedHead,
+    Engine,
+    Group,
+    Head,
+    Place,
+    ReadyHead,
+    Verdict,
+    WaitingCall,
+    iso_utc,
+)
 from jobqueue.exceptions import UnboundCall, UnknownTask
 from jobqueue.executor.running.attempt import ExecutorIdentity
 from jobqueue.executor.running.task_runner import UNKNOWN, unbound_call, unknown_task
@@ -19,7 +32,7 @@ from jobqueue.executor.telemetry.errors import path_of
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.values.arguments import parameters_of
 from jobqueue.values.json import decode
-from jobqueue.values.records import ClaimedTask, PoolName
+from jobqueue.values.records import ClaimedTask, LimitKind, PoolName
 from jobqueue.values.text import printable
 
 logger = get_logger(__name__)
@@ -28,7 +41,7 @@ PAGE = 500  # calls that one look compares with the code
 NEW_PAGES = 10  # of calls that are new since the last look: they may be behind others that do not fit
 GROUPS_PER_LOOK = 20
 WALK_SECONDS = 10.0  # between two walks through all calls of a group
-PLACES_PER_TURN = 10  # of the loop
+HEADS_PER_TURN = 10  # of the loop
 MAX_PROBLEMS = 20  # of calls that are parked at once; each is a statement
 OTHER_PROBLEM = "compare them with its parameters"
 LOG_SECONDS = 60.0  # in which each name has one line
@@ -65,7 +78,7 @@ class AwaitingCode:
         self._after = FIRST  # the group with which the next look begins
         self._seen: set[tuple[str, str]] = set()  # groups with code here since the first one
         self.has_looked = False  # at every call, at least once
-        self._names: dict[tuple[str, PoolName], set[str]] = {}  # of claimed unbound calls, by queue and pool
+        self._names: dict[Head, set[str]] = {}  # of claimed unbound calls. What may have more tasks without code
         self._counts: Counter[tuple[str, str]] = Counter()  # to be logged
         self._logged: set[tuple[str, str]] = set()  # in this minute
         self._logs_until = 0.0
@@ -74,32 +87,36 @@ class AwaitingCode:
     # --- into the state
 
     def parked(self, claimed: ClaimedTask, error: BaseException | None) -> None:
-        """Note a task that waits for code now. Other READY tasks of its name are in the way of the next claims."""
+        """Note a task that waits for code now. Others like it are in the way of the next claims, or of its limits."""
         self._count(claimed.task_type, type(error).__name__, 1)
-        names = self._names.setdefault((claimed.queue_name, PoolName.of_row(claimed.pool)), set())
-        if registry.get(claimed.task_type) is not None:
-            names.add(claimed.task_type)
+        queue_name = claimed.queue_name
+        keys = {LimitKind.CONCURRENCY: claimed.concurrency_key, LimitKind.RATE: claimed.rate_key}
+        heads: list[Head] = [ReadyHead(queue_name, PoolName.of_row(claimed.pool))]
+        heads += [BlockedHead(queue_name, kind, key) for kind, key in keys.items() if key is not None]
+        names = {claimed.task_type} if registry.get(claimed.task_type) is not None else set()
+        for head in heads:
+            self._names[head] = self._names.get(head, set()) | names
 
     @property
     def is_parking(self) -> bool:
         return bool(self._names)
 
-    def park(self, limit: int = HEAD) -> None:
+    def park(self, limit: int = HEAD_TASKS) -> None:
         """
-        Move a batch of READY tasks that this executor has no code for out of the way. Raises django.db.Error.
+        Move tasks that this executor has no code for out of the way. Raises django.db.Error.
 
         Tasks without code may all have different names, so those of every unknown name move.
         """
         at = iso_utc(self._engine.now())
-        for place in [*self._names][:PLACES_PER_TURN]:
-            names, problems = self._names.pop(place), set[str]()
+        for head in [*self._names][:HEADS_PER_TURN]:
+            names, problems = self._names.pop(head), set[str]()
             may_wait = partial(self._may_wait, names, any_name=len(names) > 1)
-            counts = self._engine.code_waits.park(*place, may_wait, partial(self._judge, at, problems), limit)
+            counts = self._engine.code_waits.park(head, may_wait, partial(self._judge, at, problems), limit)
             for name, count in counts.items():
                 error = UnknownTask if registry.get(name) is None else UnboundCall
                 self._count(name, error.__name__, count)
             if counts:
-                self._names[place] = names
+                self._names[head] = names
 
     def _may_wait(self, names: set[str], name: str, *, any_name: bool) -> bool:
         """Whether a task may have no code here. names: of claimed calls that did not fit."""

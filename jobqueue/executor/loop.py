@@ -16,7 +16,7 @@ from jobqueue.api import ends
 from jobqueue.api.notifications import notifier
 from jobqueue.declarations import registry
 from jobqueue.declarations.actor import ActorTask
-from jobqueue.engine import HEAD, MESSAGES_PER_POLL, SHORT_WAIT, failpoint
+from jobqueue.engine import HEAD_TASKS, MESSAGES_PER_POLL, SHORT_WAIT, failpoint
 from jobqueue.executor.awaiting_code import AwaitingCode
 from jobqueue.executor.budgets import Budgets
 from jobqueue.executor.callbacks import ResultCallbacks
@@ -206,7 +206,7 @@ class ExecutorLoop(threading.Thread):
         self.callbacks.submit()
         self._notify_others(request, claims)
         if self._awaiting_code.is_parking:
-            self._budgets.call("park", self._awaiting_code.park, None, HEAD)
+            self._budgets.call("park", self._awaiting_code.park, None, HEAD_TASKS)
         self._awaiting_code.log()
         if self.is_abandoned:
             self._release_all()

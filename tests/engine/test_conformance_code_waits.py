@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -13,14 +14,15 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue.engine import code_waits
+from jobqueue.engine.code_waits import ReadyHead
 from jobqueue.engine.postgres import code_waits as postgres_code_waits
 from jobqueue.models import AdmissionRequest
-from jobqueue.values.records import PoolName, Status
+from jobqueue.values.records import LimitKind, PoolName, Status
 from tests.engine.bench import ERROR, Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
 
-PLACES = [("default", PoolName.THREADS), ("default", PoolName.ASYNC)]
+HEADS = [ReadyHead("default", PoolName.THREADS), ReadyHead("default", PoolName.ASYNC)]
 ENTRY = {"attempt": 1, "exception_class_path": "jobqueue.exceptions.UnknownTask", "awaited": "name"}
 
 
@@ -32,15 +34,20 @@ def awaiting(bench: Bench, longest: float | None = None, **changes: Any) -> UUID
     return claimed.id
 
 
-def park(bench: Bench, longest: float | None = None, limit: int = code_waits.HEAD) -> Counter[str]:
+def park(
+    bench: Bench,
+    longest: float | None = None,
+    limit: int = code_waits.HEAD_TASKS,
+    heads: Sequence[code_waits.Head] = HEADS,
+) -> Counter[str]:
     """Let the tasks with names such as "gone" wait for code, unless their arguments are [1]."""
 
     def judge(name: str, args: str, kwargs: str) -> code_waits.Verdict | None:
         return None if json.loads(args) == [1] else code_waits.Verdict(json.dumps(ENTRY), longest)
 
     counts: Counter[str] = Counter()
-    for place in PLACES:
-        counts += bench.engine.code_waits.park(*place, lambda name: name.startswith("gone"), judge, limit)
+    for head in heads:
+        counts += bench.engine.code_waits.park(head, lambda name: name.startswith("gone"), judge, limit)
     return counts
 
 
@@ -163,10 +170,30 @@ def test_park_skips_tasks_that_another_session_claims_meanwhile(bench: Bench) ->
         bench.set(claimed, status=Status.RUNNING)
         return code_waits.Verdict(json.dumps(ENTRY), None)
 
-    counts = bench.engine.code_waits.park(*PLACES[0], lambda name: True, judge)
+    counts = bench.engine.code_waits.park(HEADS[0], lambda name: True, judge)
 
     assert counts == {"gone": 1}
     assert (bench.status(claimed), bench.status(other)) == (Status.RUNNING, Status.AWAITING_CODE)
+
+
+@pytest.mark.parametrize("kind", LimitKind)
+def test_park_takes_tasks_that_a_key_blocks(bench: Bench, kind: LimitKind) -> None:
+    limits: dict[str, Any] = {f"{kind}_key": "k:", f"{kind}_limit": 1}
+    if kind == LimitKind.RATE:
+        limits["rate_seconds"] = 3600.0
+    holder = bench.add(**limits)
+    bench.engine.admit()
+    gone = [bench.add(task_type=f"gone{number}", **limits) for number in range(3)]
+    known, other_queue = bench.add(**limits), bench.add(task_type="gone", queue_name="other", **limits)
+    other_key = bench.add(task_type="gone", **limits | {f"{kind}_key": "k:x"})
+    assert (bench.status(holder), bench.status(gone[0])) == (Status.READY, Status.BLOCKED)
+
+    counts = park(bench, heads=[code_waits.BlockedHead("default", kind, "k:")])
+
+    assert counts == {f"gone{number}": 1 for number in range(3)}
+    assert {bench.status(pk) for pk in gone} == {Status.AWAITING_CODE}
+    assert {bench.status(pk) for pk in (known, other_queue, other_key)} == {Status.BLOCKED}
+    assert bench.status(holder) == Status.READY
 
 
 def test_park_gives_the_places_of_limits_back(bench: Bench) -> None:

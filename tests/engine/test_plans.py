@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from jobqueue.engine import admissions as portable_admissions
 from jobqueue.engine import queues as portable_queues
 from jobqueue.engine.clock import now_plus
-from jobqueue.engine.code_waits import Verdict
+from jobqueue.engine.code_waits import BlockedHead, ReadyHead, Verdict
 from jobqueue.engine.postgres import queues as postgres_queues
 from jobqueue.engine.postgres.connection import statement
 from jobqueue.engine.postgres.messages import PostgresMessages
@@ -558,6 +558,19 @@ class TestLimits:
         (state,) = read(lambda: limits.read_keys("default", "default", found), at_least=2)
         assert state.blocked.number == (10 if key == "starts:key-7" else 1000)
 
+    @pytest.mark.parametrize(
+        ("kind", "key"), [(LimitKind.CONCURRENCY, "slots:key-7"), (LimitKind.RATE, "starts:key-7")]
+    )
+    def test_park_of_blocked_tasks_of_a_key_reads_few_rows(self, bench: Bench, kind: LimitKind, key: str) -> None:
+        counts = read(
+            lambda: bench.engine.code_waits.park(
+                BlockedHead("queue-1", kind, key),
+                lambda name: True,
+                lambda name, args, kwargs: Verdict("{}", None),
+            )
+        )
+        assert counts == {"tests.noop": 10}
+
     @pytest.mark.parametrize("key", ["concurrency:slots:key-7", "rate:starts:key-7"])
     @pytest.mark.parametrize("status", [{}, {"status": "BLOCKED"}])
     def test_tasks_of_a_key_reads_few_rows(
@@ -680,7 +693,9 @@ class TestAwaitingCode:
     def test_park_reads_the_head_of_the_queue(self, bench: Bench) -> None:
         counts = read(
             lambda: bench.engine.code_waits.park(
-                "queue-1", PoolName.THREADS, lambda name: True, lambda name, args, kwargs: Verdict("{}", None)
+                ReadyHead("queue-1", PoolName.THREADS),
+                lambda name: True,
+                lambda name, args, kwargs: Verdict("{}", None),
             ),
             most_rows=10_000,
         )

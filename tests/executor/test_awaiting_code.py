@@ -12,7 +12,8 @@ from django.db import connection
 from jobqueue import api
 from jobqueue.engine import engine_for
 from jobqueue.models import Task
-from jobqueue.values.records import Status
+from jobqueue.values.records import LimitKind, Status
+from tests.engine.bench import new
 from tests.executor import deployed_tasks as code
 from tests.executor import tasks
 from tests.executor.deployed_tasks import NAME, deploy
@@ -334,6 +335,23 @@ def test_unbound_calls_of_many_tasks_and_kinds_do_not_delay_others(
     wait_until(lambda: waiting.count() == len(rows), "the others to wait")
     assert running.loop.counts.turns < 200
     assert {paths(row)[0] for row in waiting} == {UNBOUND}
+
+
+@on_both_databases
+@pytest.mark.parametrize("kind", LimitKind)
+def test_tasks_without_code_that_a_key_blocks_do_not_delay_others(start: Start, backend: str, kind: LimitKind) -> None:
+    limits: dict[str, Any] = {f"{kind}_key": "k:", f"{kind}_limit": 1}
+    if kind == LimitKind.RATE:
+        limits["rate_seconds"] = 3600.0
+    unknown = [new(task_type=f"moved.away{number}", args="[1]", **limits) for number in range(1000)]
+    known = new(task_type=tasks.add.task_type, args="[1]", kwargs='{"b": 1}', **limits)
+    engine_for(backend).enqueue([*unknown, known])
+
+    running = start(backend=backend, threads=2)
+    wait_until(lambda: running.loop.counts.finished == 1, "the end of the known task")
+
+    assert Task.objects.using(backend).awaiting_code().count() == len(unknown)
+    assert running.loop.counts.turns < 200
 
 
 @on_both_databases

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from itertools import starmap
+from uuid import UUID
 
-from jobqueue.engine.code_waits import FIRST, MAX_GROUPS, CodeWaits, Group
+from jobqueue.engine.code_waits import FIRST, MAX_GROUPS, BlockedHead, CodeWaits, Group
 from jobqueue.engine.postgres.connection import PostgresDatabase
 
 
@@ -17,3 +18,6 @@ class PostgresCodeWaits(CodeWaits):
             "groups_awaiting_code", after_queue=queue_name, after_name=task_type, group_limit=MAX_GROUPS
         )
         return list(starmap(Group, rows))
+
+    def _blocked(self, head: BlockedHead, limit: int) -> list[tuple[UUID, str, str]]:
+        return self.db.query(f"blocked_by_{head.kind}", key=head.key, head_limit=limit)

@@ -1,4 +1,5 @@
--- The condition of the index jobqueue_task_rated, for a task. Part of admit_by_rate.sql and rates_to_count.sql.
+-- The condition of the index jobqueue_task_rated, for a task. Part of admit_by_rate.sql, blocked_by_rate.sql and
+--   rates_to_count.sql.
 -- Parameters: none. Index: jobqueue_task_rated. Locks: none.
 -- Why with (SELECT 'BLOCKED') in place of a constant: with old statistics, the planner preferred jobqueue_task_waiting, and
 --   read and sorted all BLOCKED tasks. It can use only an index whose condition follows from constants.
