@@ -120,7 +120,9 @@ class CodeWaits(Part):
         if not names:
             return Counter()
         with self.db.transaction():
-            locked = set(self.db.lock(names).filter(status=status).values_list("pk", flat=True))
+            # With a condition for the status, the planner may read all BLOCKED tasks.
+            statuses = dict(self.db.lock(names).values_list("pk", "status"))
+            locked = {pk for pk in names if statuses.get(pk) == status}
             verdicts: dict[Verdict, list[UUID]] = {}
             for verdict, pk, _ in judged:
                 if verdict is not None and pk in locked:
