@@ -325,7 +325,8 @@ class Admissions(Part):
             if declared is None:
                 continue
             counts = of_key.live().filter(Q(status__in=[Status.READY, Status.RUNNING]) | Q(counts_while_waiting=True))
-            allowed = self._number(LimitKind.CONCURRENCY, key, declared) - counts.count()
+            number = self._number(LimitKind.CONCURRENCY, key, declared)
+            allowed = number - counts[:number].count()
             admitted = self._lock_best(waiting, min(allowed, share))
             chosen = of_key.filter(pk__in=admitted)
             chosen.filter(rate_key__isnull=True).update(**self._ready())

@@ -535,6 +535,20 @@ class TestLimits:
         )
         assert read(bench.engine.admissions.admit_here, at_least=2, most_rows=200).queues == {"queue-1": 11}
 
+    @pytest.mark.parametrize("counted", ["status = 'READY'", "status = 'RUNNING'", "counts_while_waiting"])
+    def test_look_at_a_key_far_above_its_number_reads_few_rows(self, bench: Bench, counted: str) -> None:
+        """As after its number was lowered: 5,000 tasks count, and one may."""
+        column, _, value = counted.partition(" = ")
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"UPDATE jobqueue_task SET concurrency_key = 'slots:key-7', concurrency_limit = 1, {column} = "
+                f"{value or 'TRUE'} WHERE id IN (SELECT id FROM jobqueue_task WHERE status = 'SCHEDULED' LIMIT 5000)"
+            )
+        AdmissionRequest.objects.create(
+            backend="default", kind=LimitKind.CONCURRENCY, key="slots:key-7", due_at=bench.engine.now()
+        )
+        assert not read(bench.engine.admissions.admit_here, most_rows=200).queues
+
     def test_names_and_gauges_of_limits_read_few_rows(self, bench: Bench, most_blocked: int) -> None:
         assert read(lambda: bench.engine.admissions.names(LimitKind.RATE)) == ["starts"]
         found = read(bench.engine.admissions.gauges, at_least=4, most_rows=most_blocked)

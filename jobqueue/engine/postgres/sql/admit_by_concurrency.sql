@@ -4,7 +4,8 @@
 -- Parameters: backend; keys, which this transaction has locked; aging: seconds per point of priority; at_once: how many
 --   tasks of each key it admits at most, because a large limit must not hold up the executor; again_seconds: when to look
 --   again at a key if another session has locked one of its tasks.
--- Index: jobqueue_task_concurrency: one entry for each task that counts, two for each that is admitted.
+-- Index: jobqueue_task_concurrency: one entry for each task that counts, as many as the limit at most; two for each that
+--   is admitted.
 -- Locks: the admitted tasks FOR NO KEY UPDATE, skipping locked ones. If it skips one, or stops at at_once, it requests to
 --   look again.
 -- Why (SELECT 'BLOCKED'): with a constant, the planner may prefer jobqueue_task_waiting, and then reads and sorts all BLOCKED
@@ -12,23 +13,7 @@
 -- Why a new rank: with its old one, each admitted task would overtake tasks of other keys that became READY before it.
 -- Which number: that of the key, if people have set one; else that of all keys of the limit; else that of the next task.
 WITH limited AS MATERIALIZED (
-    SELECT asked.key, COALESCE(
-        (
-            SELECT number FROM jobqueue_limit
-            WHERE backend = %(backend)s AND kind = 'concurrency'
-                AND key IN (asked.key, split_part(asked.key, ':', 1) || ':')
-            ORDER BY length(key) DESC LIMIT 1
-        ),
-        following.concurrency_limit
-    ) - (
-        SELECT count(*) FROM jobqueue_task AS task
-        WHERE task.backend = %(backend)s AND task.concurrency_key = asked.key AND NOT task.counts_while_waiting
-            AND task.status IN ('READY', 'RUNNING') AND task.finished_at IS NULL
-    ) - (
-        SELECT count(*) FROM jobqueue_task AS task
-        WHERE task.backend = %(backend)s AND task.concurrency_key = asked.key AND task.counts_while_waiting
-            AND task.finished_at IS NULL
-    ) AS allowed
+    SELECT asked.key, wanted.number - counting.number AS allowed
     FROM unnest(%(keys)s::text[]) AS asked (key)
     CROSS JOIN LATERAL (
         SELECT task.concurrency_limit FROM jobqueue_task AS task
@@ -36,6 +21,44 @@ WITH limited AS MATERIALIZED (
             AND task.status = (SELECT 'BLOCKED') AND task.finished_at IS NULL
         ORDER BY task.backend, task.concurrency_key, task.counts_while_waiting, task.status, task.rank, task.id LIMIT 1
     ) AS following
+    CROSS JOIN LATERAL (
+        SELECT COALESCE(
+            (
+                SELECT number FROM jobqueue_limit
+                WHERE backend = %(backend)s AND kind = 'concurrency'
+                    AND key IN (asked.key, split_part(asked.key, ':', 1) || ':')
+                ORDER BY length(key) DESC LIMIT 1
+            ),
+            following.concurrency_limit
+        ) AS number
+    ) AS wanted
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS number FROM (
+            (
+                SELECT FROM jobqueue_task AS task
+                WHERE task.backend = %(backend)s AND task.concurrency_key = asked.key AND NOT task.counts_while_waiting
+                    AND task.status = (SELECT 'RUNNING') AND task.finished_at IS NULL
+                ORDER BY task.backend, task.concurrency_key, task.counts_while_waiting, task.status, task.rank, task.id
+                LIMIT wanted.number
+            )
+            UNION ALL
+            (
+                SELECT FROM jobqueue_task AS task
+                WHERE task.backend = %(backend)s AND task.concurrency_key = asked.key AND NOT task.counts_while_waiting
+                    AND task.status = (SELECT 'READY') AND task.finished_at IS NULL
+                ORDER BY task.backend, task.concurrency_key, task.counts_while_waiting, task.status, task.rank, task.id
+                LIMIT wanted.number
+            )
+            UNION ALL
+            (
+                SELECT FROM jobqueue_task AS task
+                WHERE task.backend = %(backend)s AND task.concurrency_key = asked.key AND task.counts_while_waiting
+                    AND task.finished_at IS NULL
+                ORDER BY task.backend, task.concurrency_key, task.counts_while_waiting LIMIT wanted.number
+            )
+            LIMIT wanted.number
+        ) AS counted
+    ) AS counting
 ),
 best AS MATERIALIZED (
     SELECT limited.key, head.id
