@@ -185,8 +185,8 @@ class JobQueueBackend(BaseTaskBackend):
         if errors:
             raise InvalidSubmissions(errors)
         engine = engine_for(self.alias)
-        with engine.transaction():
-            answers = engine.enqueue_once(rows)
+        with engine.db.transaction():
+            answers = engine.enqueues.enqueue_once(rows)
             if errors := self._reused_keys(rows, answers):
                 raise InvalidSubmissions(errors)
             self._notify(engine, rows, answers)
@@ -273,7 +273,7 @@ class JobQueueBackend(BaseTaskBackend):
         from jobqueue.engine import engine_for
 
         engine = engine_for(self.alias)
-        answers = engine.enqueue(rows)
+        answers = engine.enqueues.enqueue(rows)
         self._notify(engine, rows, answers)
         stored = self._stored([answer.id for answer in answers if not answer.created])
         found: list[AnyResult] = []

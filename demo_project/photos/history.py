@@ -88,7 +88,7 @@ USUAL = (
 def fill() -> None:
     """Add a past and what waits, unless the demo has counted more than a day of the last week."""
     engine = engine_for(BACKEND)
-    now = engine.now()
+    now = engine.db.now()
     counted = CounterPeriod.objects.filter(scope=Scope.BACKEND, length=Length.HOUR, start__gt=now - WEEK)
     if counted.count() > ENOUGH_HOURS:
         return
@@ -98,7 +98,7 @@ def fill() -> None:
         Task.objects.bulk_create(failures(attempts, since=now - DAY), batch_size=1000)
         Executor.objects.bulk_create(executors_gone(now))
         enqueue_waiting(now)
-    while engine.aggregate_counters():  # as executors do every few seconds
+    while engine.counters.aggregate_counters():  # as executors do every few seconds
         pass
 
 

@@ -130,7 +130,7 @@ class EnqueuePage(TaskPage):
         except (JobQueueError, InvalidTask, ValueError, TypeError) as error:
             form.add_error(None, str(error))
             return None
-        row = engine_for(changed.backend).by_ids([UUID(result.id)]).only("task_type").get()
+        row = engine_for(changed.backend).db.by_ids([UUID(result.id)]).only("task_type").get()
         audit_log.write(request, [row], _("Enqueued by hand."), is_new=True)
         self.message_user(request, _("Enqueued 1 task."), messages.SUCCESS)
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:jobqueue_task_change", args=[result.id]))

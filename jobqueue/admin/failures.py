@@ -103,7 +103,7 @@ class FailuresPage(ReadOnlyAdmin):
         if backend:
             engine = engine_for(backend)
             request.current_app = self.admin_site.name
-            context = {"now": engine.now(), **read_page(engine, Pages(request, backend), request.GET.get("p", ""))}
+            context = {"now": engine.db.now(), **read_page(engine, Pages(request, backend), request.GET.get("p", ""))}
         return self.page(
             request,
             "task/failures",

@@ -115,7 +115,7 @@ class QueueAdmin(SummaryPage):
             may_view_task=request.user.has_perm("jobqueue.view_task"),
             backend=backend,
             backends=aliases if len(aliases) > 1 else [],
-            now=engine_for(backend).now() if backend else None,
+            now=engine_for(backend).db.now() if backend else None,
             may_pause=self.has_pause_permission(request),
         )
 
@@ -137,7 +137,7 @@ class QueueAdmin(SummaryPage):
         form = kind(request.POST if "confirmed" in request.POST or not kind.base_fields else None)
         if form.is_valid():
             try:
-                with engine_for(backend).transaction():
+                with engine_for(backend).db.transaction():
                     for name in names:
                         form.perform(name, backend, request.user.get_username())
             except ValueError as error:
@@ -152,7 +152,7 @@ class QueueAdmin(SummaryPage):
         return self.confirm(request, hidden, title=form.title, names=names, form=form, button=form.title)
 
     def _log(self, request: HttpRequest, names: Sequence[str], backend: str, message: str) -> None:
-        audit_log.write(request, engine_for(backend).queues.filter(name__in=names), message)
+        audit_log.write(request, engine_for(backend).db.queues.filter(name__in=names), message)
         # Django's page capitalizes the first word, so the queue's name must not come first.
         text = ngettext("Queue %(names)s: %(message)s", "Queues %(names)s: %(message)s", len(names))
         messages.success(request, text % {"names": ", ".join(names), "message": message})

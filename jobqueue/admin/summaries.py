@@ -54,7 +54,7 @@ def read_summary(request: HttpRequest, pages: Pages, scope: Scope, name: str) ->
     total = timeline.total
     query = {COLUMN[scope]: name}
     return {
-        "now": engine.now(),
+        "now": engine.db.now(),
         "ranges": ranges(request, chosen),
         "charts": charts_of(timeline),
         "total": total,
@@ -85,5 +85,5 @@ def last_failures(engine: Engine, pages: Pages, scope: Scope, name: str) -> list
     else:
         of_queue = TaskFilter(queues=(name,))
         keys = [pk for _at, pk in newest(engine, Status.FAILED, of_queue, None, FAILURES_SHOWN)]
-    found: list[Any] = read_rows(engine.tasks.all(), keys, with_payload=pages.with_payload)
+    found: list[Any] = read_rows(engine.db.tasks.all(), keys, with_payload=pages.with_payload)
     return [(row, row.headline, pages.address(Rows("task", pk=row.pk))) for row in found]

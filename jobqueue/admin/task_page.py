@@ -283,7 +283,7 @@ def _number_to_change(task: Task, action: BulkAction, *, is_tree: bool) -> int:
     if task.backend not in api.aliases():
         return 0
     number = int(task.status in action.statuses)
-    return number + len(engine_for(task.backend).descendants([task.pk])) if is_tree else number
+    return number + len(engine_for(task.backend).tasks.descendants([task.pk])) if is_tree else number
 
 
 def _of_the_site(task: Any, *, with_payload: bool) -> dict[str, Any]:

@@ -135,7 +135,7 @@ class Preview:
             errors = [(form[name].label, text) for name, texts in form.errors.items() for text in texts]
             return cls(problems=tuple(f"{label}: {text}" for label, text in errors))
         expression, starts_at, ends_at = form.expression_value(), form.moment("starts_at"), form.moment("ends_at")
-        now = aware(engine_for(backend).now())
+        now = aware(engine_for(backend).db.now())
         after = max(now, starts_at - timedelta.resolution) if starts_at else now
         ticks = takewhile(lambda tick: not ends_at or tick <= ends_at, upcoming(expression, after, PREVIEWED))
         zone = getattr(expression, "timezone", "")

@@ -66,7 +66,7 @@ def group_by_backend(
     for batch in batches(ids):
         left = list(dict.fromkeys(batch))
         for engine in map(engine_for, others):
-            found = set(engine.by_ids(left).values_list("pk", flat=True)) if left else set()
+            found = set(engine.db.by_ids(left).values_list("pk", flat=True)) if left else set()
             if found:
                 yield engine, [pk for pk in left if pk in found]
             left = [pk for pk in left if pk not in found]

@@ -51,7 +51,7 @@ def finished(engine: Engine, ids: Sequence[UUID]) -> Iterator[tuple[Any, Result]
     """
     for first in range(0, len(ids), BATCH):
         batch = ids[first : first + BATCH]
-        for row in engine.tasks.filter(pk__in=batch, finished_at__isnull=False).order_by("pk"):
+        for row in engine.db.tasks.filter(pk__in=batch, finished_at__isnull=False).order_by("pk"):
             if (task := registry.get(row.task_type)) is not None:
                 signal = of_site(task_finished) if row.status == Status.CANCELLED else task_finished
                 yield signal, results.from_row(row, task)

@@ -133,7 +133,7 @@ def check_known(engine: Engine, kind: LimitKind, key: str) -> None:
 def _has_tasks(engine: Engine, kind: LimitKind, key: str) -> bool:
     # Also tasks that have ended: a rate counts their starts.
     column = "concurrency_key" if kind is LimitKind.CONCURRENCY else "rate_key"
-    live = engine.tasks.live() if kind is LimitKind.CONCURRENCY else engine.tasks
+    live = engine.db.tasks.live() if kind is LimitKind.CONCURRENCY else engine.db.tasks
     return live.filter(of_limit(kind, key), **{f"{column}__isnull": False}).order_by("backend", column)[:1].exists()
 
 

@@ -63,7 +63,7 @@ def send_many(messages: Iterable[Send], *, sender: UUID | str | None = None, bac
         return []
     refuse_functions(engine, ids)
     with engine.db.bounded("a receiver of the messages"):
-        sent = engine.send(rows)
+        sent = engine.messages.send(rows)
     after_commit(engine, partial(wake_and_notify, engine, frozenset(ids)))
     return sent
 
@@ -76,9 +76,9 @@ def receivers(engine: Engine, names: Sequence[UUID | str | Spawn], dedupe_keys: 
     """
     ids = [id_from(name) for name in names]
     wanted = list(zip(names, ids, dedupe_keys, strict=True))
-    held = engine.find_keys({str(name) for name, pk, _ in wanted if pk is None})
+    held = engine.messages.find_keys({str(name) for name, pk, _ in wanted if pk is None})
     late = {(str(name), key) for name, pk, key in wanted if pk is None and key is not None and name not in held}
-    seen = engine.find_seen(late) if late else {}
+    seen = engine.messages.find_seen(late) if late else {}
     found = [pk or held.get(str(name)) or seen.get((str(name), key or "")) for name, pk, key in wanted]
     for name, pk in zip(names, found, strict=True):
         if pk is None:
@@ -88,7 +88,7 @@ def receivers(engine: Engine, names: Sequence[UUID | str | Spawn], dedupe_keys: 
 
 def refuse_functions(engine: Engine, ids: Collection[UUID]) -> None:
     """Raise InvalidArguments for a receiver that is a function. A task type unknown to this process is accepted."""
-    for pk, task_type in engine.task_types(ids).items():
+    for pk, task_type in engine.messages.task_types(ids).items():
         task = registry.get(task_type)
         if task is not None and not isinstance(task, ActorTask):
             raise InvalidArguments(f"Task {pk} runs {task_type}(), a function. Only actors read messages.")

@@ -41,7 +41,7 @@ class Notifier:
                 recent = now - MIN_INTERVAL_SECONDS
                 self._sent_at = {queue: at for queue, at in self._sent_at.items() if at >= recent}
         if due:
-            engine.notify(due)
+            engine.queues.notify(due)
 
 
 notifier = Notifier()
@@ -63,14 +63,14 @@ def notify_after_commit(engine: Engine, queues: set[str]) -> None:
 
 
 def wake_and_notify(engine: Engine, ids: frozenset[UUID]) -> None:
-    engine.wake_or_defer(ids)
+    engine.messages.wake_or_defer(ids)
     notify_ready(engine, ids)
 
 
 def notify_ready(engine: Engine, ids: Collection[UUID]) -> None:
     """Notify executors of those of these tasks that are READY, and of those that a limit may let run."""
     if engine.options.notify:
-        rows = engine.tasks.filter(pk__in=ids)
+        rows = engine.db.tasks.filter(pk__in=ids)
         blocked = {ADMIT_NOTIFICATION + queue for queue in queues_of(rows.blocked())}
         notifier.send(engine, queues_of(rows.ready()) | blocked)
 

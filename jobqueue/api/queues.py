@@ -36,7 +36,7 @@ def pause(
     more than a second.
     """
     engine = engine_for(backend)
-    _write_queue(engine, queue_name, **pause_columns(repr(queue_name), by, reason, until, engine.now()))
+    _write_queue(engine, queue_name, **pause_columns(repr(queue_name), by, reason, until, engine.db.now()))
 
 
 def pause_columns(what: str, by: str, reason: str, until: datetime | timedelta | None, now: datetime) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def resume(queue_name: str, *, backend: str = "default") -> None:
     """Let executors claim tasks of a paused queue again. Raises OperationalError as pause() does."""
     engine = engine_for(backend)
     with engine.db.bounded(f"the queue {queue_name!r}"):
-        engine.queues.filter(name=queue_name).update(paused_at=None, paused_by="", pause_reason="", resume_at=None)
+        engine.db.queues.filter(name=queue_name).update(paused_at=None, paused_by="", pause_reason="", resume_at=None)
     notify_after_commit(engine, {queue_name})
 
 
@@ -82,7 +82,7 @@ def _write_queue(engine: Engine, name: str, **columns: Any) -> None:
     if not is_text(name, 128):
         raise ValueError(f"A queue name must be a text of 1 to 128 characters, not {name!r:.200}.")
     with engine.db.bounded(f"the queue {name!r}"):
-        engine.queues.update_or_create(backend=engine.alias, name=name, defaults=columns)
+        engine.db.queues.update_or_create(backend=engine.alias, name=name, defaults=columns)
 
 
 def command(executor_ids: Iterable[UUID | str], command: Command, *, backend: str = "default") -> int:
@@ -96,11 +96,11 @@ def command(executor_ids: Iterable[UUID | str], command: Command, *, backend: st
     """
     engine = engine_for(backend)
     ids = [UUID(str(pk)) for pk in executor_ids]
-    active = engine.executors.filter(pk__in=ids).exclude(state=Executor.State.STOPPED).count()
+    active = engine.db.executors.filter(pk__in=ids).exclude(state=Executor.State.STOPPED).count()
     transaction.on_commit(partial(_write_command, engine, ids, Command(command)), using=engine.database)
     return active
 
 
 def _write_command(engine: Engine, ids: Collection[UUID], command: Command) -> None:
     with engine.db.bounded("an executor"):
-        engine.command(ids, command)
+        engine.executors.command(ids, command)

@@ -54,7 +54,7 @@ class DeclaredSchedules:
         if self._is(newest_set(engine)):
             return False
         try:
-            with engine.transaction(), engine.db.lock_timeout(LOCK_WAIT):
+            with engine.db.transaction(), engine.db.lock_timeout(LOCK_WAIT):
                 return self._take_over(engine)
         except LockTimeout as error:
             logger.info("schedules.deferred error=%s", printable(str(error)))
@@ -70,7 +70,7 @@ class DeclaredSchedules:
             return False
         self.write(engine)
         own.delete()  # the new row has the highest id
-        sets.create(backend=engine.alias, digest=self.digest, applied_at=engine.now())
+        sets.create(backend=engine.alias, digest=self.digest, applied_at=engine.db.now())
         return True
 
     def _is(self, applied: ScheduleDeployment | None) -> bool:
@@ -107,11 +107,11 @@ def is_in_use(engine: Engine, applied: ScheduleDeployment) -> bool:
 
     `migrate` applies a set before its executors start.
     """
-    executors = with_last_heartbeat(engine.executors).values_list("versions", "last_heartbeat")
+    executors = with_last_heartbeat(engine.db.executors).values_list("versions", "last_heartbeat")
     heartbeats = [heartbeat for versions, heartbeat in executors if versions.get(VERSION) == applied.digest]
     last_used = max(heartbeats, default=applied.applied_at + MAX_START_TIME if applied.applied_at else None)
     silence = timedelta(seconds=engine.options.heartbeat_timeout)
-    return last_used is not None and last_used > engine.now() - silence
+    return last_used is not None and last_used > engine.db.now() - silence
 
 
 def differs(row: Schedule, columns: Mapping[str, Any]) -> bool:

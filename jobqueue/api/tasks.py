@@ -48,7 +48,7 @@ def cancel(
     """
 
     def act(engine: Engine, batch: Collection[UUID]) -> CancelReport:
-        report = engine.cancel(batch, tree=tree, wait=False, may=may)
+        report = engine.tasks.cancel(batch, tree=tree, wait=False, may=may)
         if report.parents:
             after_commit(engine, partial(wake_and_notify, engine, report.parents))
         if report.requested:
@@ -74,7 +74,7 @@ def requeue(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = Non
     """
 
     def act(engine: Engine, batch: Collection[UUID]) -> RequeueReport:
-        report = engine.requeue(batch, wait=False)
+        report = engine.tasks.requeue(batch, wait=False)
         if report.requeued:
             after_commit(engine, partial(notify_ready, engine, batch))
         return report
@@ -96,7 +96,7 @@ def run_now(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = Non
     """
 
     def act(engine: Engine, batch: Collection[UUID]) -> ChangeReport:
-        report = engine.run_now(batch, wait=False)
+        report = engine.tasks.run_now(batch, wait=False)
         if report.changed:
             after_commit(engine, partial(notify_ready, engine, batch))
         return report
@@ -106,12 +106,12 @@ def run_now(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = Non
 
 def discard(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = None) -> ChangeReport:
     """Make FAILED tasks CANCELLED. They can be requeued until they are pruned. backend and `busy`: as for cancel()."""
-    return _change(ids, backend, lambda engine, batch: engine.discard(batch, wait=False))
+    return _change(ids, backend, lambda engine, batch: engine.tasks.discard(batch, wait=False))
 
 
 def delete(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = None) -> ChangeReport:
     """Delete ended tasks with their messages. backend and `busy`: as for cancel()."""
-    return _change(ids, backend, lambda engine, batch: engine.delete(batch, wait=False))
+    return _change(ids, backend, lambda engine, batch: engine.tasks.delete(batch, wait=False))
 
 
 def _change(
@@ -166,7 +166,7 @@ def wake(ids: Iterable[UUID | str] | UUID | str, *, backend: str = "default") ->
     engine, woken = engine_for(backend), 0
     for batch in batches(ids):
         with engine.db.bounded("a task"):
-            count = engine.wake(batch)
+            count = engine.messages.wake(batch)
         if count:
             after_commit(engine, partial(notify_ready, engine, batch))
             woken += count

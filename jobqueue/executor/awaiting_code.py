@@ -107,7 +107,7 @@ class AwaitingCode:
 
         Tasks without code may all have different names, so those of every unknown name move.
         """
-        at = iso_utc(self._engine.now())
+        at = iso_utc(self._engine.db.now())
         for head in [*self._names][:HEADS_PER_TURN]:
             names, problems = self._names.pop(head), set[str]()
             may_wait = partial(self._may_wait, names, any_name=len(names) > 1)
@@ -204,7 +204,7 @@ class AwaitingCode:
         groups = [
             group for group in page if registry.get(group.task_type) is not None and self._serves(group.queue_name)
         ]
-        paused = self._engine.paused_queues() if groups else set()
+        paused = self._engine.queues.paused() if groups else set()
         groups = [group for group in groups if group.queue_name not in paused]
         if len(groups) > GROUPS_PER_LOOK:
             groups = groups[:GROUPS_PER_LOOK]

@@ -128,7 +128,7 @@ class ClaimPolicy:
             # One notification stands for all of its 5 ms. Its queue may look empty between two of these tasks.
             for queue in [queue for queue, at in self._notified.copy().items() if now - at >= QUEUES_SECONDS]:
                 del self._notified[queue]
-            self._queues, self._queues_read_at = self._engine.queues_in_use(), now
+            self._queues, self._queues_read_at = self._engine.queues.queues_in_use(), now
         return sorted({*self._queues, *self._notified})
 
     def _within_queue_limits(self, request: ClaimRequest) -> ClaimRequest:
@@ -158,7 +158,7 @@ class ClaimPolicy:
     def _read_limits(self) -> None:
         now = time.monotonic()
         if now - self._limits_read_at >= QUEUES_SECONDS:
-            self._limited, self._limits_read_at = frozenset(self._engine.limited_queues()), now
+            self._limited, self._limits_read_at = frozenset(self._engine.queues.limited_queues()), now
             self._restricted = self._limited.union(self._settings.queue_limits)
 
     def limited(self, queues: Sequence[str]) -> Sequence[str]:

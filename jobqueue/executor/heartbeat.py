@@ -88,7 +88,7 @@ class Heartbeat(threading.Thread):
 
         After a full timeout all living executors have sent a heartbeat by the new time.
         """
-        now, ours = self._engine.now(), time.monotonic()
+        now, ours = self._engine.db.now(), time.monotonic()
         with self._clock_lock:
             previous, previous_ours = self._clock or (now, ours)
             self._clock = now, ours
@@ -162,7 +162,7 @@ class Heartbeat(threading.Thread):
         began, before = time.monotonic(), self._running_tasks.snapshot()
         with self._connection:
             failpoint("heartbeat.before")
-            held = self._engine.heartbeat(self._executor_info())
+            held = self._engine.executors.heartbeat(self._executor_info())
             failpoint("heartbeat.after")
             if held is None:
                 self._connection.restart()
@@ -194,7 +194,7 @@ class Heartbeat(threading.Thread):
         try:
             if self.has_beaten:
                 with self._connection:
-                    self._engine.heartbeat(replace(self._executor_info(), state="STOPPED"))
+                    self._engine.executors.heartbeat(replace(self._executor_info(), state="STOPPED"))
         except django.db.Error as error:
             logger.debug("executor.deregister_failed error=%s", first_line_of(error))
 

@@ -265,7 +265,7 @@ class ExecutorLoop(threading.Thread):
         self._connection.restart()
         began_at = time.monotonic()
         try:
-            result = self.engine.commit(outcomes, holder=self.executor_id, lock_wait=lock_wait)
+            result = self.engine.commits.commit(outcomes, holder=self.executor_id, lock_wait=lock_wait)
         except (django.db.Error, MemoryError) as error:
             self._on_failed_commit(outcomes, error, began_at, is_alone=True)
             raise as_database_error(error) from error.__cause__
@@ -311,7 +311,7 @@ class ExecutorLoop(threading.Thread):
         """Cancel some children of an outcome whose commit took too long. Return whether it can be committed now."""
 
         def cancel(limit: int) -> bool:
-            return self.engine.cancel_children(outcome, self.executor_id, limit) < limit
+            return self.engine.commits.cancel_children(outcome, self.executor_id, limit) < limit
 
         is_done = self._budgets.call("cancel_children", cancel, False, FAMILY_BATCH)
         return is_done or self._budgets.is_smallest("cancel_children")  # otherwise the outcome could never be given up
@@ -355,7 +355,7 @@ class ExecutorLoop(threading.Thread):
             self._isolation.checked(found)
 
     def _has_isolated(self, _: int) -> bool:
-        return self.engine.has_isolated(self._policy.queues())
+        return self.engine.claims.has_isolated(self._policy.queues())
 
     def _idle_seconds(self) -> float:
         """Return how long to wait for an event."""
@@ -507,7 +507,7 @@ class ExecutorLoop(threading.Thread):
         request = ClaimRequest(
             executor_id=self.executor_id, queues=queues, limit=1, limited=self._policy.limited(queues)
         )
-        claims = self.engine.claim_isolated(request)
+        claims = self.engine.claims.claim_isolated(request)
         self._isolation.claimed(bool(claims))
         return claims
 
@@ -570,7 +570,7 @@ class ExecutorLoop(threading.Thread):
         return len(tasks) + self._awaiting_code.look()
 
     def _move_to_pool(self, ids: Sequence[UUID], name: PoolName, _: int) -> None:
-        self.engine.move_to_pool(ids, name)
+        self.engine.claims.move_to_pool(ids, name)
 
     def _read_messages(self, actors: Sequence[UUID]) -> Mapping[UUID, Sequence[StoredMessage]]:
         """
@@ -579,13 +579,15 @@ class ExecutorLoop(threading.Thread):
         After a call that took too long, each actor is asked alone, and for fewer messages. After another such call, the
         next turns ask for the others, so that one turn does not take long.
         """
-        found = self._budgets.call("read_messages", partial(self.engine.read_messages, actors), None, MESSAGES_PER_POLL)
+        found = self._budgets.call(
+            "read_messages", partial(self.engine.messages.read_messages, actors), None, MESSAGES_PER_POLL
+        )
         if found is not None:
             return {pk: found.get(pk, ()) for pk in actors}
         read: dict[UUID, Sequence[StoredMessage]] = {}
         for pk in actors:
             verb = f"read_messages {pk}"
-            one = self._budgets.call(verb, partial(self.engine.read_messages, [pk]), None, MESSAGES_PER_POLL)
+            one = self._budgets.call(verb, partial(self.engine.messages.read_messages, [pk]), None, MESSAGES_PER_POLL)
             if one is None:
                 break
             read[pk] = one.get(pk, ())
@@ -617,7 +619,7 @@ class ExecutorLoop(threading.Thread):
 
     def _release_all(self) -> None:
         self.running_tasks.count_starts(of_all=True)
-        self.engine.release_unknown_claims(self.executor_id, self.abandoned_tasks)
+        self.engine.commits.release_unknown_claims(self.executor_id, self.abandoned_tasks)
         self.running_tasks.clear()
         self._has_released_all = True
 
@@ -649,7 +651,7 @@ class ExecutorLoop(threading.Thread):
     def _wake_receivers(self, ids: frozenset[UUID]) -> None:
         if ids:
             self._connection.restart()
-            self.engine.wake_or_defer(ids)
+            self.engine.messages.wake_or_defer(ids)
             self._connection.restart()  # it logs a failure and leaves the rest to the sweep
 
     def _forget(self, completed: CompletedAttempt, status: Status | None) -> None:
@@ -717,7 +719,7 @@ class ExecutorLoop(threading.Thread):
     def _has_no_work_left(self) -> bool:
         try:
             with self._connection:
-                is_drained = self.engine.is_drained(self.settings.queues, DRAINED_SECONDS)
+                is_drained = self.engine.queues.is_drained(self.settings.queues, DRAINED_SECONDS)
         except django.db.Error:
             return False  # the next turn meets the same outage, and waits for its end
         if not is_drained:

@@ -153,7 +153,7 @@ class Maintenance:
         if (frozen := self._frozen_executor) is not None:
 
             def isolate(_: int) -> None:
-                self._engine.isolate_tasks_of(frozen)
+                self._engine.executors.isolate_tasks_of(frozen)
                 self._frozen_executor = None
 
             self._call("isolate_tasks_of", isolate, None)
@@ -176,17 +176,17 @@ class Maintenance:
         changed = self._check_pending(now) if now >= self._check_at else 0
         if now >= self._sweep_at:
             self._sweep_at, self._swept_at = NEVER, now
-            changed += self._call("sweep", self._engine.sweep, 0, SWEEP_BATCH)
+            changed += self._call("sweep", self._engine.messages.sweep, 0, SWEEP_BATCH)
         if now >= self._prune_at:
             self._prune_at = now + PRUNE_SECONDS
-            is_full = self._fills("prune", self._engine.prune, PRUNE_BATCH)
+            is_full = self._fills("prune", self._engine.tasks.prune, PRUNE_BATCH)
             if self._budgets.is_smallest("prune"):  # a single task has too many messages
-                is_full |= self._fills("prune_messages", self._engine.prune_messages, MESSAGES_PRUNED)
+                is_full |= self._fills("prune_messages", self._engine.tasks.prune_messages, MESSAGES_PRUNED)
             if self._fills("prune_ticks", self._engine.schedules.prune, PRUNE_BATCH) or is_full:
                 self._prune_at = now + PRUNE_GAP_SECONDS
         if now >= self._aggregate_at:
             self._aggregate_at = now + AGGREGATE_SECONDS
-            if self._fills("aggregate_counters", self._engine.aggregate_counters, AGGREGATE_BATCH):
+            if self._fills("aggregate_counters", self._engine.counters.aggregate_counters, AGGREGATE_BATCH):
                 self._aggregate_at = now
         if changed:
             self._on_ready()
@@ -204,12 +204,12 @@ class Maintenance:
     def _check_pending(self, now: float) -> int:
         """Ask the database what is due. Wake and rescue tasks, and return how many."""
         self._check_at = now + CHECK_SECONDS
-        due = self._call("check", lambda _: self._engine.pending_maintenance(self._executor_id), NOTHING)
+        due = self._call("check", lambda _: self._engine.executors.pending_maintenance(self._executor_id), NOTHING)
         self.may_have_isolated = due.has_isolated
         if due.has_messages:
             self._sweep_at = min(self._sweep_at, self._swept_at + SWEEP_SECONDS)
         if due.has_command:
-            command = self._call("take_command", lambda _: self._engine.take_command(self._executor_id), None)
+            command = self._call("take_command", lambda _: self._engine.executors.take_command(self._executor_id), None)
             if command is not None:
                 self._on_command(command)
         if due.next_admission_seconds is not None:
@@ -223,7 +223,7 @@ class Maintenance:
     def _admit(self, now: float) -> None:
         """Let BLOCKED tasks run that their limits allow. Check afterwards when the next limit may."""
         self._admit_at, self._check_at = NEVER, now
-        admitted: Admitted | None = self._call("admit", self._engine.admit, None, REQUESTS_READ)
+        admitted: Admitted | None = self._call("admit", self._engine.admissions.admit, None, REQUESTS_READ)
         if admitted is None:
             admitted = Admitted()
             if self._budgets.is_smallest("admit"):  # one key takes too long: it must not stop the others
@@ -251,7 +251,7 @@ class Maintenance:
             )
             queues = fired.queues | ({CANCEL_NOTIFICATION} if fired.has_cancelled else set())
             if queues and self._engine.options.notify:
-                self._call("notify", lambda _: self._engine.notify(sorted(queues)), None)
+                self._call("notify", lambda _: self._engine.queues.notify(sorted(queues)), None)
             self._on_fired(fired.tasks)
         return fired.enqueued
 
@@ -259,7 +259,7 @@ class Maintenance:
         if due_in_seconds is None or due_in_seconds > 0.0:
             self._check_at = min(self._check_at, now + (NEVER if due_in_seconds is None else due_in_seconds))
             return 0
-        count = self._call("wake_due", self._engine.wake_due, 0, WAKE_BATCH)
+        count = self._call("wake_due", self._engine.messages.wake_due, 0, WAKE_BATCH)
         if count:
             failpoint("due.after")
         # Check for the next task. Without a count, another session has locked the rows.
@@ -295,7 +295,7 @@ class Maintenance:
         return len(rescued)
 
     def _rescue_some(self, limit: int) -> list[Rescued]:
-        return self._engine.rescue(limit, self._heartbeat.may_still_rescue)
+        return self._engine.executors.rescue(limit, self._heartbeat.may_still_rescue)
 
     def _release_unknown(self, known: Collection[UUID]) -> bool:
         """
@@ -305,7 +305,7 @@ class Maintenance:
         """
 
         def release(limit: int) -> tuple[int, bool]:
-            count = self._engine.release_unknown_claims(self._executor_id, known, limit)
+            count = self._engine.commits.release_unknown_claims(self._executor_id, known, limit)
             return count, count < limit
 
         count, is_done = self._call("release_unknown_claims", release, (0, False), RELEASE_BATCH)

@@ -93,8 +93,8 @@ class Reports:
         for log in logs:
             self._logs.pop(log)
         try:
-            engine.write_progress(progress)
-            engine.write_logs([log.copy() for log in logs])
+            engine.progress.write_progress(progress)
+            engine.logs.write_logs([log.copy() for log in logs])
         except django.db.Error:
             for found in progress:
                 self._progress.setdefault(found.task_id, found)  # unless there is a newer one

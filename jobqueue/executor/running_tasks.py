@@ -201,7 +201,7 @@ class RunningTasks:
             for task in tasks
             if (seconds := task.begun_seconds) is not None and seconds >= after_seconds
         ]
-        for pk in self._engine.count_starts(starts) if starts else ():
+        for pk in self._engine.admissions.count_starts(starts) if starts else ():
             self._uncounted.pop(pk, None)
 
     def _wait(self, waiting: Mapping[UUID, Exception]) -> None:
@@ -226,7 +226,7 @@ class RunningTasks:
         return pk in self._in_doubt or self._completed[pk].if_lost is not None
 
     def _rows(self, ids: Iterable[UUID]) -> dict[UUID, _Row]:
-        rows = self._engine.tasks.filter(pk__in=list(ids)).annotate(errors_text=Cast("errors", TextField()))
+        rows = self._engine.db.tasks.filter(pk__in=list(ids)).annotate(errors_text=Cast("errors", TextField()))
         columns = ("pk", "claim_number", "status", "polls", "errors_text")
         return {pk: _Row(*values) for pk, *values in rows.values_list(*columns)}
 

@@ -80,8 +80,8 @@ def _check(alias: str) -> Iterator[QueueProblem]:
     engine = engine_for(alias)
     limit = engine.options.ready_age_limit
     try:
-        queues = [queue for queue in engine.queue_latency() if not queue.is_paused]
-        paused = [] if all(queue.is_served for queue in queues) else engine.paused_executors()
+        queues = [queue for queue in engine.queues.queue_latency() if not queue.is_paused]
+        paused = [] if all(queue.is_served for queue in queues) else engine.queues.paused_executors()
     except (DatabaseError, InterfaceError) as error:
         logger.warning("database.unreachable backend=%s error=%s", alias, printable(str(error)))
         yield QueueProblem("The database is unreachable.", alias)

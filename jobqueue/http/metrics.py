@@ -96,7 +96,7 @@ def read() -> Metrics:
     for alias in api.aliases():
         engine = engine_for(alias)
         _aggregate(engine)
-        counted, gauges, schedules = engine.counter_totals(), engine.gauges(), engine.schedules.gauges()
+        counted, gauges, schedules = engine.counters.counter_totals(), engine.queues.gauges(), engine.schedules.gauges()
         declared = api.declared_queues(alias)
         metrics.queues += _queues(alias, gauges, declared | {one.queue_name for one in counted}, declared)
         metrics.tasks += _tasks(alias, counted, declared)
@@ -121,7 +121,7 @@ def read() -> Metrics:
 def _aggregate(engine: Engine) -> None:
     """Aggregate counters that executors have not aggregated yet, because there may be no active executor."""
     until = time.monotonic() + AGGREGATE_SECONDS
-    while engine.aggregate_counters(AGGREGATE_STEP) >= AGGREGATE_STEP and time.monotonic() < until:
+    while engine.counters.aggregate_counters(AGGREGATE_STEP) >= AGGREGATE_STEP and time.monotonic() < until:
         pass
 
 

@@ -182,7 +182,7 @@ def _result(row: Task) -> Any:
 
 
 def _status_of(row: Task) -> Status:
-    status = engine_for(row.backend).tasks.filter(pk=row.pk).values_list("status", flat=True).first()
+    status = engine_for(row.backend).db.tasks.filter(pk=row.pk).values_list("status", flat=True).first()
     return Status.CANCELLED if status is None else Status(status)  # a retention of 0 deletes at once
 
 

@@ -59,7 +59,7 @@ class ExecutorStats:
 def read_executors(engine: Engine, now: datetime) -> Iterator[ExecutorStats]:
     """Yield the executors of a backend, the last heartbeat first."""
     busy = Counter(of_status(engine, Status.RUNNING).values_list("executor_id", "pool")[: CAP + 1])
-    executors = with_last_heartbeat(engine.executors).defer("task_types").order_by("-last_heartbeat")
+    executors = with_last_heartbeat(engine.db.executors).defer("task_types").order_by("-last_heartbeat")
     for row in executors[:MAX_EXECUTORS]:
         silent = max(0.0, (now - row.last_heartbeat).total_seconds())
         state = ExecutorState.of(row, silent, engine.options.heartbeat_timeout)

@@ -243,7 +243,7 @@ def _read_keys(engine: Engine, kind: LimitKind, first: str, before: str) -> tupl
     column = f"{kind}_key"
     keys: list[ListedKey] = []
     is_partial = False
-    rows = engine.tasks.filter(INDEXED[kind], **{f"{column}__lt": before}).order_by("backend", column)
+    rows = engine.db.tasks.filter(INDEXED[kind], **{f"{column}__lt": before}).order_by("backend", column)
     rest = rows.filter(**{f"{column}__gte": first})
     for _round in range(ROUNDS):
         edge = rest.values_list(column, flat=True)[ENTRIES_READ : ENTRIES_READ + 1].first()

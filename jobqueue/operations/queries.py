@@ -163,7 +163,7 @@ def status_condition(status: str) -> Q:
 
 def of_status(engine: Engine, status: Status) -> TaskQuerySet:
     """Return the tasks of a status in the order of its index."""
-    return engine.tasks.filter(status_condition(status)).order_by(*ORDER[status])
+    return engine.db.tasks.filter(status_condition(status)).order_by(*ORDER[status])
 
 
 def walk(

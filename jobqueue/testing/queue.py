@@ -91,7 +91,7 @@ def run_until_idle(*, limit: int = 1000, backend: str = "default") -> list[Polle
     polls: list[Polled] = queue.end_code_waits()
     while (claimed := queue.claim()) is not None:
         if len(polls) >= limit:
-            queue.engine.release([claimed])
+            queue.engine.commits.release([claimed])
             last = ", ".join(f"{poll.task_type} {poll.id}" for poll in polls[-3:]) or "nothing"
             raise AssertionError(
                 f"Not idle after {limit} polls. The last: {last}. The next: {claimed.task_type} {claimed.id}. "
@@ -142,7 +142,7 @@ def advance(time: timedelta, *, schedules: bool = True, downtime: bool = False, 
         raise TypeError(f"advance() takes a timedelta, such as timedelta(minutes=5), not {time!r}.")
     engine = engine_for(backend)
     move_back(InboxMessage.objects.using(engine.database).filter(task__backend=backend), time)
-    move_back(TaskProgress.objects.using(engine.database).filter(pk__in=engine.tasks.values("pk")), time)
+    move_back(TaskProgress.objects.using(engine.database).filter(pk__in=engine.db.tasks.values("pk")), time)
     for model in (Task, Executor, Queue, AdmissionRequest, RateStart, KeyReservation):
         move_back(model._default_manager.using(engine.database).filter(backend=backend), time)
     if schedules:
@@ -218,23 +218,23 @@ class _Queue:
         return self._claim_ready() or (self._claim_ready() if self.wake() else None)
 
     def _claim_ready(self) -> ClaimedTask | None:
-        self.engine.admit()
+        self.engine.admissions.admit()
         request = ClaimRequest(
             executor_id=self._executor_id,
-            queues=self.engine.queues_in_use(),
+            queues=self.engine.queues.queues_in_use(),
             limit=1,
-            limited=self.engine.limited_queues(),
+            limited=self.engine.queues.limited_queues(),
         )
-        while claimed := self.engine.claim(request) or self.engine.claim_isolated(request):
+        while claimed := self.engine.claims.claim(request) or self.engine.claims.claim_isolated(request):
             if not self.engine.admissions.apply(missing_limits(claimed)):
                 return claimed[0]
-            self.engine.admit()
+            self.engine.admissions.admit()
         return None
 
     def claim_one(self, pk: UUID) -> ClaimedTask:
-        claimed = self.engine.claim_one(pk, self._executor_id)
+        claimed = self.engine.claims.claim_one(pk, self._executor_id)
         if claimed is None:
-            row = self.engine.tasks.filter(pk=pk).first()
+            row = self.engine.db.tasks.filter(pk=pk).first()
             found = "there is none" if row is None else f"it is {row.status}"
             until = f" until {row.wake_at}" if row is not None and row.wake_at else ""
             raise AssertionError(f"Task {pk} of backend {self.engine.alias!r} is not ready to run: {found}{until}.")
@@ -242,13 +242,13 @@ class _Queue:
 
     def wake(self) -> int:
         """Wake due tasks, and actors with messages: a TestCase never runs the wake-up after a commit."""
-        count = self.engine.wake_due()
-        count += sum(self.engine.admit().queues.values())
-        unread = self.engine.messages.filter(task_id=OuterRef("pk"), consumed_at__isnull=True)
+        count = self.engine.messages.wake_due()
+        count += sum(self.engine.admissions.admit().queues.values())
+        unread = self.engine.db.messages.filter(task_id=OuterRef("pk"), consumed_at__isnull=True)
         newer = unread.filter(sent_at__gt=OuterRef("last_attempted_at"))
         # Messages that a poll has left unread wake an actor at its wake_at only.
-        sleepers = self.engine.tasks.suspended().filter(Q(Exists(unread), unread_polls=0) | Exists(newer))
-        count += self.engine.wake(list(sleepers.values_list("pk", flat=True)))
+        sleepers = self.engine.db.tasks.suspended().filter(Q(Exists(unread), unread_polls=0) | Exists(newer))
+        count += self.engine.messages.wake(list(sleepers.values_list("pk", flat=True)))
         count += self._return_with_code()
         return count + ScheduleTime(self.engine).fire_waiting()
 
@@ -257,7 +257,7 @@ class _Queue:
         waits = self.engine.code_waits
         calls = [(group.task_type, call) for group in waits.groups() for call in waits.calls(group, CALLS_READ)]
         found = [call.id for task_type, call in calls if is_bound(task_type, call)]
-        with self.engine.transaction():
+        with self.engine.db.transaction():
             return waits.end(found, len(found)) if found else 0
 
     def end_code_waits(self) -> list[Polled]:
@@ -266,7 +266,7 @@ class _Queue:
         return [self._end(claimed, end_code_wait(RunningTask(claimed, self._identity))) for claimed in ended]
 
     def poll(self, claimed: ClaimedTask) -> Polled:
-        messages = self.engine.read_messages([claimed.id]).get(claimed.id, ())
+        messages = self.engine.messages.read_messages([claimed.id]).get(claimed.id, ())
         running = RunningTask(claimed, self._identity, messages)
         return self._end(claimed, running.variables.run(self._run, running))
 
@@ -303,7 +303,7 @@ class _Queue:
             return completed, completed.outcome.status
         pk = completed.running.id
         while True:
-            result = self.engine.commit([completed.outcome], wait=True)
+            result = self.engine.commits.commit([completed.outcome], wait=True)
             if pk in result.refused:
                 completed = reject_by_database(completed, result.refused[pk])
             elif pk in result.unknown:  # another thread of the test has locked a row

@@ -83,7 +83,7 @@ def test_how_to_tests_of_schedules_pass() -> None:
 
 def number_ready() -> int:
     """Return how many tasks an executor may run now."""
-    engine_for("default").admit()
+    engine_for("default").admissions.admit()
     return Task.objects.ready().count()
 
 

@@ -63,9 +63,9 @@ class TestAdvance:
 
     def test_time_starts_now_and_stands_still_between_calls(self, stage: Stage) -> None:
         schedule("each-second", add, Every(seconds=1), args=[1], overlap="allow")
-        before = engine_for("default").now()
+        before = engine_for("default").db.now()
         testing.advance(timedelta(seconds=10))
-        after = engine_for("default").now()
+        after = engine_for("default").db.now()
         assert len(ran()) == 10
         assert ran() == []
         next_at = Schedule.objects.using(stage.database).get().next_at

@@ -45,7 +45,7 @@ def test_demo_gets_its_past_once():
 
 
 def test_demo_that_ran_for_days_gets_no_past():
-    now = engine_for("default").now()
+    now = engine_for("default").db.now()
     CounterPeriod.objects.bulk_create(
         CounterPeriod(backend="default", scope=Scope.BACKEND, length="hour", start=now - n * history.HOUR)
         for n in range(history.ENOUGH_HOURS + 1)

@@ -78,7 +78,7 @@ def test_timeline_has_divider_that_names_who_requeued(client, staff, make, timel
 
 def test_divider_does_not_name_who_did_something_else(client, staff, make, timeline, backend):
     row = make(failed=True, attempts=1, errors=[error(attempt=1)])
-    engine_for(backend).requeue([row.pk])
+    engine_for(backend).tasks.requeue([row.pk])
     client.post(task_url(row, "cancel"))
 
     assert ("", "Requeued") in labels_of(timeline(row).steps)

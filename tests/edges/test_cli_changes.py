@@ -221,7 +221,7 @@ class TestPrune:
 
     def test_engine_deletes_the_oldest_first(self, make, backend) -> None:
         made = [make(failed=True, finished_at=ago(seconds)) for seconds in (50, 70, 60)]
-        assert engine_for(backend).prune_status("FAILED", 0, 2) == 2
+        assert engine_for(backend).tasks.prune_status("FAILED", 0, 2) == 2
         assert Task.objects.using(backend).get().pk == made[0].pk
 
 

@@ -423,7 +423,7 @@ class TestServer:
             (warning,) = matching()
             assert "report, idle in transaction" in warning
             assert "SELECT pg_terminate_backend(" in warning
-            assert engine_for("default").gauges().oldest_snapshot_seconds > 0
+            assert engine_for("default").queues.gauges().oldest_snapshot_seconds > 0
         finally:
             other.close()
 

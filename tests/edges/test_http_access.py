@@ -202,13 +202,13 @@ def test_urls_work_under_a_namespace_of_the_site(shop: Shop) -> None:
 def test_views_are_exempt_from_atomic_requests(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """ATOMIC_REQUESTS would answer with Django's error if the database is unreachable."""
     engine = engine_for("default")
-    enqueue, seen = engine.enqueue_once, []
+    enqueue, seen = engine.enqueues.enqueue_once, []
 
     def enqueue_and_record(*args: Any) -> Any:
         seen.append(len(connection.savepoint_ids))
         return enqueue(*args)
 
-    monkeypatch.setattr(engine, "enqueue_once", enqueue_and_record)
+    monkeypatch.setattr(engine.enqueues, "enqueue_once", enqueue_and_record)
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
 
     assert shop.submit().status_code == 201

@@ -60,7 +60,7 @@ def scraped(scraper: Shop) -> dict[tuple[str, ...], float]:
 def work(bench: Bench) -> None:
     """Two tasks are SUCCESSFUL, one is retried, one is FAILED, one READY, one RUNNING."""
     bench.beat(slots=2)
-    bench.engine.enqueue([new(queue_name="mail", max_attempts=2) for _ in range(5)])
+    bench.engine.enqueues.enqueue([new(queue_name="mail", max_attempts=2) for _ in range(5)])
     failed: dict[str, Any] = {"attempts": 1, "worker_id": "w", "error": ERROR}
     one, two, three, four = bench.claim(4, queues=["mail"])
     bench.commit(
@@ -126,10 +126,10 @@ def scheduled_work(bench: Bench) -> None:
     """One tick is enqueued 30 s late, two are skipped, another schedule is paused, and one tick is overdue."""
     schedules, template = bench.engine.schedules, msgspec.to_builtins(new(queue_name="mail"))
     columns = {"task_type": "tests.noop", "new_task": template, "expression": "@every 60"}
-    now = bench.engine.now()
+    now = bench.engine.db.now()
     schedules.save("report", columns | {"anchor_at": now + timedelta(seconds=30)})
     paused = schedules.save("paused", columns | {"expression": "@every 86400", "anchor_at": now + timedelta(days=1)})[0]
-    schedules.pause([paused.pk], paused_at=bench.engine.now())
+    schedules.pause([paused.pk], paused_at=bench.engine.db.now())
     for _ in range(3):
         bench.time_passes(60)
         schedules.fire()
@@ -173,7 +173,7 @@ def test_empty_queue_shows_zeros(scraper: Shop) -> None:
 def test_depth_of_long_queue_is_an_estimate(scraper: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (portable_queues, postgres_queues):
         monkeypatch.setattr(module, "MAX_COUNTED", 3)
-    engine_for("default").enqueue([new() for _ in range(5)])
+    engine_for("default").enqueues.enqueue([new() for _ in range(5)])
 
     found = scraped(scraper)
     (queue,) = [one for one in scraper.get("metrics.json").json()["queues"] if one["ready"]]
@@ -187,7 +187,7 @@ def test_labels_beyond_the_limit_become_other(scraper: Shop, bench: Bench, monke
     monkeypatch.setattr(metrics, "MAX_LABELS", 4)
     monkeypatch.setattr(api, "declared_queues", lambda alias: {"z-declared"})
     names = ["a", "b", "other", *(f"q{number}" for number in range(5)), "z-declared"]
-    bench.engine.enqueue([new(queue_name=name) for name in names])
+    bench.engine.enqueues.enqueue([new(queue_name=name) for name in names])
     TaskFactory(
         using=bench.engine.database, backend=bench.engine.alias, queue_name="q3", rank=ago(60), enqueued_at=ago(60)
     )
@@ -207,7 +207,7 @@ def test_labels_beyond_the_limit_become_other(scraper: Shop, bench: Bench, monke
     assert depths == {"a": 1, "b": 1, "z-declared": 1, "other": 7}
     assert found[("jobqueue_oldest_ready_seconds", alias, "other")] >= 50
 
-    bench.engine.enqueue([new(queue_name="a-newcomer")])
+    bench.engine.enqueues.enqueue([new(queue_name="a-newcomer")])
 
     after = scraped(scraper)
     assert after[("jobqueue_submitted_total", alias, "other", "other")] == 6
@@ -238,7 +238,7 @@ def test_json_has_the_same_numbers_as_text(scraper: Shop, bench: Bench) -> None:
 def test_counters_outlive_pruned_tasks(scraper: Shop, bench: Bench) -> None:
     work(bench)
     before = {key: value for key, value in scraped(scraper).items() if key[0].endswith("_total")}
-    bench.engine.tasks.finished()._raw_delete(bench.engine.database)
+    bench.engine.db.tasks.finished()._raw_delete(bench.engine.database)
 
     after = scraped(scraper)
 
@@ -251,7 +251,7 @@ def test_counters_are_current_without_executors(scraper: Shop, monkeypatch: pyte
     monkeypatch.setattr(metrics, "AGGREGATE_STEP", 2)
     monkeypatch.setattr(metrics, "AGGREGATE_SECONDS", 60.0)
     for _ in range(5):
-        engine_for("default").enqueue([new()])
+        engine_for("default").enqueues.enqueue([new()])
 
     assert scraped(scraper)[("jobqueue_submitted_total", "default", "default", "tests.noop")] == 5
     assert not CounterDelta.objects.exists()
@@ -261,7 +261,7 @@ def test_request_aggregates_one_small_step_beside_many_names(scraper: Shop, monk
     monkeypatch.setattr(metrics, "AGGREGATE_STEP", 2)
     monkeypatch.setattr(metrics, "AGGREGATE_SECONDS", 0.0)
     for number in range(5):
-        engine_for("default").enqueue([new(queue_name=f"queue-{number}")])
+        engine_for("default").enqueues.enqueue([new(queue_name=f"queue-{number}")])
 
     scraped(scraper)
 
@@ -270,7 +270,7 @@ def test_request_aggregates_one_small_step_beside_many_names(scraper: Shop, monk
 
 def test_label_values_are_escaped(scraper: Shop) -> None:
     name = 'fünf "queues"\\\n'
-    engine_for("default").enqueue([new(queue_name=name)])
+    engine_for("default").enqueues.enqueue([new(queue_name=name)])
 
     assert scraped(scraper)[("jobqueue_submitted_total", "default", name, "tests.noop")] == 1
 
@@ -291,7 +291,7 @@ def test_unreachable_database_answers_503(scraper: Shop, monkeypatch: pytest.Mon
     def away() -> Any:
         raise OperationalError("connection refused")
 
-    monkeypatch.setattr(engine_for("default"), "counter_totals", away)
+    monkeypatch.setattr(engine_for("default").counters, "counter_totals", away)
 
     response = scraper.get(path)
 

@@ -46,7 +46,7 @@ class TestSubmit:
         task = Task.objects.get()
         assert response.json()["status"] == "BLOCKED"
         assert (task.status, task.rate_key, task.rate_limit) == ("BLOCKED", "tests.call_api:api-7", 100)
-        engine_for("default").admit()
+        engine_for("default").admissions.admit()
         assert Task.objects.get().status == "READY"
 
     def test_every_option_reaches_the_row(self, shop: Shop) -> None:
@@ -170,14 +170,14 @@ class TestIdempotencyKey:
 
     def test_repeat_of_a_task_pruned_during_the_request(self, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
         first, engine = shop.submit(idempotency_key="k"), engine_for("default")
-        enqueue_once = engine.enqueue_once
+        enqueue_once = engine.enqueues.enqueue_once
 
         def enqueue_and_prune(*args: Any) -> Any:
             answers = enqueue_once(*args)
             Task.objects.all().delete()
             return answers
 
-        monkeypatch.setattr(engine, "enqueue_once", enqueue_and_prune)
+        monkeypatch.setattr(engine.enqueues, "enqueue_once", enqueue_and_prune)
 
         again = shop.submit(idempotency_key="k")
 
@@ -399,7 +399,7 @@ class TestRefusals:
         def away(*_: Any) -> Iterator[Any]:
             raise OperationalError("connection refused")
 
-        monkeypatch.setattr(engine_for("default"), "enqueue_once", away)
+        monkeypatch.setattr(engine_for("default").enqueues, "enqueue_once", away)
 
         response = shop.submit()
 

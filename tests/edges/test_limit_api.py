@@ -71,7 +71,7 @@ class TestSetNumber:
 
         api.set_number("concurrency", ACCOUNT, 2, backend=backend)
 
-        assert engine.admit().queues == {"default": 2}
+        assert engine.admissions.admit().queues == {"default": 2}
 
     @pytest.mark.parametrize("value", [0, -1, True, "5", 1.5, None, 10**10])
     def test_set_number_refuses_what_is_no_number_of_tasks(self, value: Any) -> None:

@@ -88,7 +88,7 @@ class TestDoctor:
     def test_advice_for_a_forgotten_key_makes_executors_admit_it(self, backend: str) -> None:
         waiting(backend=backend)
         jobqueue("limits", "set", ACCOUNT, 1, "--kind", "concurrency", "--backend", backend)
-        assert engine_for(backend).admit().queues == {"default": 1}
+        assert engine_for(backend).admissions.admit().queues == {"default": 1}
 
     def test_request_that_no_executor_answers_is_an_error(self, backend: str) -> None:
         waiting(backend=backend)

@@ -24,7 +24,7 @@ def locked():
     info = ExecutorInfo(executor_id=row.pk, **{column: getattr(row, column) for column in columns})
     with session() as other:
         other.run("SELECT FROM jobqueue_executor WHERE id = %s FOR UPDATE", row.pk)
-        engine_for("default").heartbeat(info)
+        engine_for("default").executors.heartbeat(info)
         assert Executor.objects.get().heartbeat == row.heartbeat
         yield row
 
@@ -55,6 +55,6 @@ def test_doctor_finds_an_executor_with_a_locked_row_alive(locked):
 def test_queue_of_an_executor_with_a_locked_row_is_served(locked):
     TaskFactory.create()
 
-    (queue,) = engine_for("default").queue_latency()
+    (queue,) = engine_for("default").queues.queue_latency()
 
     assert queue.is_served

@@ -96,7 +96,7 @@ def test_pause_stores_who_and_why_and_resume_ends_it() -> None:
 
 def test_resume_restarts_a_schedule_that_an_error_stopped() -> None:
     api.create(declaration())
-    Schedule.objects.update(paused_at=engine_for("default").now(), next_at=None, due_at=None)
+    Schedule.objects.update(paused_at=engine_for("default").db.now(), next_at=None, due_at=None)
     api.resume("report")
     row = Schedule.objects.get()
     assert row.due_at == row.next_at is not None
@@ -211,7 +211,7 @@ def test_schedule_of_a_site_without_time_zones_has_its_ticks(settings: Any) -> N
 
 
 def test_next_ticks_end_with_the_schedule() -> None:
-    end = engine_for("default").now() + timedelta(hours=3)
+    end = engine_for("default").db.now() + timedelta(hours=3)
     row = api.create(declaration(expression=Every(hours=1), ends_at=aware(end)))
     assert len(inspect.next_ticks(row, 10)) == 3
 
@@ -222,7 +222,7 @@ def test_recent_ticks_have_tasks_and_skipped_ticks_newest_first() -> None:
     api.run("b")
     Task.objects.filter(schedule_id=rows[1].pk).delete()
     ScheduleTick.objects.create(
-        schedule=rows[0], tick_at=day(31), last_at=day(31), reason="paused", recorded_at=engine_for("default").now()
+        schedule=rows[0], tick_at=day(31), last_at=day(31), reason="paused", recorded_at=engine_for("default").db.now()
     )
     recent = inspect.recent_ticks(rows, 4)
     assert [one.status for one in recent[rows[0].pk]] == ["SKIPPED", "READY", "READY", "READY"]

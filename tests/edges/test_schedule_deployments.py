@@ -112,7 +112,7 @@ class Code:
         """Start an executor. Return its row."""
         self.load()
         declared, engine = DeclaredSchedules.of("default"), engine_for("default")
-        now = engine.now()
+        now = engine.db.now()
         row = Executor.objects.create(
             backend="default",
             name="executor",

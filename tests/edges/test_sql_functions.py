@@ -328,7 +328,7 @@ class TestRefusals:
         pk = create(more, task_type="x" * 500)
 
         Task.objects.get(pk=pk)
-        bench.engine.wake_due()
+        bench.engine.messages.wake_due()
 
     @pytest.mark.django_db(transaction=True)
     def test_unreadable_json_and_options_fail_their_task_alone(self, burst: Burst) -> None:  # noqa: F811
@@ -382,10 +382,10 @@ class TestSend:
             assert bench.claim_ids() == [waiting]
             committed = bench.commit(outcome(running, Status.SUSPENDED, has_succeeded=True))
             assert committed.done == {running.id: Status.SUSPENDED}
-            assert bench.engine.sweep() == 0
+            assert bench.engine.messages.sweep() == 0
             long.commit()
 
-        assert bench.engine.sweep() == 2
+        assert bench.engine.messages.sweep() == 2
         assert {bench.status(pk) for pk in (asleep, running.id)} == {"READY"}
         assert [len(bench.inbox(pk)) for pk in (asleep, waiting, running.id)] == [1, 1, 1]
 

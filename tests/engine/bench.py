@@ -65,24 +65,24 @@ class Bench:
 
     def add(self, **changes: Any) -> UUID:
         """Enqueue a task. Return its id, or the id of the live task with the same key."""
-        return self.engine.enqueue([new(**changes)])[0].id
+        return self.engine.enqueues.enqueue([new(**changes)])[0].id
 
     def claim_request(self, limit: int = 100, **changes: Any) -> ClaimRequest:
         values: dict[str, Any] = {"executor_id": self.executor_id, "queues": ["default"], "limit": limit}
         return ClaimRequest(**values | changes)
 
     def claim(self, limit: int = 100, **changes: Any) -> ClaimedBatch:
-        return self.engine.claim(self.claim_request(limit, **changes))
+        return self.engine.claims.claim(self.claim_request(limit, **changes))
 
     def claim_ids(self, limit: int = 100, **changes: Any) -> list[UUID]:
         return [claimed.id for claimed in self.claim(limit, **changes)]
 
     def begin(self, *claims: ClaimedTask, seconds_ago: float = 0.0) -> set[UUID]:
         """Count the starts of bodies that still run. Return their tasks."""
-        return self.engine.count_starts([Start(one.id, one.claim_number, seconds_ago) for one in claims])
+        return self.engine.admissions.count_starts([Start(one.id, one.claim_number, seconds_ago) for one in claims])
 
     def claim_isolated(self, **changes: Any) -> list[UUID]:
-        return [claimed.id for claimed in self.engine.claim_isolated(self.claim_request(1, **changes))]
+        return [claimed.id for claimed in self.engine.claims.claim_isolated(self.claim_request(1, **changes))]
 
     def running(self, **changes: Any) -> ClaimedTask:
         """Enqueue a task in its own queue and claim it."""
@@ -105,14 +105,14 @@ class Bench:
     # --- commit, send and manage
 
     def commit(self, *outcomes: Outcome) -> CommitResult:
-        return self.engine.commit(outcomes)
+        return self.engine.commits.commit(outcomes)
 
     def perform(self, claimed: ClaimedTask, **effects: Any) -> CommitResult:
         """Commit a poll that suspends its task and has these effects."""
         return self.commit(outcome(claimed, Status.SUSPENDED, has_succeeded=True, effects=Effects(**effects)))
 
     def send(self, task_id: UUID, body: Any = None, **changes: Any) -> list[int]:
-        return self.engine.send([NewMessage(task_id=task_id, body=json.dumps(body), **changes)])
+        return self.engine.messages.send([NewMessage(task_id=task_id, body=json.dumps(body), **changes)])
 
     def beat(self, **changes: Any) -> list[UUID]:
         values: dict[str, Any] = {
@@ -124,11 +124,11 @@ class Bench:
             "queues": [],
             "slots": 1,
         }
-        return [task.id for task in self.engine.heartbeat(ExecutorInfo(**values | changes)) or ()]
+        return [task.id for task in self.engine.executors.heartbeat(ExecutorInfo(**values | changes)) or ()]
 
     def pause(self, name: str, **changes: Any) -> None:
         Queue.objects.using(self.engine.database).create(
-            backend=self.engine.alias, name=name, **{"paused_at": self.engine.now()} | changes
+            backend=self.engine.alias, name=name, **{"paused_at": self.engine.db.now()} | changes
         )
 
     def limit(self, name: str, max_running: int | None) -> None:
@@ -151,7 +151,7 @@ class Bench:
         return at
 
     def inbox(self, pk: UUID) -> list[InboxMessage]:
-        return list(self.engine.messages.filter(task_id=pk).order_by("id"))
+        return list(self.engine.db.messages.filter(task_id=pk).order_by("id"))
 
     def bodies(self, pk: UUID) -> list[Any]:
         return [message.body for message in self.inbox(pk)]

@@ -68,7 +68,7 @@ def test_children_of_a_huge_family_are_cancelled_in_parts(bench: Bench, parent: 
     end = outcome(claimed, Status.SUCCESSFUL, has_succeeded=True, effects=Effects(cancel_children=True))
 
     for _ in range(CHILDREN // 5000):
-        assert bench.engine.cancel_children(end, bench.executor_id, 5000) == 5000
+        assert bench.engine.commits.cancel_children(end, bench.executor_id, 5000) == 5000
 
     assert Task.objects.filter(parent_id=parent, status="CANCELLED").count() == CHILDREN
 
@@ -76,10 +76,10 @@ def test_children_of_a_huge_family_are_cancelled_in_parts(bench: Bench, parent: 
 def test_poll_that_spawns_sends_and_consumes_ten_thousand(bench: Bench, parent: UUID) -> None:
     fill(parent, "SUSPENDED", 10_000)
     children = list(Task.objects.filter(parent_id=parent).values_list("pk", flat=True))
-    bench.engine.send([NewMessage(task_id=parent, body="1") for _ in range(10_000)])
+    bench.engine.messages.send([NewMessage(task_id=parent, body="1") for _ in range(10_000)])
     Task.objects.filter(pk=parent).update(status="RUNNING", executor_id=bench.executor_id, claimed_at=ago(1))
     (claimed,) = bench.engine.claims.read_claimed([parent])
-    unread = bench.engine.read_messages([parent], 10_000)[parent]
+    unread = bench.engine.messages.read_messages([parent], 10_000)[parent]
     effects = Effects(
         consumed=[message.id for message in unread],
         spawn=[new(parent_id=parent) for _ in range(10_000)],
@@ -94,27 +94,27 @@ def test_poll_that_spawns_sends_and_consumes_ten_thousand(bench: Bench, parent: 
 def test_maintenance_does_ten_times_its_bound(bench: Bench, parent: UUID) -> None:
     engine = bench.engine
     fill(parent, "SCHEDULED", 10_000, wake_at=ago(5).isoformat())
-    assert engine.wake_due(10_000) == 10_000
+    assert engine.messages.wake_due(10_000) == 10_000
 
     fill(parent, "SUSPENDED", 10_000)
     rows = Task.objects.suspended().filter(parent_id=parent).values_list("pk", flat=True)
-    engine.send([NewMessage(task_id=pk, body="1") for pk in rows])
-    assert engine.sweep(10_000) == 10_000
+    engine.messages.send([NewMessage(task_id=pk, body="1") for pk in rows])
+    assert engine.messages.sweep(10_000) == 10_000
 
     lost = ExecutorFactory.create(heartbeat=ago(3600))
     fill(parent, "RUNNING", 1000, executor_id=str(lost.pk), claimed_at=ago(60).isoformat())
-    assert len(engine.rescue(1000)) == 1000
+    assert len(engine.executors.rescue(1000)) == 1000
 
     fill(parent, "RUNNING", 1000, executor_id=str(bench.executor_id), claimed_at=ago(60).isoformat())
-    assert engine.release_unknown_claims(bench.executor_id, ()) == 1000
+    assert engine.commits.release_unknown_claims(bench.executor_id, ()) == 1000
     assert len(bench.claim(1000, queues=["unserved"])) == 1000
 
     fill(parent, "SUCCESSFUL", 10_000, finished_at=ago(timedelta(days=300).total_seconds()).isoformat())
-    assert engine.prune(10_000) >= 10_000
+    assert engine.tasks.prune(10_000) >= 10_000
 
     delta = CounterDelta(backend="default", queue_name="q", task_type="t", at=ago(5), submitted=1)
     CounterDelta.objects.bulk_create([CounterDelta(**fields_of(delta)) for _ in range(100_000)], batch_size=10_000)
-    assert engine.aggregate_counters(100_000) == 100_000
+    assert engine.counters.aggregate_counters(100_000) == 100_000
 
 
 def fields_of(delta: CounterDelta) -> dict[str, object]:

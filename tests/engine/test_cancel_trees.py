@@ -37,25 +37,25 @@ def statuses(bench: Bench, ids: list[UUID]) -> list[str]:
 def test_cancel_of_a_locked_task_leaves_its_descendants(bench: Bench, chain: list[UUID], strength: str) -> None:
     with session() as stranger:
         stranger.lock(chain[0], strength=strength)
-        report = bench.engine.cancel([chain[0]], tree=True, wait=False)
+        report = bench.engine.tasks.cancel([chain[0]], tree=True, wait=False)
 
         assert report == CancelReport(busy=frozenset({chain[0]}))
         assert statuses(bench, chain[1:]) == [READY] * 3
     assert bench.inbox(chain[0]) == []
 
-    report = bench.engine.cancel(report.busy, tree=True, wait=False)
+    report = bench.engine.tasks.cancel(report.busy, tree=True, wait=False)
     assert (report.cancelled, report.requested) == (3, 1)
 
 
 def test_cancel_with_a_locked_middle_task_leaves_those_below(bench: Bench, chain: list[UUID]) -> None:
     with session() as stranger:
         stranger.lock(chain[1])
-        report = bench.engine.cancel([chain[0]], tree=True, wait=False)
+        report = bench.engine.tasks.cancel([chain[0]], tree=True, wait=False)
 
         assert report == CancelReport(requested=1, busy=frozenset({chain[1]}))
         assert statuses(bench, chain[2:]) == [READY] * 2
 
-    bench.engine.cancel(report.busy, tree=True, wait=False)
+    bench.engine.tasks.cancel(report.busy, tree=True, wait=False)
     assert statuses(bench, chain[1:]) == [CANCELLED] * 3
 
 
@@ -65,7 +65,7 @@ def test_cancel_of_several_tasks_leaves_only_locked_trees(bench: Bench, chain: l
     below_other = bench.add(parent_id=other)
     with session() as stranger:
         stranger.lock(chain[0])
-        report = bench.engine.cancel([chain[0], chain[2], other], tree=True, wait=False)
+        report = bench.engine.tasks.cancel([chain[0], chain[2], other], tree=True, wait=False)
 
     assert report == CancelReport(cancelled=2, parents=frozenset({other}), busy=frozenset({chain[0], chain[2]}))
     assert statuses(bench, [*chain[1:], other, below_other]) == [READY] * 3 + [CANCELLED] * 2
@@ -76,11 +76,11 @@ def test_cancel_after_a_locked_ended_task_reaches_those_below(bench: Bench) -> N
     child = bench.add(parent_id=ended)
     with session() as stranger:
         stranger.lock(ended, strength="UPDATE")
-        report = bench.engine.cancel([ended], tree=True, wait=False)
+        report = bench.engine.tasks.cancel([ended], tree=True, wait=False)
         assert report.busy == {ended}
         assert bench.status(child) == READY
 
-    bench.engine.cancel([ended], tree=True, wait=False)
+    bench.engine.tasks.cancel([ended], tree=True, wait=False)
     assert bench.status(child) == CANCELLED
 
 

@@ -33,11 +33,11 @@ def statuses(bench: Bench, *ids: UUID) -> list[str]:
 
 
 def admitted(bench: Bench) -> int:
-    return sum(bench.engine.admit().queues.values())
+    return sum(bench.engine.admissions.admit().queues.values())
 
 
 def claim_admitted(bench: Bench) -> list[ClaimedTask]:
-    bench.engine.admit()
+    bench.engine.admissions.admit()
     return list(bench.claim())
 
 
@@ -47,7 +47,7 @@ class TestConcurrency:
 
         assert bench.status(pk) == Status.BLOCKED
         assert bench.claim_ids() == []
-        assert bench.engine.admit().queues == {"default": 1}
+        assert bench.engine.admissions.admit().queues == {"default": 1}
         assert bench.claim_ids() == [pk]
 
     def test_admission_stops_at_the_limit(self, bench: Bench) -> None:
@@ -70,26 +70,26 @@ class TestConcurrency:
         assert (claimed.id, claimed.is_expired) == (first, True)
 
         bench.commit(outcome(claimed, Status.CANCELLED))
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
         assert statuses(bench, first, second) == ["CANCELLED", "READY"]
 
     def test_best_rank_is_admitted_first(self, bench: Bench) -> None:
         low, high = limited(bench, priority=-10), limited(bench, priority=10)
 
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
         assert statuses(bench, low, high) == ["BLOCKED", "READY"]
 
     def test_admitted_task_does_not_overtake_another_key(self, bench: Bench) -> None:
         first, second = limited(bench, key="imports:anna"), limited(bench, key="imports:anna")
         other = limited(bench, key="imports:bob")
-        bench.engine.admit()
+        bench.engine.admissions.admit()
         (claimed,) = bench.claim(limit=1)
         assert claimed.id == first
 
         bench.commit(outcome(claimed, Status.SUCCESSFUL))
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
         assert bench.claim_ids() == [other, second]
 
@@ -108,7 +108,7 @@ class TestConcurrency:
         (claimed,) = claim_admitted(bench)
 
         bench.commit(outcome(claimed, Status.SCHEDULED, attempts=1, error=ERROR, wake_after_seconds=60.0))
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
         assert bench.status(second) == Status.READY
 
@@ -116,10 +116,10 @@ class TestConcurrency:
         first, second = limited(bench), limited(bench)
         (claimed,) = claim_admitted(bench)
         bench.commit(outcome(claimed, Status.SCHEDULED, attempts=1, error=ERROR, wake_after_seconds=0.0))
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
-        bench.engine.wake_due()
-        bench.engine.admit()
+        bench.engine.messages.wake_due()
+        bench.engine.admissions.admit()
 
         assert statuses(bench, first, second) == ["BLOCKED", "READY"]
 
@@ -129,9 +129,9 @@ class TestConcurrency:
         (claimed,) = claim_admitted(bench)
 
         bench.commit(outcome(claimed, Status.SCHEDULED, attempts=1, error=ERROR, wake_after_seconds=0.0))
-        bench.engine.admit()
+        bench.engine.admissions.admit()
         assert statuses(bench, first, second) == ["SCHEDULED", "BLOCKED"]
-        bench.engine.wake_due()
+        bench.engine.messages.wake_due()
 
         assert statuses(bench, first, second) == ["READY", "BLOCKED"]
 
@@ -142,12 +142,12 @@ class TestConcurrency:
             (claimed,) = claim_admitted(bench)
             assert claimed.id == first
             bench.commit(outcome(claimed, Status.SCHEDULED, stale_polls=1, wake_after_seconds=0.0))
-            bench.engine.admit()
+            bench.engine.admissions.admit()
             assert statuses(bench, first, second) == ["SCHEDULED", "BLOCKED"]
-            bench.engine.wake_due()
+            bench.engine.messages.wake_due()
         (claimed,) = claim_admitted(bench)
         bench.commit(outcome(claimed))
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
         assert statuses(bench, first, second) == ["SUCCESSFUL", "READY"]
 
@@ -158,12 +158,12 @@ class TestConcurrency:
         (claimed,) = claim_admitted(bench)
         bench.commit(outcome(claimed, Status.SCHEDULED, wake_after_seconds=604_800.0))
         if how == "cancel":
-            bench.engine.cancel([first])
+            bench.engine.tasks.cancel([first])
         else:
-            bench.engine.run_now([first])
+            bench.engine.tasks.run_now([first])
             (claimed,) = claim_admitted(bench)
             bench.commit(outcome(claimed))
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
         assert bench.status(second) == Status.READY
 
@@ -172,7 +172,7 @@ class TestConcurrency:
         second = limited(bench, hold_while_retrying=True)
         (claimed,) = claim_admitted(bench)
         bench.commit(outcome(claimed, Status.SUSPENDED, has_succeeded=True, wake_after_seconds=60.0))
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
         assert bench.status(second) == Status.READY
 
@@ -183,15 +183,15 @@ class TestConcurrency:
         second = limited(bench, hold_while_retrying=True)
         claim_admitted(bench)
         bench.time_passes(100)
-        assert len(bench.engine.rescue()) == 1
-        bench.engine.admit()
+        assert len(bench.engine.executors.rescue()) == 1
+        bench.engine.admissions.admit()
 
         assert statuses(bench, first, second) == ["BLOCKED", "BLOCKED"]
 
     def test_released_task_still_counts(self, bench: Bench) -> None:
         first, second = limited(bench), limited(bench)
-        bench.engine.release(claim_admitted(bench))
-        bench.engine.admit()
+        bench.engine.commits.release(claim_admitted(bench))
+        bench.engine.admissions.admit()
 
         assert statuses(bench, first, second) == ["READY", "BLOCKED"]
 
@@ -201,8 +201,8 @@ class TestConcurrency:
         claim_admitted(bench)
         bench.time_passes(100)
 
-        assert [task.id for task in bench.engine.rescue()] == [first]
-        bench.engine.admit()
+        assert [task.id for task in bench.engine.executors.rescue()] == [first]
+        bench.engine.admissions.admit()
         assert statuses(bench, first, second) == ["READY", "BLOCKED"]
 
     def test_task_that_lost_too_many_executors_does_not_count(self, bench: Bench) -> None:
@@ -211,30 +211,30 @@ class TestConcurrency:
         first, second = limited(bench), limited(bench)
         claim_admitted(bench)
         bench.time_passes(100)
-        bench.engine.rescue()
-        bench.engine.admit()
+        bench.engine.executors.rescue()
+        bench.engine.admissions.admit()
 
         assert statuses(bench, first, second) == ["FAILED", "READY"]
 
     def test_cancelled_task_does_not_count(self, bench: Bench) -> None:
         first, second = limited(bench), limited(bench)
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
-        bench.engine.cancel([first])
-        bench.engine.admit()
+        bench.engine.tasks.cancel([first])
+        bench.engine.admissions.admit()
 
         assert statuses(bench, first, second) == ["CANCELLED", "READY"]
 
     def test_cancelled_blocked_task_is_never_admitted(self, bench: Bench) -> None:
         pk = limited(bench)
-        bench.engine.cancel([pk])
+        bench.engine.tasks.cancel([pk])
 
         assert admitted(bench) == 0
         assert bench.status(pk) == Status.CANCELLED
 
     def test_ready_task_of_a_paused_queue_counts(self, bench: Bench) -> None:
         first, second = limited(bench), limited(bench, queue_name="other")
-        bench.engine.admit()
+        bench.engine.admissions.admit()
         bench.pause("default")
 
         assert bench.claim(queues=["default", "other"]) == []
@@ -250,33 +250,33 @@ class TestConcurrency:
         (claimed,) = claim_admitted(bench)
         second = limited(bench)
         bench.commit(outcome(claimed, Status.FAILED, attempts=1, error=ERROR))
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
-        bench.engine.requeue([first])
-        bench.engine.admit()
+        bench.engine.tasks.requeue([first])
+        bench.engine.admissions.admit()
 
         assert statuses(bench, first, second) == ["BLOCKED", "READY"]
 
     def test_scheduled_task_is_blocked_when_it_is_due(self, bench: Bench) -> None:
         first, second = limited(bench), limited(bench, wake_after_seconds=30.0)
-        bench.engine.admit()
+        bench.engine.admissions.admit()
         assert bench.status(second) == Status.SCHEDULED
         bench.time_passes(60)
 
-        assert bench.engine.wake_due() == 1
-        bench.engine.admit()
+        assert bench.engine.messages.wake_due() == 1
+        bench.engine.admissions.admit()
         assert statuses(bench, first, second) == ["READY", "BLOCKED"]
 
     def test_suspended_actor_does_not_count_and_is_blocked_when_it_wakes(self, bench: Bench) -> None:
         first, second = limited(bench), limited(bench)
         (claimed,) = claim_admitted(bench)
         bench.commit(outcome(claimed, Status.SUSPENDED, has_succeeded=True))
-        bench.engine.admit()
+        bench.engine.admissions.admit()
         assert statuses(bench, first, second) == ["SUSPENDED", "READY"]
 
         bench.send(first)
-        assert bench.engine.wake([first]) == 1
-        bench.engine.admit()
+        assert bench.engine.messages.wake([first]) == 1
+        bench.engine.admissions.admit()
         assert statuses(bench, first, second) == ["BLOCKED", "READY"]
 
     def test_actor_that_runs_again_still_counts(self, bench: Bench) -> None:
@@ -284,7 +284,7 @@ class TestConcurrency:
         (claimed,) = claim_admitted(bench)
 
         bench.commit(outcome(claimed, Status.READY, has_succeeded=True))
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
         assert statuses(bench, first, second) == ["READY", "BLOCKED"]
 
@@ -297,7 +297,7 @@ class TestConcurrency:
 
     def test_number_that_people_set_for_a_limit_holds_for_its_keys(self, bench: Bench) -> None:
         [limited(bench, 1, key=key) for key in ("imports:anna", "imports:bob") for _ in range(3)]
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
         bench.engine.admissions.set_number(LimitKind.CONCURRENCY, "imports:", 2)
 
@@ -332,15 +332,15 @@ class TestConcurrency:
         limited(bench)
         (claimed,) = claim_admitted(bench)
         bench.commit(outcome(claimed))
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
         assert not AdmissionRequest.objects.using(bench.engine.database).exists()
-        assert bench.engine.pending_maintenance(bench.executor_id).next_admission_seconds is None
+        assert bench.engine.executors.pending_maintenance(bench.executor_id).next_admission_seconds is None
 
     def test_burst_is_not_over_while_a_task_can_be_admitted(self, bench: Bench) -> None:
         limited(bench)
 
-        assert not bench.engine.is_drained(None, 1.0)
+        assert not bench.engine.queues.is_drained(None, 1.0)
 
     @pytest.mark.parametrize("make", [limited, rated])
     def test_burst_is_over_if_only_tasks_of_closed_queues_can_be_admitted(
@@ -350,9 +350,9 @@ class TestConcurrency:
         make(bench, key="imports:b", queue_name="unserved")
         bench.pause("paused")
 
-        assert bench.engine.is_drained(["default", "paused"], 1.0)
-        assert not bench.engine.is_drained(["unserved"], 1.0)
-        assert not bench.engine.is_drained(None, 1.0)
+        assert bench.engine.queues.is_drained(["default", "paused"], 1.0)
+        assert not bench.engine.queues.is_drained(["unserved"], 1.0)
+        assert not bench.engine.queues.is_drained(None, 1.0)
 
     @pytest.mark.parametrize("make", [limited, rated])
     def test_burst_is_not_over_if_a_task_behind_one_of_a_paused_queue_can_be_admitted(
@@ -362,7 +362,7 @@ class TestConcurrency:
         make(bench, 2)
         bench.pause("paused")
 
-        assert not bench.engine.is_drained(["default", "paused"], 1.0)
+        assert not bench.engine.queues.is_drained(["default", "paused"], 1.0)
 
     def test_commit_and_claim_admits_in_between(self, bench: Bench) -> None:
         _, second = limited(bench), limited(bench)
@@ -379,14 +379,14 @@ class TestConcurrency:
         columns = {"concurrency_key": "imports:anna", "concurrency_limit": 1}
 
         changed = bench.engine.admissions.apply([(claimed, columns) for claimed in bench.claim()])
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
         assert changed == {first, second}
         assert statuses(bench, first, second) == ["READY", "BLOCKED"]
 
 
 def ask(bench: Bench, *keys: str, kind: str = "concurrency", seconds_ago: float = 60.0) -> None:
-    due_at = bench.engine.now() - timedelta(seconds=seconds_ago)
+    due_at = bench.engine.db.now() - timedelta(seconds=seconds_ago)
     AdmissionRequest.objects.using(bench.engine.database).bulk_create(
         AdmissionRequest(backend=bench.engine.alias, kind=kind, key=key, due_at=due_at) for key in keys
     )
@@ -410,10 +410,10 @@ class TestPlannedLook:
     def planned(self, bench: Bench) -> list[UUID]:
         """Let the second of four tasks wait in READY, and the others for the end of a start's period."""
         ids = [rated(bench, 2) for _ in range(4)]
-        bench.engine.admit()
+        bench.engine.admissions.admit()
         (claimed,) = bench.claim(1)
         bench.begin(claimed)
-        bench.engine.admit()
+        bench.engine.admissions.admit()
         assert statuses(bench, *ids) == ["RUNNING", "READY", "BLOCKED", "BLOCKED"]
         return ids
 
@@ -421,7 +421,7 @@ class TestPlannedLook:
         """Look at what is requested. Return how often it has read starts."""
         statements = Statements()
         with connections[bench.engine.database].execute_wrapper(statements):
-            bench.engine.admit()
+            bench.engine.admissions.admit()
         return statements.of_starts
 
     def test_enqueue_and_end_read_no_starts(self, bench: Bench, planned: list[UUID]) -> None:
@@ -434,7 +434,7 @@ class TestPlannedLook:
         assert AdmissionRequest.objects.using(bench.engine.database).count() == 1
 
     def test_cancelled_ready_task_lets_another_start_at_once(self, bench: Bench, planned: list[UUID]) -> None:
-        bench.engine.cancel([planned[1]])
+        bench.engine.tasks.cancel([planned[1]])
 
         assert admitted(bench) == 1
         assert bench.status(planned[2]) == Status.READY
@@ -449,9 +449,9 @@ class TestPlannedLook:
         rate: dict[str, Any] = {"rate_limit": 1, "rate_seconds": 60.0}
         bench.add(key="report", rate_key="api:anna", **rate)
         second = bench.add(rate_key="api:anna", **rate)
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
-        bench.engine.enqueue([new(key="report", on_conflict="replace", rate_key="api:bob", **rate)])
+        bench.engine.enqueues.enqueue([new(key="report", on_conflict="replace", rate_key="api:bob", **rate)])
 
         assert admitted(bench) == 2
         assert bench.status(second) == Status.READY
@@ -469,7 +469,7 @@ class TestPlannedLook:
 
     def test_next_start_is_at_the_planned_time(self, bench: Bench, planned: list[UUID]) -> None:
         bench.time_passes(61)
-        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.now())
+        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.db.now())
 
         assert admitted(bench) == 1
         assert statuses(bench, *planned[1:]) == ["READY", "READY", "BLOCKED"]
@@ -480,10 +480,10 @@ class TestPlannedLook:
             bench.begin(claimed)
             bench.time_passes(seconds)
         bench.engine.admissions.set_number(LimitKind.RATE, "api:", 1)
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
         planned = AdmissionRequest.objects.using(bench.engine.database).get(number=1)
-        assert (planned.due_at - bench.engine.now()).total_seconds() == pytest.approx(60, abs=5)
+        assert (planned.due_at - bench.engine.db.now()).total_seconds() == pytest.approx(60, abs=5)
         assert bench.status(ids[3]) == Status.BLOCKED
 
 
@@ -493,10 +493,10 @@ class TestUnstarted:
     def test_idle_key_has_no_request(self, bench: Bench) -> None:
         ids = [rated(bench, 2, queue_name="paused") for _ in range(4)]
         bench.pause("paused")
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
         assert statuses(bench, *ids) == ["READY", "READY", "BLOCKED", "BLOCKED"]
-        assert bench.engine.pending_maintenance(bench.executor_id).next_admission_seconds is None
+        assert bench.engine.executors.pending_maintenance(bench.executor_id).next_admission_seconds is None
 
     @pytest.mark.parametrize("how", ["end", "count", "release"])
     def test_start_plans_the_next_look(self, bench: Bench, how: str) -> None:
@@ -508,14 +508,14 @@ class TestUnstarted:
         elif how == "count":
             bench.begin(claimed)
         else:
-            bench.engine.cancel([claimed.id])
+            bench.engine.tasks.cancel([claimed.id])
             bench.commit(outcome(claimed, Status.CANCELLED, begun_seconds=None))
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
         if how == "release":
             assert bench.status(second) == Status.READY
         else:
-            seconds = bench.engine.pending_maintenance(bench.executor_id).next_admission_seconds
+            seconds = bench.engine.executors.pending_maintenance(bench.executor_id).next_admission_seconds
             assert seconds == pytest.approx(60, abs=5)
 
 
@@ -525,9 +525,9 @@ class TestClockSetBack:
         rated(bench)
         second = rated(bench)
         bench.commit(outcome(claim_admitted(bench)[0]))
-        bench.engine.admit()
+        bench.engine.admissions.admit()
         bench.time_passes(-seconds)
-        due_at = bench.engine.now() + timedelta(seconds=seconds + 60)
+        due_at = bench.engine.db.now() + timedelta(seconds=seconds + 60)
         AdmissionRequest.objects.using(bench.engine.database).update(due_at=due_at)
         return second
 
@@ -554,7 +554,7 @@ class TestClockSetBack:
         assert bench.status(second) == Status.READY
 
     def test_requests_are_brought_forward_in_batches(self, bench: Bench) -> None:
-        later = bench.engine.now() + timedelta(hours=1)
+        later = bench.engine.db.now() + timedelta(hours=1)
         rows = AdmissionRequest.objects.using(bench.engine.database)
         rows.bulk_create(
             AdmissionRequest(backend=bench.engine.alias, kind="rate", key=f"key-{number}", due_at=later)
@@ -582,7 +582,7 @@ class TestManyRequests:
         ask(bench, *["imports:flood"] * 200)
         pk = limited(bench)
 
-        with bench.engine.transaction():
+        with bench.engine.db.transaction():
             assert bench.engine.admissions.admit_here().queues == {"default": 1}
 
         assert bench.status(pk) == Status.READY
@@ -595,7 +595,7 @@ class TestManyRequests:
             monkeypatch.setattr(module, "KEYS_LOOKED_AT", 2)
         ids = [limited(bench, key=f"imports:{n}") for n in range(5)]
 
-        with bench.engine.transaction():
+        with bench.engine.db.transaction():
             found = bench.engine.admissions.admit_here()
         assert (found.looked_at, found.looks_again) == (2, True)
 
@@ -609,12 +609,12 @@ class TestManyRequests:
         ask(bench, *["newer:anna"] * 30, kind="newer")
         pk = limited(bench)
 
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
         assert bench.status(pk) == Status.READY
         assert self.requests(bench).filter(kind="newer").exists()
         assert "admission.ignored kind=newer" in caplog.text
-        assert bench.engine.is_drained([], 1.0)
+        assert bench.engine.queues.is_drained([], 1.0)
 
 
 class TestManyAtOnce:
@@ -628,7 +628,7 @@ class TestManyAtOnce:
     def test_large_limit_is_admitted_in_parts(self, bench: Bench, make: Callable[..., UUID]) -> None:
         ids = [make(bench, 5) for _ in range(7)]
 
-        with bench.engine.transaction():
+        with bench.engine.db.transaction():
             found = bench.engine.admissions.admit_here()
         assert (found.queues, found.looks_again) == ({"default": 2}, True)
         assert statuses(bench, *ids) == ["READY"] * 2 + ["BLOCKED"] * 5
@@ -641,7 +641,7 @@ class TestManyAtOnce:
         large = [make(bench, 5, key="imports:a") for _ in range(5)]
         small = make(bench, 5, key="imports:b")
 
-        with bench.engine.transaction():
+        with bench.engine.db.transaction():
             found = bench.engine.admissions.admit_here()
 
         assert found.queues == {"default": 2}
@@ -651,7 +651,7 @@ class TestManyAtOnce:
         rate: dict[str, Any] = {"rate_key": "api:", "rate_limit": 3, "rate_seconds": 60.0}
         ids = [limited(bench, 4, **rate) for _ in range(5)]
         for _ in range(3):
-            bench.engine.admit()
+            bench.engine.admissions.admit()
 
         assert statuses(bench, *ids) == ["READY"] * 3 + ["BLOCKED"] * 2
 
@@ -659,7 +659,7 @@ class TestManyAtOnce:
     def test_number_that_people_raise_far_is_used_in_parts(self, bench: Bench, kind: LimitKind) -> None:
         make = limited if kind is LimitKind.CONCURRENCY else rated
         ids = [make(bench, 1, key="imports:a") for _ in range(7)]
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
         bench.engine.admissions.set_number(kind, "imports:a", 100)
         assert admitted(bench) == 6
@@ -678,21 +678,21 @@ class TestRate:
         (claimed,) = claim_admitted(bench)
         bench.commit(outcome(claimed))
         bench.time_passes(59)
-        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.now())
+        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.db.now())
         assert admitted(bench) == 0
 
         bench.time_passes(2)
-        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.now())
+        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.db.now())
         assert admitted(bench) == 1
         assert bench.status(second) == Status.READY
 
     def test_next_look_is_when_the_oldest_start_leaves_the_window(self, bench: Bench) -> None:
         [rated(bench) for _ in range(2)]
         bench.begin(*claim_admitted(bench))
-        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.now())
-        bench.engine.admit()
+        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.db.now())
+        bench.engine.admissions.admit()
 
-        seconds = bench.engine.pending_maintenance(bench.executor_id).next_admission_seconds
+        seconds = bench.engine.executors.pending_maintenance(bench.executor_id).next_admission_seconds
         assert seconds == pytest.approx(60, abs=5)
 
     def test_many_requests_leave_one_planned_look(self, bench: Bench) -> None:
@@ -700,16 +700,16 @@ class TestRate:
             rated(bench)
             for claimed in claim_admitted(bench):
                 bench.begin(claimed)
-            bench.engine.admit()
+            bench.engine.admissions.admit()
 
         (planned,) = AdmissionRequest.objects.using(bench.engine.database).all()
         assert planned.number == 1
 
     def test_ready_tasks_that_have_not_started_count(self, bench: Bench) -> None:
         [rated(bench, 2) for _ in range(4)]
-        bench.engine.admit()
+        bench.engine.admissions.admit()
         bench.time_passes(3600)
-        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.now())
+        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.db.now())
 
         assert admitted(bench) == 0
 
@@ -717,13 +717,13 @@ class TestRate:
         first, second = rated(bench, 2), rated(bench, 2, wake_after_seconds=1.0)
         (claimed,) = claim_admitted(bench)
         bench.commit(outcome(claimed, Status.SCHEDULED, attempts=1, error=ERROR, wake_after_seconds=0.0))
-        bench.engine.wake_due()
+        bench.engine.messages.wake_due()
         (again,) = claim_admitted(bench)
         assert again.id == first
         bench.commit(outcome(again))
         bench.time_passes(2)
-        bench.engine.wake_due()
-        bench.engine.admit()
+        bench.engine.messages.wake_due()
+        bench.engine.admissions.admit()
 
         assert bench.status(second) == Status.BLOCKED
 
@@ -735,10 +735,10 @@ class TestRate:
 
     def test_cancelled_task_that_has_not_started_does_not_count(self, bench: Bench) -> None:
         first, second = rated(bench), rated(bench)
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
-        bench.engine.cancel([first])
-        bench.engine.admit()
+        bench.engine.tasks.cancel([first])
+        bench.engine.admissions.admit()
 
         assert statuses(bench, first, second) == ["CANCELLED", "READY"]
 
@@ -747,7 +747,7 @@ class TestRate:
         (claimed,) = claim_admitted(bench)
         bench.commit(outcome(claimed, Status.FAILED, attempts=1, error=ERROR))
 
-        bench.engine.requeue([pk])
+        bench.engine.tasks.requeue([pk])
 
         assert admitted(bench) == 0
         assert bench.status(pk) == Status.BLOCKED
@@ -755,8 +755,8 @@ class TestRate:
     def test_claim_that_never_started_takes_nothing_from_the_rate(self, bench: Bench) -> None:
         first, second = rated(bench, seconds=3600.0), rated(bench, seconds=3600.0)
         for _ in range(2):
-            bench.engine.release(claim_admitted(bench))
-            bench.engine.admit()
+            bench.engine.commits.release(claim_admitted(bench))
+            bench.engine.admissions.admit()
 
         assert statuses(bench, first, second) == ["READY", "BLOCKED"]
 
@@ -764,21 +764,21 @@ class TestRate:
     def test_start_that_is_given_back_is_used_at_once(self, bench: Bench, how: str) -> None:
         """Not when the next start leaves the window, although a look is requested for then."""
         first, second, third = (rated(bench, 2, seconds=3600.0) for _ in range(3))
-        bench.engine.admit()
+        bench.engine.admissions.admit()
         (claimed,) = bench.claim(limit=1)
         assert claimed.id == first
         bench.commit(outcome(claimed))
-        bench.engine.admit()
+        bench.engine.admissions.admit()
         assert statuses(bench, second, third) == ["READY", "BLOCKED"]
         (claimed,) = bench.claim()
         if how == "release":
-            bench.engine.release([claimed])
+            bench.engine.commits.release([claimed])
         elif how == "expire":
             bench.commit(outcome(claimed, Status.FAILED, begun_seconds=None))
         else:
-            bench.engine.cancel([second])
+            bench.engine.tasks.cancel([second])
             bench.commit(outcome(claimed, Status.READY, begun_seconds=None))
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
         expected = ["READY", "BLOCKED"] if how == "release" else ["READY"]
         assert statuses(bench, *((second, third) if how == "release" else (third,))) == expected
@@ -787,16 +787,16 @@ class TestRate:
         first, second = rated(bench, 2), rated(bench, 2, wake_after_seconds=1.0)
         (claimed,) = claim_admitted(bench)
         bench.commit(outcome(claimed, Status.SCHEDULED, attempts=1, error=ERROR, wake_after_seconds=0.0))
-        bench.engine.wake_due()
+        bench.engine.messages.wake_due()
         for _ in range(2):
             (again,) = claim_admitted(bench)
             assert again.id == first
-            bench.engine.release([again])
+            bench.engine.commits.release([again])
         (again,) = claim_admitted(bench)
         bench.commit(outcome(again))
         bench.time_passes(2)
-        bench.engine.wake_due()
-        bench.engine.admit()
+        bench.engine.messages.wake_due()
+        bench.engine.admissions.admit()
 
         assert bench.status(second) == Status.BLOCKED
 
@@ -804,8 +804,8 @@ class TestRate:
         pk = rated(bench, seconds=3600.0)
         claim_admitted(bench)
 
-        assert bench.engine.release_unknown_claims(bench.executor_id, known=()) == 1
-        bench.engine.admit()
+        assert bench.engine.commits.release_unknown_claims(bench.executor_id, known=()) == 1
+        bench.engine.admissions.admit()
 
         assert bench.status(pk) == Status.READY
 
@@ -816,7 +816,7 @@ class TestRate:
         (claimed,) = claim_admitted(bench)
         assert claimed.is_expired
         bench.commit(outcome(claimed, Status.FAILED, begun_seconds=None))
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
         assert bench.status(second) == Status.READY
 
@@ -825,16 +825,16 @@ class TestRate:
         _, second = rated(bench), rated(bench)
         (claimed,) = claim_admitted(bench)
         bench.time_passes(3600)
-        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.now())
+        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.db.now())
         assert admitted(bench) == 0
 
         assert bench.begin(claimed) == {claimed.id}
         bench.time_passes(59)
-        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.now())
+        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.db.now())
         assert admitted(bench) == 0
 
         bench.time_passes(2)
-        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.now())
+        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.db.now())
         assert (admitted(bench), bench.status(second)) == (1, Status.READY)
 
     def test_start_counts_from_when_the_body_has_begun(self, bench: Bench) -> None:
@@ -860,7 +860,7 @@ class TestRate:
         for _ in range(2):
             (claimed,) = claim_admitted(bench)
             bench.begin(claimed)
-            bench.engine.release([claimed])
+            bench.engine.commits.release([claimed])
 
         assert RateStart.objects.using(bench.engine.database).count() == 2
         assert claim_admitted(bench) == []
@@ -868,7 +868,7 @@ class TestRate:
     def test_start_of_a_lost_claim_is_not_counted(self, bench: Bench) -> None:
         rated(bench, 2)
         (claimed,) = claim_admitted(bench)
-        bench.engine.release([claimed])
+        bench.engine.commits.release([claimed])
         (again,) = claim_admitted(bench)
 
         assert bench.begin(claimed) == set()
@@ -881,8 +881,8 @@ class TestRate:
         pk = rated(bench)
         claim_admitted(bench)
         bench.time_passes(100)
-        assert len(bench.engine.rescue()) == 1
-        bench.engine.admit()
+        assert len(bench.engine.executors.rescue()) == 1
+        bench.engine.admissions.admit()
 
         assert bench.status(pk) == Status.BLOCKED
 
@@ -893,12 +893,12 @@ class TestRate:
         claims = claim_admitted(bench)
         bench.begin(*claims)
         if how == "release":
-            bench.engine.release(claims)
+            bench.engine.commits.release(claims)
         bench.time_passes(400)
         if how == "rescue":
-            assert len(bench.engine.rescue()) == 1
-        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.now())
-        bench.engine.admit()
+            assert len(bench.engine.executors.rescue()) == 1
+        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.db.now())
+        bench.engine.admissions.admit()
 
         assert statuses(bench, first, second) == ["READY", "BLOCKED"]
 
@@ -906,8 +906,8 @@ class TestRate:
         first, second = rated(bench, seconds=86_400.0), rated(bench, seconds=86_400.0)
         (claimed,) = claim_admitted(bench)
         bench.commit(outcome(claimed))
-        assert bench.engine.prune_status(Status.SUCCESSFUL, 0.0) == 1
-        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.now())
+        assert bench.engine.tasks.prune_status(Status.SUCCESSFUL, 0.0) == 1
+        AdmissionRequest.objects.using(bench.engine.database).update(due_at=bench.engine.db.now())
 
         assert admitted(bench) == 0
         assert bench.status(second) == Status.BLOCKED
@@ -919,9 +919,9 @@ class TestRate:
         (claimed,) = claim_admitted(bench)
         bench.commit(outcome(claimed, Status.SCHEDULED, attempts=1, error=ERROR, wake_after_seconds=60.0))
 
-        bench.engine.enqueue([new(key="report", on_conflict="replace", rate_key="api:bob", **rate)])
+        bench.engine.enqueues.enqueue([new(key="report", on_conflict="replace", rate_key="api:bob", **rate)])
         second = rated(bench, key="api:anna")
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
         assert bench.status(second) == Status.BLOCKED
 
@@ -929,11 +929,11 @@ class TestRate:
         rated(bench, seconds=3600.0)
         bench.begin(*claim_admitted(bench))
         rated(bench, seconds=3600.0)
-        bench.engine.admit()
+        bench.engine.admissions.admit()
         rated(bench, seconds=60.0, priority=10)
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
-        seconds = bench.engine.pending_maintenance(bench.executor_id).next_admission_seconds
+        seconds = bench.engine.executors.pending_maintenance(bench.executor_id).next_admission_seconds
         assert seconds == pytest.approx(60, abs=5)
 
     def test_task_that_gets_its_declared_rate_has_not_started(self, bench: Bench) -> None:
@@ -941,7 +941,7 @@ class TestRate:
         first, second = bench.add(), bench.add()
         bench.engine.admissions.apply([(claimed, columns) for claimed in bench.claim()])
 
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
         assert statuses(bench, first, second) == ["READY", "BLOCKED"]
 
@@ -956,9 +956,9 @@ class TestRate:
         rated(bench)
         (claimed,) = claim_admitted(bench)
         bench.commit(outcome(claimed))
-        bench.engine.prune_status(Status.SUCCESSFUL, 0.0)
-        RateStart.objects.using(bench.engine.database).update(expires_at=bench.engine.now())
-        bench.engine.prune()
+        bench.engine.tasks.prune_status(Status.SUCCESSFUL, 0.0)
+        RateStart.objects.using(bench.engine.database).update(expires_at=bench.engine.db.now())
+        bench.engine.tasks.prune()
 
         assert not RateStart.objects.using(bench.engine.database).exists()
 
@@ -967,7 +967,7 @@ class TestRate:
         first, second = limited(bench, key="imports:anna", **both), limited(bench, key="imports:bob", **both)
         third = limited(bench, key="imports:anna", **both)
 
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
         assert statuses(bench, first, second, third) == ["READY", "BLOCKED", "BLOCKED"]
         assert [bench.row(pk).counts_while_waiting for pk in (first, second, third)] == [False, True, False]
@@ -975,7 +975,7 @@ class TestRate:
 
 class TestReplace:
     def replace(self, bench: Bench, **changes: Any) -> Any:
-        (answer,) = bench.engine.enqueue([new(key="digest", on_conflict="replace", **changes)])
+        (answer,) = bench.engine.enqueues.enqueue([new(key="digest", on_conflict="replace", **changes)])
         return answer
 
     def test_waiting_task_gets_the_new_values(self, bench: Bench) -> None:
@@ -990,10 +990,10 @@ class TestReplace:
     def test_replaced_task_with_a_limit_is_blocked(self, bench: Bench) -> None:
         first = limited(bench)
         pk = bench.add(key="digest")
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
         self.replace(bench, concurrency_key="imports:anna", concurrency_limit=1)
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
         assert statuses(bench, first, pk) == ["READY", "BLOCKED"]
 
@@ -1013,7 +1013,7 @@ class TestReplace:
         new_holder = self.replace(bench, args="[2]")
 
         assert bench.add(key="digest") == new_holder.id
-        assert bench.engine.find_keys(["digest"]) == {"digest": new_holder.id}
+        assert bench.engine.messages.find_keys(["digest"]) == {"digest": new_holder.id}
         second = self.replace(bench, args="[3]")
         assert (second.id, second.created) == (new_holder.id, False)
         assert bench.row(new_holder.id).args == [3]
@@ -1021,7 +1021,7 @@ class TestReplace:
     def test_key_is_free_after_the_end_of_its_new_holder(self, bench: Bench) -> None:
         bench.running(key="digest")
         new_holder = self.replace(bench)
-        bench.engine.cancel([new_holder.id])
+        bench.engine.tasks.cancel([new_holder.id])
 
         assert self.replace(bench).created
 
@@ -1042,20 +1042,20 @@ class TestReplace:
 
         assert self.replace(bench).id == new_holder.id
         bench.time_passes(61)
-        bench.engine.wake_due()
+        bench.engine.messages.wake_due()
         assert statuses(bench, running.id, new_holder.id) == ["READY", "READY"]
 
     def test_concurrency_limit_prevents_the_overlap(self, bench: Bench) -> None:
         limit: dict[str, Any] = {"concurrency_key": "imports:anna", "concurrency_limit": 1}
         bench.add(key="digest", **limit)
-        bench.engine.admit()
+        bench.engine.admissions.admit()
         (running,) = bench.claim()
         new_holder = self.replace(bench, **limit)
-        bench.engine.admit()
+        bench.engine.admissions.admit()
         assert bench.status(new_holder.id) == Status.BLOCKED
 
         bench.commit(outcome(running))
-        bench.engine.admit()
+        bench.engine.admissions.admit()
 
         assert bench.status(new_holder.id) == Status.READY
 
@@ -1075,19 +1075,19 @@ class TestReplace:
         new_holder = self.replace(bench)
         bench.commit(outcome(running, Status.FAILED, attempts=1, error=ERROR))
 
-        assert bench.engine.requeue([running.id]).key_taken == 1
-        bench.engine.cancel([new_holder.id])
-        assert bench.engine.requeue([running.id]).requeued == 1
+        assert bench.engine.tasks.requeue([running.id]).key_taken == 1
+        bench.engine.tasks.cancel([new_holder.id])
+        assert bench.engine.tasks.requeue([running.id]).requeued == 1
         assert bench.add(key="digest") == running.id
 
 
 class TestDebounce:
     def call(self, bench: Bench, wait: float = 30.0, max_wait: float | None = 100.0) -> UUID:
         row = new(key="reindex", on_conflict="replace", wake_after_seconds=wait, max_wait_seconds=max_wait)
-        return bench.engine.enqueue([row])[0].id
+        return bench.engine.enqueues.enqueue([row])[0].id
 
     def wait_left(self, bench: Bench, pk: UUID) -> float:
-        return (bench.moment(pk, "wake_at") - bench.engine.now()).total_seconds()
+        return (bench.moment(pk, "wake_at") - bench.engine.db.now()).total_seconds()
 
     def test_each_call_pushes_the_start(self, bench: Bench) -> None:
         pk = self.call(bench)
@@ -1117,7 +1117,7 @@ class TestDebounce:
 
 class TestUniqueFor:
     def call(self, bench: Bench, seconds: float = 3600.0, **changes: Any) -> Any:
-        (answer,) = bench.engine.enqueue([new(key="welcome", unique_for_seconds=seconds, **changes)])
+        (answer,) = bench.engine.enqueues.enqueue([new(key="welcome", unique_for_seconds=seconds, **changes)])
         return answer
 
     def test_ended_task_keeps_the_key_for_the_time(self, bench: Bench) -> None:
@@ -1145,7 +1145,7 @@ class TestUniqueFor:
     def test_deleted_task_keeps_the_key_for_the_time(self, bench: Bench) -> None:
         self.call(bench)
         bench.commit(outcome(bench.claim()[0]))
-        bench.engine.prune_status(Status.SUCCESSFUL, 0.0)
+        bench.engine.tasks.prune_status(Status.SUCCESSFUL, 0.0)
 
         assert not self.call(bench).created
 
@@ -1164,9 +1164,9 @@ class TestUniqueFor:
 @pytest.mark.parametrize("make", [lambda bench: bench.add(key="k"), lambda bench: bench.running(key="k")])
 def test_raise_on_conflict_inserts_nothing(bench: Bench, make: Callable[[Bench], Any]) -> None:
     make(bench)
-    before = bench.engine.tasks.count()
+    before = bench.engine.db.tasks.count()
 
     with pytest.raises(DuplicateKey, match="'k'"):
-        bench.engine.enqueue([new(), new(key="k", on_conflict="raise")])
+        bench.engine.enqueues.enqueue([new(), new(key="k", on_conflict="raise")])
 
-    assert bench.engine.tasks.count() == before
+    assert bench.engine.db.tasks.count() == before

@@ -31,7 +31,7 @@ def test_claim_sets_task_running_for_executor(bench: Bench) -> None:
 
 def test_second_claim_keeps_started_at_and_moves_last_attempted_at(bench: Bench) -> None:
     pk = bench.add()
-    bench.engine.release(bench.claim())
+    bench.engine.commits.release(bench.claim())
     bench.time_passes(10)
     first = bench.moment(pk, "started_at")
 
@@ -71,7 +71,7 @@ def test_claim_from_many_queues_returns_best_ranks_in_order(bench: Bench, limit:
     queues = ["urgent", *(f"q{number}" for number in range(30))]
     for number in range(60):
         bench.add(queue_name=queues[1 + number % 30], priority=number % 2)
-    best = [row.pk for row in bench.engine.tasks.ready().order_by("rank", "pk")]
+    best = [row.pk for row in bench.engine.db.tasks.ready().order_by("rank", "pk")]
 
     claimed: list[UUID] = []
     while claims := bench.claim(limit, queues=queues):
@@ -93,7 +93,7 @@ def test_claim_skips_paused_queue(bench: Bench, max_running: int | None) -> None
 
 def test_claim_resumes_queue_at_resume_at(bench: Bench) -> None:
     pk = bench.add()
-    bench.pause("default", resume_at=bench.engine.now() + timedelta(seconds=60))
+    bench.pause("default", resume_at=bench.engine.db.now() + timedelta(seconds=60))
 
     assert bench.claim_ids() == []
     bench.time_passes(61)
@@ -120,7 +120,7 @@ def test_claim_for_both_pools_keeps_limit_of_queue(bench: Bench) -> None:
 def test_task_is_claimed_for_pool_it_was_moved_to(bench: Bench) -> None:
     pk = bench.add()
 
-    bench.engine.move_to_pool([pk], PoolName.ASYNC)
+    bench.engine.claims.move_to_pool([pk], PoolName.ASYNC)
 
     assert bench.claim_ids(pool_limits={PoolName.ASYNC: 0}) == []
     assert bench.claim_ids(pool_limits={PoolName.THREADS: 0}) == [pk]
@@ -214,7 +214,7 @@ class TestRank:
         bench.time_passes(65)
         wake_at = bench.moment(pk, "wake_at")
 
-        bench.engine.wake_due()
+        bench.engine.messages.wake_due()
 
         assert bench.row(pk).rank == wake_at - timedelta(seconds=60)
 
@@ -223,7 +223,7 @@ class TestRank:
         bench.time_passes(3590)
         waiting = bench.add()
         bench.time_passes(20)
-        bench.engine.wake_due()
+        bench.engine.messages.wake_due()
 
         assert bench.claim_ids() == [waiting, scheduled]
 
@@ -231,7 +231,7 @@ class TestRank:
         first, second = bench.add(), bench.add()
         rank = bench.row(first).rank
 
-        bench.engine.release(bench.claim(1))
+        bench.engine.commits.release(bench.claim(1))
 
         assert bench.row(first).rank == rank
         assert bench.claim_ids() == [first, second]
@@ -255,22 +255,22 @@ class TestIsolation:
 
         assert bench.claim_ids() == [harmless, once]
         assert bench.claim_isolated() == [twice]
-        assert not bench.engine.has_isolated(["default"])
+        assert not bench.engine.claims.has_isolated(["default"])
 
     def test_has_isolated_finds_ready_tasks_of_given_queues(self, bench: Bench) -> None:
-        assert not bench.engine.has_isolated(["default"])
+        assert not bench.engine.claims.has_isolated(["default"])
         bench.set(bench.add(queue_name="a"), executor_losses=2)
         bench.set(bench.add(queue_name="b"), executor_losses=1)
 
-        assert bench.engine.has_isolated(["a", "b"])
-        assert not bench.engine.has_isolated(["b"])
-        assert not bench.engine.has_isolated([])
+        assert bench.engine.claims.has_isolated(["a", "b"])
+        assert not bench.engine.claims.has_isolated(["b"])
+        assert not bench.engine.claims.has_isolated([])
 
     def test_has_isolated_ignores_paused_queue(self, bench: Bench) -> None:
         bench.set(bench.add(), executor_losses=2)
         bench.pause("default")
 
-        assert not bench.engine.has_isolated(["default"])
+        assert not bench.engine.claims.has_isolated(["default"])
         assert bench.claim_isolated() == []
 
 
@@ -281,20 +281,20 @@ class TestQueuesInUse:
         bench.add(queue_name="later", wake_after_seconds=60.0)
         bench.ended()
 
-        assert bench.engine.queues_in_use() == ["B", "a", "a-1", "b", "é"]
+        assert bench.engine.queues.queues_in_use() == ["B", "a", "a-1", "b", "é"]
 
 
 class TestIsDrained:
     def test_ready_or_running_task_is_not_drained(self, bench: Bench) -> None:
         bench.add(queue_name="a")
-        assert not bench.engine.is_drained(None, 1)
-        assert not bench.engine.is_drained(["b", "a"], 1)
-        assert bench.engine.is_drained(["b"], 1)
+        assert not bench.engine.queues.is_drained(None, 1)
+        assert not bench.engine.queues.is_drained(["b", "a"], 1)
+        assert bench.engine.queues.is_drained(["b"], 1)
 
         bench.claim(queues=["a"])
-        assert not bench.engine.is_drained(None, 1)
-        assert not bench.engine.is_drained(["b", "a"], 1)
-        assert bench.engine.is_drained(["b"], 1)
+        assert not bench.engine.queues.is_drained(None, 1)
+        assert not bench.engine.queues.is_drained(["b", "a"], 1)
+        assert bench.engine.queues.is_drained(["b"], 1)
 
     def test_task_due_later_than_wait_counts_as_drained(self, bench: Bench) -> None:
         bench.add(queue_name="a", wake_after_seconds=100.0)
@@ -302,11 +302,11 @@ class TestIsDrained:
         bench.suspended()
         bench.ended()
 
-        assert bench.engine.is_drained(None, 1)
-        assert not bench.engine.is_drained(None, 120)
-        assert not bench.engine.is_drained(["a"], 120)
-        assert not bench.engine.is_drained([bench.row(pk).queue_name], 120)
-        assert bench.engine.is_drained(["b"], 120)
+        assert bench.engine.queues.is_drained(None, 1)
+        assert not bench.engine.queues.is_drained(None, 120)
+        assert not bench.engine.queues.is_drained(["a"], 120)
+        assert not bench.engine.queues.is_drained([bench.row(pk).queue_name], 120)
+        assert bench.engine.queues.is_drained(["b"], 120)
 
     def test_paused_queue_is_drained_once_nothing_runs(self, bench: Bench) -> None:
         running = bench.add(queue_name="a")
@@ -314,17 +314,17 @@ class TestIsDrained:
         bench.pause("a")
         bench.add(queue_name="a")
         bench.add(queue_name="a", wake_after_seconds=0.5)
-        assert not bench.engine.is_drained(None, 1)
-        assert not bench.engine.is_drained(["a"], 1)
+        assert not bench.engine.queues.is_drained(None, 1)
+        assert not bench.engine.queues.is_drained(["a"], 1)
 
         bench.set(running, status=Status.SUCCESSFUL)
-        assert bench.engine.is_drained(None, 1)
-        assert bench.engine.is_drained(["a"], 1)
+        assert bench.engine.queues.is_drained(None, 1)
+        assert bench.engine.queues.is_drained(["a"], 1)
 
         bench.add(queue_name="b")
-        assert not bench.engine.is_drained(None, 1)
+        assert not bench.engine.queues.is_drained(None, 1)
 
     def test_overdue_task_is_not_drained(self, bench: Bench) -> None:
         bench.set(bench.add(wake_after_seconds=100.0), wake_at=from_now(-1))
 
-        assert not bench.engine.is_drained(None, 0)
+        assert not bench.engine.queues.is_drained(None, 0)

@@ -60,8 +60,8 @@ def test_task_that_awaits_code_is_neither_claimed_nor_counted_as_ready(bench: Be
     pk = awaiting(bench)
 
     assert bench.claim_ids() == []
-    assert bench.engine.queue_latency() == []
-    assert bench.engine.is_drained(None, 0.0)
+    assert bench.engine.queues.queue_latency() == []
+    assert bench.engine.queues.is_drained(None, 0.0)
     row = bench.row(pk)
     assert (row.status, row.attempts, row.executor_id, row.claimed_at) == (Status.AWAITING_CODE, 0, None, None)
     assert (row.started_at, row.last_attempted_at, row.wake_at) == (None, None, None)
@@ -92,12 +92,12 @@ def test_wait_for_code_ends_at_the_earlier_of_its_ends(
         assert wake_at is None
     else:
         assert wake_at is not None
-        assert ends - 20 < (wake_at - bench.engine.now()).total_seconds() <= ends
+        assert ends - 20 < (wake_at - bench.engine.db.now()).total_seconds() <= ends
 
 
 def test_cancelled_task_does_not_wait_for_code(bench: Bench) -> None:
     claimed = bench.running()
-    bench.engine.cancel([claimed.id])
+    bench.engine.tasks.cancel([claimed.id])
 
     bench.commit(outcome(claimed, Status.AWAITING_CODE))
 
@@ -109,7 +109,7 @@ def test_child_that_awaits_code_does_not_notify_its_parent(bench: Bench) -> None
     child = awaiting(bench, parent_id=parent)
 
     assert (bench.status(child), bench.status(parent)) == (Status.AWAITING_CODE, Status.SUSPENDED)
-    bench.engine.cancel([child])
+    bench.engine.tasks.cancel([child])
     assert len(bench.inbox(parent)) == 1
 
 
@@ -144,7 +144,7 @@ def test_park_leaves_calls_that_fit(bench: Bench) -> None:
 
 
 def test_park_reads_a_bounded_number_of_tasks(bench: Bench) -> None:
-    bench.engine.enqueue([new(task_type="gone") for _ in range(25)])
+    bench.engine.enqueues.enqueue([new(task_type="gone") for _ in range(25)])
 
     counts = [park(bench, limit=10)["gone"] for _ in range(4)]
 
@@ -154,7 +154,7 @@ def test_park_reads_a_bounded_number_of_tasks(bench: Bench) -> None:
 def test_park_of_many_names_makes_as_many_statements_as_that_of_one(bench: Bench) -> None:
     made = []
     for number_of_names in (1, 100):
-        bench.engine.enqueue([new(task_type=f"gone{number % number_of_names}") for number in range(200)])
+        bench.engine.enqueues.enqueue([new(task_type=f"gone{number % number_of_names}") for number in range(200)])
         with CaptureQueriesContext(connections[bench.engine.database]) as queries:
             counts = park(bench)
         assert (len(counts), counts.total()) == (number_of_names, 200)
@@ -182,7 +182,7 @@ def test_park_takes_tasks_that_a_key_blocks(bench: Bench, kind: LimitKind) -> No
     if kind == LimitKind.RATE:
         limits["rate_seconds"] = 3600.0
     holder = bench.add(**limits)
-    bench.engine.admit()
+    bench.engine.admissions.admit()
     gone = [bench.add(task_type=f"gone{number}", **limits) for number in range(3)]
     known, other_queue = bench.add(**limits), bench.add(task_type="gone", queue_name="other", **limits)
     other_key = bench.add(task_type="gone", **limits | {f"{kind}_key": "k:x"})
@@ -199,11 +199,11 @@ def test_park_takes_tasks_that_a_key_blocks(bench: Bench, kind: LimitKind) -> No
 def test_park_gives_the_places_of_limits_back(bench: Bench) -> None:
     limit = {"concurrency_key": "k:", "concurrency_limit": 1}
     first, second = bench.add(task_type="gone", **limit), bench.add(**limit)
-    bench.engine.admit()
+    bench.engine.admissions.admit()
     assert (bench.status(first), bench.status(second)) == (Status.READY, Status.BLOCKED)
 
     park(bench)
-    bench.engine.admit()
+    bench.engine.admissions.admit()
 
     assert (bench.status(first), bench.status(second)) == (Status.AWAITING_CODE, Status.READY)
 
@@ -266,12 +266,12 @@ def test_no_more_tasks_return_than_a_claim_may_take(bench: Bench) -> None:
     _, claims = bench.engine.commit_and_claim([], bench.claim_request(2), returning=ids)
 
     assert (len(claims), claims.returned) == (2, 2)
-    assert bench.engine.tasks.awaiting_code().count() == 3
+    assert bench.engine.db.tasks.awaiting_code().count() == 3
 
 
 def test_task_with_a_limit_returns_and_is_admitted_by_the_same_claim(bench: Bench) -> None:
     bench.add(concurrency_key="k:", concurrency_limit=1)
-    bench.engine.admit()
+    bench.engine.admissions.admit()
     (claimed,) = bench.claim()
     bench.commit(outcome(claimed, Status.AWAITING_CODE))
     AdmissionRequest.objects.using(bench.engine.database).all().delete()
@@ -286,18 +286,18 @@ def test_task_whose_body_has_begun_keeps_its_place_uncounted(bench: Bench, how: 
     limit: dict[str, Any] = {"concurrency_key": "imports:anna", "concurrency_limit": 1}
     bench.add(hold_while_retrying=True, **limit)
     other = bench.add(**limit)
-    bench.engine.admit()
+    bench.engine.admissions.admit()
     (claimed,) = bench.claim()
     if how == "stale":
         bench.commit(outcome(claimed, Status.SCHEDULED, stale_polls=1, wake_after_seconds=0.0))
-        bench.engine.wake_due()
+        bench.engine.messages.wake_due()
     elif how == "stopped":
         bench.commit(outcome(claimed, Status.READY, worker_id="old", keeps_rank=True))
     else:
-        bench.engine.release([claimed])
+        bench.engine.commits.release([claimed])
     (claimed,) = bench.claim()
     bench.commit(outcome(claimed, Status.AWAITING_CODE, stale_polls=claimed.stale_polls, error=ERROR))
-    bench.engine.admit()
+    bench.engine.admissions.admit()
 
     expected = Status.READY if how == "never begun" else Status.BLOCKED
     assert bench.status(other) == expected
@@ -306,11 +306,11 @@ def test_task_whose_body_has_begun_keeps_its_place_uncounted(bench: Bench, how: 
 def test_task_that_holds_its_place_between_attempts_keeps_it(bench: Bench) -> None:
     limit = {"concurrency_key": "k:", "concurrency_limit": 1}
     bench.add(hold_while_retrying=True, **limit)
-    bench.engine.admit()
+    bench.engine.admissions.admit()
     (claimed,) = bench.claim()
     bench.commit(outcome(claimed, Status.AWAITING_CODE, attempts=1))
     other = bench.add(**limit)
-    bench.engine.admit()
+    bench.engine.admissions.admit()
     assert (bench.row(claimed.id).counts_while_waiting, bench.status(other)) == (True, Status.BLOCKED)
 
     _, claims = bench.engine.commit_and_claim([], bench.claim_request(), returning=[claimed.id])
@@ -343,12 +343,12 @@ def test_expired_task_that_awaits_code_is_claimed_as_expired(bench: Bench) -> No
 def test_requeued_task_awaits_code_no_more(bench: Bench) -> None:
     pk = awaiting(bench, key="k")
     assert bench.add(key="k") == pk
-    bench.engine.cancel([pk])
+    bench.engine.tasks.cancel([pk])
 
-    bench.engine.requeue([pk])
+    bench.engine.tasks.requeue([pk])
 
     assert bench.claim_ids() == [pk]
-    assert bench.row(pk).enqueued_at - bench.engine.now() < timedelta(0)
+    assert bench.row(pk).enqueued_at - bench.engine.db.now() < timedelta(0)
 
 
 def test_task_that_awaits_code_is_replaced_by_a_new_call(bench: Bench) -> None:

@@ -46,7 +46,7 @@ def test_retry_is_scheduled_from_time_of_commit(bench: Bench) -> None:
 
     row = bench.row(claimed.id)
     assert (row.status, row.attempts, row.finished_at, row.executor_id) == ("SCHEDULED", 1, None, None)
-    wait = bench.moment(claimed.id, "wake_at") - bench.engine.now()
+    wait = bench.moment(claimed.id, "wake_at") - bench.engine.db.now()
     assert timedelta(seconds=20) < wait <= timedelta(seconds=30)
 
 
@@ -90,7 +90,7 @@ def test_commit_stores_result_null(bench: Bench) -> None:
 
 
 def test_commit_accepts_batch_of_all_states(bench: Bench) -> None:
-    bench.engine.enqueue([new() for _ in range(6)])
+    bench.engine.enqueues.enqueue([new() for _ in range(6)])
     claims = bench.claim()
     statuses = [
         Status.SUCCESSFUL,
@@ -120,7 +120,7 @@ class TestBounds:
 
         for attempt in (20, 21):
             if attempt > 20:
-                bench.engine.wake_due()
+                bench.engine.messages.wake_due()
                 (claimed,) = bench.claim(queues=[claimed.queue_name])
             error = json.dumps({"attempt": attempt})
             bench.commit(outcome(claimed, Status.SCHEDULED, error=error, wake_after_seconds=0.0))
@@ -142,14 +142,14 @@ class TestBounds:
 
         bench.commit(outcome(claimed, Status.FAILED, error=ERROR, worker_id="w"))
 
-        assert bench.engine.tasks.filter(pk=claimed.id).values_list("status", flat=True).get() == "FAILED"
+        assert bench.engine.db.tasks.filter(pk=claimed.id).values_list("status", flat=True).get() == "FAILED"
 
 
 class TestCancelRequest:
     @pytest.mark.parametrize("status", NOT_FINAL)
     def test_unfinished_task_with_cancel_request_is_cancelled(self, bench: Bench, status: Status) -> None:
         claimed = bench.running()
-        bench.engine.cancel([claimed.id])
+        bench.engine.tasks.cancel([claimed.id])
 
         answer = bench.commit(outcome(claimed, status, wake_after_seconds=60.0))
 
@@ -161,7 +161,7 @@ class TestCancelRequest:
     @pytest.mark.parametrize("status", [Status.SUCCESSFUL, Status.FAILED])
     def test_finished_task_with_cancel_request_keeps_its_outcome(self, bench: Bench, status: Status) -> None:
         claimed = bench.running()
-        bench.engine.cancel([claimed.id])
+        bench.engine.tasks.cancel([claimed.id])
 
         assert bench.commit(outcome(claimed, status)).done == {claimed.id: status}
 
@@ -188,7 +188,7 @@ class TestRefused:
     @pytest.mark.parametrize("column", ["return_value", "inner_state", "metadata", "error"])
     @pytest.mark.parametrize("status", [Status.FAILED, Status.SUSPENDED])
     def test_commit_refuses_only_outcome_with_bad_json(self, bench: Bench, column: str, status: Status) -> None:
-        bench.engine.enqueue([new() for _ in range(5)])
+        bench.engine.enqueues.enqueue([new() for _ in range(5)])
         claims = bench.claim()
         outcomes = [outcome(claimed, status) for claimed in claims]
         outcomes[3] = outcome(claims[3], status, **{column: self.BAD})
@@ -253,7 +253,7 @@ class TestRefused:
 
         assert list(answer.refused) == [claimed.id]
         assert bench.inbox(receiver) == []
-        assert not bench.engine.tasks.filter(key="child").exists()
+        assert not bench.engine.db.tasks.filter(key="child").exists()
 
     def test_refused_outcome_keeps_transaction_of_caller(self, bench: Bench) -> None:
         """A refused result keeps the other writes of the transaction."""
@@ -261,9 +261,9 @@ class TestRefused:
 
         with transaction.atomic(using=bench.engine.database):
             beside = bench.add()
-            answer = bench.engine.commit([outcome(claimed, return_value=self.BAD)], wait=True)
+            answer = bench.engine.commits.commit([outcome(claimed, return_value=self.BAD)], wait=True)
             assert list(answer.refused) == [claimed.id]
-            assert bench.engine.commit([outcome(claimed, Status.FAILED)], wait=True).done
+            assert bench.engine.commits.commit([outcome(claimed, Status.FAILED)], wait=True).done
 
         assert (bench.status(claimed.id), bench.status(beside)) == ("FAILED", "READY")
 
@@ -277,20 +277,20 @@ class TestAtomicBody:
 
         with transaction.atomic(using=bench.engine.database):
             beside = bench.add()
-            assert bench.engine.commit([outcome(claimed, status)], wait=True).done == {claimed.id: status}
+            assert bench.engine.commits.commit([outcome(claimed, status)], wait=True).done == {claimed.id: status}
 
         assert (bench.status(claimed.id), bench.status(beside)) == (status, "READY")
 
     def test_lost_claim_undoes_atomic_body(self, bench: Bench) -> None:
         claimed = bench.running()
-        bench.engine.release([claimed])
+        bench.engine.commits.release([claimed])
 
         with transaction.atomic(using=bench.engine.database):
             beside = bench.add()
-            assert bench.engine.commit([outcome(claimed)], wait=True).lost == {claimed.id}
+            assert bench.engine.commits.commit([outcome(claimed)], wait=True).lost == {claimed.id}
             transaction.set_rollback(True, using=bench.engine.database)
 
-        assert not bench.engine.tasks.filter(pk=beside).exists()
+        assert not bench.engine.db.tasks.filter(pk=beside).exists()
 
 
 class TestCommitAndClaim:
@@ -333,7 +333,7 @@ class TestRelease:
         bench.set(claimed.id, attempts=2)
         (claimed,) = bench.engine.claims.read_claimed([claimed.id])
 
-        assert bench.engine.release([claimed]).done == {claimed.id: Status.READY}
+        assert bench.engine.commits.release([claimed]).done == {claimed.id: Status.READY}
         row = bench.row(claimed.id)
         assert (row.status, row.attempts, row.polls, row.executor_losses) == ("READY", 2, 0, 0)
         assert (row.executor_id, row.claimed_at, row.worker_ids, row.errors) == (None, None, [], [])
@@ -342,9 +342,9 @@ class TestRelease:
         known, unknown, foreign = bench.running(), bench.running(), bench.add()
         bench.claim(executor_id=uuid4())
 
-        assert bench.engine.release_unknown_claims(bench.executor_id, [known.id]) == 1
+        assert bench.engine.commits.release_unknown_claims(bench.executor_id, [known.id]) == 1
         assert [bench.status(pk) for pk in (known.id, unknown.id, foreign)] == ["RUNNING", "READY", "RUNNING"]
-        assert bench.engine.release_unknown_claims(bench.executor_id, [known.id]) == 0
+        assert bench.engine.commits.release_unknown_claims(bench.executor_id, [known.id]) == 0
 
 
 def test_commit_keeps_special_characters(bench: Bench) -> None:
@@ -367,7 +367,7 @@ def test_commit_stores_the_cause_of_a_failure_until_an_attempt_succeeds(bench: B
     bench.commit(outcome(claimed, Status.SCHEDULED, attempts=1, wake_after_seconds=0, error=ERROR, cause=cause))
     assert bench.row(claimed.id).cause == cause
 
-    bench.engine.wake_due(100)
+    bench.engine.messages.wake_due(100)
     (again,) = bench.claim(queues=[bench.row(claimed.id).queue_name])
     bench.commit(outcome(again))
 
@@ -401,10 +401,10 @@ class TestHistory:
         pk = bench.ended(Status.FAILED)
         bench.set(pk, history="first\n")
 
-        bench.engine.requeue([pk])
+        bench.engine.tasks.requeue([pk])
 
         first, *entries = (bench.row(pk).history or "").splitlines(keepends=True)
         assert first == "first\n"
         (entry,) = read_history("".join(entries))
         assert entry.event == "REQUEUED"
-        assert abs(entry.at - bench.engine.now().timestamp()) < 60
+        assert abs(entry.at - bench.engine.db.now().timestamp()) < 60

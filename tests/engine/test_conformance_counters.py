@@ -28,9 +28,9 @@ def counted(bench: Bench) -> Counted:
 
 
 def counted_all(bench: Bench) -> list[Counted]:
-    while bench.engine.aggregate_counters():
+    while bench.engine.counters.aggregate_counters():
         pass
-    return bench.engine.counter_totals()
+    return bench.engine.counters.counter_totals()
 
 
 def numbers(bench: Bench) -> dict[str, int]:
@@ -47,7 +47,7 @@ def claimed(bench: Bench, **changes: Any) -> Any:
 
 
 def test_submitted_counts_created_tasks(bench: Bench) -> None:
-    bench.engine.enqueue([new(key="a"), new(key="a"), new(), new()])
+    bench.engine.enqueues.enqueue([new(key="a"), new(key="a"), new(), new()])
     bench.add(key="a")
     bench.add()
     assert numbers(bench) == {"submitted": 4}
@@ -58,7 +58,9 @@ def test_submitted_counts_created_tasks(bench: Bench) -> None:
 
 
 def test_batch_adds_one_delta_for_each_queue_and_task_type(bench: Bench) -> None:
-    bench.engine.enqueue([new(queue_name=queue, task_type=name) for queue in "ab" for name in "xy" for _ in range(3)])
+    bench.engine.enqueues.enqueue(
+        [new(queue_name=queue, task_type=name) for queue in "ab" for name in "xy" for _ in range(3)]
+    )
 
     deltas = CounterDelta.objects.using(bench.engine.database).values_list("queue_name", "task_type", "submitted")
     assert set(deltas) == {("a", "x", 3), ("a", "y", 3), ("b", "x", 3), ("b", "y", 3)}
@@ -70,8 +72,8 @@ def test_enqueue_that_is_rolled_back_is_not_counted(bench: Bench) -> None:
         bench.add()
         transaction.set_rollback(True, using=bench.engine.database)
 
-    assert bench.engine.aggregate_counters() == 0
-    assert bench.engine.counter_totals() == []
+    assert bench.engine.counters.aggregate_counters() == 0
+    assert bench.engine.counters.counter_totals() == []
 
 
 def succeeded(bench: Bench) -> None:
@@ -93,7 +95,7 @@ def released(bench: Bench) -> None:
 
 def retried_but_cancelled(bench: Bench, **changes: Any) -> None:
     task = claimed(bench, **changes)
-    bench.engine.cancel([task.id])
+    bench.engine.tasks.cancel([task.id])
     bench.commit(outcome(task, Status.SCHEDULED, attempts=1, worker_id="w", error=ERROR, wake_after_seconds=1.0))
 
 
@@ -139,7 +141,7 @@ def test_commit_counts_outcome(
 
 
 def test_commit_adds_up_batch(bench: Bench) -> None:
-    bench.engine.enqueue([new() for _ in range(6)])
+    bench.engine.enqueues.enqueue([new() for _ in range(6)])
     tasks = bench.claim()
     bench.commit(
         *(outcome(task, worker_id="w", has_succeeded=True, run_seconds=0.002) for task in tasks[:3]),
@@ -179,17 +181,17 @@ def test_rescue_counts_losses(bench: Bench) -> None:
     bench = bench.with_options(max_executor_losses=2)
     for _ in range(2):
         bench.beat()
-        if not bench.engine.tasks.exists():
+        if not bench.engine.db.tasks.exists():
             bench.add()
         (task,) = bench.claim()
         bench.time_passes(31)
-        assert [rescued.id for rescued in bench.engine.rescue()] == [task.id]
+        assert [rescued.id for rescued in bench.engine.executors.rescue()] == [task.id]
 
     assert numbers(bench) == {"submitted": 1, "lost": 2, "dead": 1}
 
 
 def test_batch_with_refused_outcome_counts_the_others(bench: Bench) -> None:
-    bench.engine.enqueue([new() for _ in range(4)])
+    bench.engine.enqueues.enqueue([new() for _ in range(4)])
     good, bad, *others = (outcome(task, worker_id="w", has_succeeded=True) for task in bench.claim())
     bad = outcome(bench.engine.claims.read_claimed([bad.task_id])[0], worker_id="w", return_value="{not JSON")
 
@@ -210,7 +212,7 @@ def test_aggregate_counters_takes_up_to_limit_and_returns_count(bench: Bench) ->
     for _ in range(3):
         bench.add()
 
-    assert [bench.engine.aggregate_counters(2) for _ in range(3)] == [2, 1, 0]
+    assert [bench.engine.counters.aggregate_counters(2) for _ in range(3)] == [2, 1, 0]
     assert counted(bench).submitted == 3
 
 
@@ -225,7 +227,7 @@ def test_totals_outlive_pruned_periods(bench: Bench) -> None:
     bench.time_passes(2 * 86_400)
     periods(bench).update(start=now_plus(-2 * 86_400))
 
-    assert bench.engine.prune() == 1
+    assert bench.engine.tasks.prune() == 1
 
     assert counted(bench) == before
     assert {row.length for row in periods(bench)} == {"hour"}
@@ -236,13 +238,13 @@ def test_hours_are_pruned_after_a_month(bench: Bench) -> None:
     counted(bench)
     periods(bench).update(start=now_plus(-32 * 86_400))
 
-    bench.engine.prune()
+    bench.engine.tasks.prune()
 
     assert not periods(bench).exists()
 
 
 def test_periods_have_rows_of_backend_queues_and_task_types(bench: Bench) -> None:
-    bench.engine.enqueue([new(queue_name=queue, task_type=name) for queue in "ab" for name in "xy"])
+    bench.engine.enqueues.enqueue([new(queue_name=queue, task_type=name) for queue in "ab" for name in "xy"])
     counted_all(bench)
 
     for length in ("hour", "minute"):
@@ -268,7 +270,7 @@ def test_periods_count_attempts_and_their_times(bench: Bench) -> None:
 
 
 def test_each_minute_and_each_hour_has_its_own_row(bench: Bench) -> None:
-    noon = bench.engine.now().replace(hour=12, minute=0, second=0, microsecond=0)
+    noon = bench.engine.db.now().replace(hour=12, minute=0, second=0, microsecond=0)
     deltas = CounterDelta.objects.using(bench.engine.database)
     for seconds in (301, 359, 420, 3600):
         bench.add()
@@ -290,4 +292,4 @@ def test_aggregate_counters_counts_each_backend_separately(bench: Bench) -> None
     bench.add()
 
     assert counted(bench).submitted == 2
-    assert [found.submitted for found in other.engine.counter_totals()] == [1]
+    assert [found.submitted for found in other.engine.counters.counter_totals()] == [1]

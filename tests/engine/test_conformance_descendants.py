@@ -17,7 +17,7 @@ def done(claimed: ClaimedTask, **effects: Any) -> Outcome:
 
 
 def cancel_tree(bench: Bench, parent: ClaimedTask) -> None:
-    bench.engine.cancel([parent.id], tree=True)
+    bench.engine.tasks.cancel([parent.id], tree=True)
 
 
 def end_with_children(bench: Bench, parent: ClaimedTask) -> None:
@@ -42,7 +42,7 @@ def test_cancel_leaves_and_reports_forbidden_tasks(bench: Bench) -> None:
     child = bench.add(parent_id=parent, queue_name="others")
     grandchild = bench.add(parent_id=child)
 
-    report = bench.engine.cancel([parent], tree=True, may=lambda row: row.queue_name != "others")
+    report = bench.engine.tasks.cancel([parent], tree=True, may=lambda row: row.queue_name != "others")
 
     assert report == CancelReport(cancelled=1, requested=1, parents=frozenset({child}), not_allowed=frozenset({child}))
     assert [bench.status(pk) for pk in (child, grandchild)] == [Status.READY, CANCELLED]
@@ -52,7 +52,7 @@ def test_cancel_of_finished_task_cancels_its_children(bench: Bench) -> None:
     parent = bench.ended()
     child = bench.add(parent_id=parent)
 
-    report = bench.engine.cancel([parent], tree=True)
+    report = bench.engine.tasks.cancel([parent], tree=True)
 
     assert (report.cancelled, report.skipped) == (1, 1)
     assert bench.status(child) == CANCELLED
@@ -64,9 +64,9 @@ def test_descendants_are_found_over_many_queries(bench: Bench, monkeypatch: pyte
     children = [bench.add(parent_id=parent.id) for _ in range(5)]
     grandchildren = [bench.add(parent_id=pk) for pk in children]
 
-    assert bench.engine.descendants([parent.id]) == {*children, *grandchildren}
-    assert bench.engine.descendants([parent.id, *children]) == {*children, *grandchildren}
-    assert bench.engine.descendants(grandchildren) == bench.engine.descendants([]) == set()
+    assert bench.engine.tasks.descendants([parent.id]) == {*children, *grandchildren}
+    assert bench.engine.tasks.descendants([parent.id, *children]) == {*children, *grandchildren}
+    assert bench.engine.tasks.descendants(grandchildren) == bench.engine.tasks.descendants([]) == set()
 
 
 def test_child_spawned_by_done_with_cancel_children_is_cancelled(bench: Bench) -> None:
@@ -86,7 +86,7 @@ def test_child_spawned_after_cancel_request_is_cancelled(bench: Bench, tree: boo
     """The cancel could not find the child, which did not exist yet."""
     claimed = bench.running()
     child = new(parent_id=claimed.id)
-    bench.engine.cancel([claimed.id], tree=tree)
+    bench.engine.tasks.cancel([claimed.id], tree=tree)
 
     bench.commit(done(claimed, spawn=[child]))
 
@@ -111,7 +111,7 @@ class TestInOneCommit:
         assert answer.done == {parent.id: SUCCESSFUL, child.id: CANCELLED}
         assert bench.status(child.id) == CANCELLED
         assert bench.row(child.id).finished_at is not None
-        assert not bench.engine.tasks.filter(pk=grandchild.id).exists()
+        assert not bench.engine.db.tasks.filter(pk=grandchild.id).exists()
 
     def test_finished_child_keeps_outcome_and_its_child_is_cancelled(self, bench: Bench) -> None:
         parent = bench.running()

@@ -31,7 +31,7 @@ def test_enqueue_stores_all_values(bench: Bench) -> None:
         task_type="app.send",
     )
 
-    (answer,) = bench.engine.enqueue([row])
+    (answer,) = bench.engine.enqueues.enqueue([row])
 
     task = bench.row(row.id)
     assert (answer.id, answer.status, answer.created) == (row.id, Status.READY, True)
@@ -59,8 +59,8 @@ def test_rank_is_time_of_enqueue_minus_priority_times_aging(bench: Bench, priori
 def test_engine_accepts_empty_lists(bench: Bench) -> None:
     engine = bench.engine
 
-    assert (engine.enqueue([]), engine.send([]), engine.wake([])) == ([], [], 0)
-    assert (engine.commit([]), engine.cancel([]), engine.requeue([])) == (
+    assert (engine.enqueues.enqueue([]), engine.messages.send([]), engine.messages.wake([])) == ([], [], 0)
+    assert (engine.commits.commit([]), engine.tasks.cancel([]), engine.tasks.requeue([])) == (
         CommitResult(),
         CancelReport(),
         RequeueReport(),
@@ -68,7 +68,7 @@ def test_engine_accepts_empty_lists(bench: Bench) -> None:
 
 
 def test_task_with_later_wake_at_is_scheduled(bench: Bench) -> None:
-    at = bench.engine.now() + timedelta(days=1)
+    at = bench.engine.db.now() + timedelta(days=1)
 
     by_moment, by_seconds = bench.row(bench.add(wake_at=at)), bench.row(bench.add(wake_after_seconds=60.0))
 
@@ -78,13 +78,13 @@ def test_task_with_later_wake_at_is_scheduled(bench: Bench) -> None:
 
 
 def test_task_with_past_wake_at_is_ready(bench: Bench) -> None:
-    task = bench.row(bench.add(wake_at=bench.engine.now() - timedelta(days=1)))
+    task = bench.row(bench.add(wake_at=bench.engine.db.now() - timedelta(days=1)))
 
     assert (task.status, task.wake_at, task.rank) == ("READY", None, task.enqueued_at)
 
 
 def test_expiry_is_a_time_or_seconds_from_enqueue(bench: Bench) -> None:
-    at = bench.engine.now() + timedelta(hours=1)
+    at = bench.engine.db.now() + timedelta(hours=1)
 
     by_seconds = bench.row(bench.add(expires_after_seconds=90.0))
 
@@ -94,7 +94,7 @@ def test_expiry_is_a_time_or_seconds_from_enqueue(bench: Bench) -> None:
 
 def test_batch_is_claimed_in_order_of_enqueue(bench: Bench) -> None:
     rows = [new() for _ in range(20)]
-    bench.engine.enqueue(rows)
+    bench.engine.enqueues.enqueue(rows)
 
     assert bench.claim_ids() == [row.id for row in rows]
 
@@ -102,19 +102,19 @@ def test_batch_is_claimed_in_order_of_enqueue(bench: Bench) -> None:
 def test_enqueue_splits_large_batch_and_keeps_order(bench: Bench) -> None:
     rows = [new() for _ in range(1001)]
 
-    answers = bench.engine.enqueue(rows)
+    answers = bench.engine.enqueues.enqueue(rows)
 
     assert [answer.id for answer in answers] == [row.id for row in rows]
-    assert bench.engine.tasks.count() == 1001
+    assert bench.engine.db.tasks.count() == 1001
 
 
 def test_enqueue_of_large_batch_inserts_all_or_none(bench: Bench) -> None:
     rows = [*(new() for _ in range(1000)), new(id=bench.add())]
 
     with pytest.raises(IntegrityError):
-        bench.engine.enqueue(rows)
+        bench.engine.enqueues.enqueue(rows)
 
-    assert bench.engine.tasks.count() == 1
+    assert bench.engine.db.tasks.count() == 1
 
 
 def test_integer_too_long_for_python_is_kept(bench: Bench) -> None:
@@ -134,14 +134,14 @@ def test_backends_in_one_database_are_separate(bench: Bench) -> None:
 
 class TestKey:
     def test_enqueue_with_taken_key_returns_unchanged_live_task(self, bench: Bench) -> None:
-        (live,) = bench.engine.enqueue([new(key="k", args="[1]", priority=1)])
-        before = bench.engine.tasks.values().get()
+        (live,) = bench.engine.enqueues.enqueue([new(key="k", args="[1]", priority=1)])
+        before = bench.engine.db.tasks.values().get()
 
-        (answer,) = bench.engine.enqueue([new(key="k", args="[2]", priority=2)])
+        (answer,) = bench.engine.enqueues.enqueue([new(key="k", args="[2]", priority=2)])
 
         assert (answer.id, answer.created) == (live.id, False)
         assert (answer.enqueued_at, answer.status) == (live.enqueued_at, Status.READY)
-        assert bench.engine.tasks.values().get() == before
+        assert bench.engine.db.tasks.values().get() == before
 
     @pytest.mark.parametrize("status", [Status.SCHEDULED, Status.RUNNING, Status.SUSPENDED])
     def test_every_live_state_keeps_key_taken(self, bench: Bench, status: Status) -> None:
@@ -149,7 +149,7 @@ class TestKey:
         if status is not Status.RUNNING:
             bench.commit(outcome(claimed, status, wake_after_seconds=60.0))
 
-        (answer,) = bench.engine.enqueue([new(key="k")])
+        (answer,) = bench.engine.enqueues.enqueue([new(key="k")])
 
         assert (answer.id, answer.status, answer.created) == (claimed.id, status, False)
 
@@ -162,27 +162,27 @@ class TestKey:
 
     def test_many_keys_mix_and_free_keys_need_few_statements(self, bench: Bench) -> None:
         held = new(key="held")
-        bench.engine.enqueue([held])
+        bench.engine.enqueues.enqueue([held])
         rows = [new(key=key) for number in range(20) for key in (f"k{number}", "held", f"k{19 - number}", "new")]
 
         with CaptureQueriesContext(connections[bench.engine.database]) as queries:
-            answers = bench.engine.enqueue(rows)
+            answers = bench.engine.enqueues.enqueue(rows)
         assert len(queries) < 10 or not isinstance(bench.engine, PostgresEngine)
         with CaptureQueriesContext(connections[bench.engine.database]) as queries:
-            bench.engine.enqueue([new(key=f"n{number}") for number in range(20)])
+            bench.engine.enqueues.enqueue([new(key=f"n{number}") for number in range(20)])
 
         assert len(queries) < 10
         first = {row.key: row.id for row in reversed(rows)} | {"held": held.id}
         assert [answer.id for answer in answers] == [first[row.key] for row in rows]
         assert [answer.created for answer in answers] == [row.id == first[row.key] for row in rows]
-        assert bench.engine.tasks.count() == 42
+        assert bench.engine.db.tasks.count() == 42
 
 
 class TestIdempotencyKey:
     def test_idempotency_key_is_stored(self, bench: Bench) -> None:
         row = new(idempotency_key="order-1")
 
-        (answer,) = bench.engine.enqueue_once([row])
+        (answer,) = bench.engine.enqueues.enqueue_once([row])
 
         assert (answer.id, answer.created) == (row.id, True)
         assert bench.row(row.id).idempotency_key == "order-1"
@@ -192,21 +192,21 @@ class TestIdempotencyKey:
         held = bench.ended(status) if status else bench.add()
         bench.set(held, idempotency_key="order-1")
 
-        (answer,) = bench.engine.enqueue_once([new(idempotency_key="order-1")])
+        (answer,) = bench.engine.enqueues.enqueue_once([new(idempotency_key="order-1")])
 
         assert (answer.id, answer.created) == (held, False)
         assert answer.status == (status or Status.READY)
-        assert bench.engine.tasks.count() == 1
+        assert bench.engine.db.tasks.count() == 1
 
     def test_batch_mixes_known_and_new_idempotency_keys(self, bench: Bench) -> None:
-        (held,) = bench.engine.enqueue_once([new(idempotency_key="held")])
+        (held,) = bench.engine.enqueues.enqueue_once([new(idempotency_key="held")])
         rows = [new(idempotency_key=key) for key in ("b", None, "held", "a", None, "b")]
 
-        answers = bench.engine.enqueue_once(rows)
+        answers = bench.engine.enqueues.enqueue_once(rows)
 
         assert [answer.created for answer in answers] == [True, True, False, True, True, False]
         assert (answers[2].id, answers[5].id) == (held.id, rows[0].id)
-        assert bench.engine.tasks.count() == 5
+        assert bench.engine.db.tasks.count() == 5
 
     def test_invisible_task_with_idempotency_key_is_duplicate_key(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
@@ -215,12 +215,14 @@ class TestIdempotencyKey:
         monkeypatch.setattr(Inserts, "holders_of_idempotency_keys", lambda inserts, keys: {})
 
         with pytest.raises(DuplicateKey):
-            bench.engine.enqueue_once([new(idempotency_key="order-1")])
+            bench.engine.enqueues.enqueue_once([new(idempotency_key="order-1")])
 
     def test_idempotency_keys_belong_to_one_backend(self, bench: Bench) -> None:
         other = type(bench.engine)("other", bench.engine.options)
 
-        (first,), (second,) = (engine.enqueue_once([new(idempotency_key="k")]) for engine in (bench.engine, other))
+        (first,), (second,) = (
+            engine.enqueues.enqueue_once([new(idempotency_key="k")]) for engine in (bench.engine, other)
+        )
 
         assert first.created
         assert second.created

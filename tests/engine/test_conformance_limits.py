@@ -13,7 +13,7 @@ pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 
 
 def add(bench: Bench, count: int, queue: str = "a") -> None:
-    bench.engine.enqueue([new(queue_name=queue) for _ in range(count)])
+    bench.engine.enqueues.enqueue([new(queue_name=queue) for _ in range(count)])
 
 
 def test_claim_keeps_limit_of_queue(bench: Bench) -> None:
@@ -116,7 +116,7 @@ def test_limited_queues_lists_queues_with_limit(bench: Bench) -> None:
     bench.limit("c", None)
     bench.pause("d")
 
-    assert bench.engine.limited_queues() == ["a", "b"]
+    assert bench.engine.queues.limited_queues() == ["a", "b"]
 
 
 def test_has_isolated_ignores_full_queue(bench: Bench) -> None:
@@ -125,9 +125,9 @@ def test_has_isolated_ignores_full_queue(bench: Bench) -> None:
     (running,) = bench.claim(queues=["a"], limited=["a"])
     bench.set(bench.add(queue_name="a"), executor_losses=2)
 
-    assert not bench.engine.has_isolated(["a"])
+    assert not bench.engine.claims.has_isolated(["a"])
     bench.commit(outcome(running))
-    assert bench.engine.has_isolated(["a"])
+    assert bench.engine.claims.has_isolated(["a"])
     assert len(bench.claim_isolated(queues=["a"], limited=["a"])) == 1
 
 

@@ -32,8 +32,8 @@ class TestRestoredBackup:
     def test_commit_accepts_only_executor_of_claim(self, bench: Bench, status: Status, wait: bool) -> None:
         other, new_claim, old_claim = self.claimed_twice(bench)
 
-        late = bench.engine.commit([outcome(old_claim, status)], holder=bench.executor_id, wait=wait)
-        good = bench.engine.commit([outcome(new_claim, status)], holder=other.executor_id, wait=wait)
+        late = bench.engine.commits.commit([outcome(old_claim, status)], holder=bench.executor_id, wait=wait)
+        good = bench.engine.commits.commit([outcome(new_claim, status)], holder=other.executor_id, wait=wait)
 
         assert (list(late.done), set(late.lost)) == ([], {old_claim.id})
         assert (good.done, set(good.lost)) == ({old_claim.id: status}, set())
@@ -55,9 +55,9 @@ class TestRestoredBackup:
     def test_lock_claim_accepts_only_executor_of_claim(self, bench: Bench) -> None:
         other, new_claim, old_claim = self.claimed_twice(bench)
 
-        with bench.engine.transaction():
-            assert not bench.engine.lock_claim(old_claim, bench.executor_id)
-            assert bench.engine.lock_claim(new_claim, other.executor_id)
+        with bench.engine.db.transaction():
+            assert not bench.engine.claims.lock_claim(old_claim, bench.executor_id)
+            assert bench.engine.claims.lock_claim(new_claim, other.executor_id)
 
 
 class TestClaimNumber:
@@ -66,7 +66,7 @@ class TestClaimNumber:
     @pytest.mark.parametrize("status", [Status.SUCCESSFUL, Status.SUSPENDED])
     def test_stale_claim_cannot_commit(self, bench: Bench, status: Status) -> None:
         stale = bench.running()
-        bench.engine.release([stale])
+        bench.engine.commits.release([stale])
         (fresh,) = bench.claim(queues=[stale.queue_name], executor_id=uuid4())
 
         good = bench.running()
@@ -100,7 +100,7 @@ class TestClaimNumber:
         stale, receiver = bench.running(), bench.suspended()
         bench.send(stale.id)
         (message,) = bench.inbox(stale.id)
-        bench.engine.release([stale])
+        bench.engine.commits.release([stale])
 
         answer = bench.perform(
             stale, consumed=[message.pk], spawn=[new(key="child")], send=[NewMessage(task_id=receiver, body="1")]
@@ -109,5 +109,5 @@ class TestClaimNumber:
         assert answer == CommitResult(lost=frozenset({stale.id}))
         assert len(bench.inbox(stale.id)) == 1
         assert bench.inbox(receiver) == []
-        assert not bench.engine.tasks.filter(key="child").exists()
+        assert not bench.engine.db.tasks.filter(key="child").exists()
         assert bench.status(receiver) == "SUSPENDED"

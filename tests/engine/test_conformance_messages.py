@@ -33,16 +33,16 @@ class TestSend:
     @pytest.mark.parametrize("make", [Bench.add, Bench.suspended, lambda bench: bench.running().id])
     def test_send_to_live_task_does_not_change_it(self, bench: Bench, make) -> None:
         pk = make(bench)
-        before = bench.engine.tasks.filter(pk=pk).values().get()
+        before = bench.engine.db.tasks.filter(pk=pk).values().get()
 
         assert len(bench.send(pk)) == 1
-        assert bench.engine.tasks.filter(pk=pk).values().get() == before
+        assert bench.engine.db.tasks.filter(pk=pk).values().get() == before
 
     def test_messages_of_one_sender_arrive_in_order(self, bench: Bench) -> None:
         a, b = bench.add(), bench.add()
         sent = [message((a, b)[number % 2], str(number)) for number in range(20)]
 
-        ids = bench.engine.send(sent)
+        ids = bench.engine.messages.send(sent)
 
         assert ids == sorted(ids)
         assert bench.bodies(a) == list(range(0, 20, 2))
@@ -62,12 +62,12 @@ class TestSend:
 
         assert bench.send(claimed.id, dedupe_key="k") == []
         sent = [message(claimed.id, dedupe_key="k"), message(other, "1"), message(claimed.id, dedupe_key="k")]
-        assert len(bench.engine.send(sent)) == 1
+        assert len(bench.engine.messages.send(sent)) == 1
         assert bench.bodies(other) == [1]
         with pytest.raises(TaskFinished):
-            bench.engine.send([message(claimed.id, dedupe_key="k"), message(claimed.id, dedupe_key="new")])
+            bench.engine.messages.send([message(claimed.id, dedupe_key="k"), message(claimed.id, dedupe_key="new")])
         with pytest.raises(TaskFinished):
-            bench.engine.send([message(other, "2"), message(claimed.id)])
+            bench.engine.messages.send([message(other, "2"), message(claimed.id)])
         assert bench.bodies(other) == [1]
 
     @pytest.mark.parametrize("is_finished", [True, False])
@@ -76,7 +76,7 @@ class TestSend:
         bad = bench.ended() if is_finished else new_id()
 
         with pytest.raises(TaskFinished if is_finished else TaskNotFound):
-            bench.engine.send([message(good), message(bad), message(good, dedupe_key="k")])
+            bench.engine.messages.send([message(good), message(bad), message(good, dedupe_key="k")])
 
         assert bench.inbox(good) == []
 
@@ -98,9 +98,9 @@ class TestSend:
 
     def test_task_types_of_receivers_are_returned(self, bench: Bench) -> None:
         a, b, elsewhere = bench.add(), bench.add(task_type="tests.other"), bench.add()
-        bench.engine.tasks.filter(pk=elsewhere).update(backend="elsewhere")
+        bench.engine.db.tasks.filter(pk=elsewhere).update(backend="elsewhere")
 
-        assert bench.engine.task_types([a, b, elsewhere, new_id()]) == {a: "tests.noop", b: "tests.other"}
+        assert bench.engine.messages.task_types([a, b, elsewhere, new_id()]) == {a: "tests.noop", b: "tests.other"}
 
 
 class TestDedupe:
@@ -114,7 +114,9 @@ class TestDedupe:
     def test_dedupe_key_twice_in_batch_is_sent_once(self, bench: Bench) -> None:
         pk = bench.add()
 
-        ids = bench.engine.send([message(pk, "1", dedupe_key="k"), message(pk, "2"), message(pk, "3", dedupe_key="k")])
+        ids = bench.engine.messages.send(
+            [message(pk, "1", dedupe_key="k"), message(pk, "2"), message(pk, "3", dedupe_key="k")]
+        )
 
         assert len(ids) == 2
         assert bench.bodies(pk) == [1, 2]
@@ -151,7 +153,7 @@ class TestConsume:
 
         rows = [(row.pk, row.body, row.consumed_at is not None) for row in bench.inbox(claimed.id)]
         assert rows == [(first, 1, True), (second, 2, True), (third, 3, False)]
-        assert [message.id for message in bench.engine.read_messages([claimed.id])[claimed.id]] == [third]
+        assert [message.id for message in bench.engine.messages.read_messages([claimed.id])[claimed.id]] == [third]
 
     def test_missing_message_refuses_outcome(self, bench: Bench) -> None:
         claimed, other = bench.running(), bench.running()
@@ -171,12 +173,12 @@ class TestConsume:
         assert isinstance(answer.refused[claimed.id], MessageAlreadyConsumed)
         assert [row.pk for row in bench.inbox(claimed.id)] == [second]
         assert bench.status(claimed.id) == "RUNNING"
-        assert not bench.engine.tasks.filter(key="child").exists()
+        assert not bench.engine.db.tasks.filter(key="child").exists()
 
     def test_message_is_not_consumed_twice(self, bench: Bench) -> None:
         claimed = bench.running()
         (number,) = bench.send(claimed.id, dedupe_key="k")
-        InboxMessage.objects.using(bench.engine.database).update(consumed_at=bench.engine.now())
+        InboxMessage.objects.using(bench.engine.database).update(consumed_at=bench.engine.db.now())
 
         assert isinstance(bench.perform(claimed, consumed=[number]).refused[claimed.id], MessageAlreadyConsumed)
 
@@ -192,7 +194,7 @@ class TestUnread:
     def test_suspended_task_with_unread_messages_is_ready(self, bench: Bench) -> None:
         claimed = bench.running()
         bench.send(claimed.id)
-        before = bench.engine.now()
+        before = bench.engine.db.now()
 
         answer = bench.perform(claimed)
 
@@ -306,7 +308,7 @@ class TestEffects:
         answer = bench.perform(claimed, spawn=[new(key="k")])
 
         assert isinstance(answer.refused[claimed.id], DuplicateKey)
-        assert bench.engine.tasks.filter(key="k").count() == 1
+        assert bench.engine.db.tasks.filter(key="k").count() == 1
         assert bench.row(holder).parent_id is None
 
     def test_droppable_message_to_finished_task_is_dropped(self, bench: Bench) -> None:
@@ -360,7 +362,7 @@ class TestParent:
     def test_running_child_that_is_cancelled_notifies_parent(self, bench: Bench) -> None:
         parent = bench.suspended()
         child = child_of(bench, parent)
-        bench.engine.cancel([child.id])
+        bench.engine.tasks.cancel([child.id])
         assert bench.inbox(parent) == []
 
         bench.commit(outcome(child, Status.SCHEDULED, wake_after_seconds=60.0))
@@ -397,12 +399,12 @@ class TestParent:
         child, waiting = child_of(bench, parent), bench.add(parent_id=parent)
 
         assert bench.commit(outcome(child)).dropped == {}
-        bench.engine.cancel([waiting])
+        bench.engine.tasks.cancel([waiting])
         assert bench.status(parent) == status
 
-        bench.engine.requeue([parent])
+        bench.engine.tasks.requeue([parent])
         (claimed,) = bench.claim(queues=[bench.row(parent).queue_name])
-        messages = bench.engine.read_messages([claimed.id])[claimed.id]
+        messages = bench.engine.messages.read_messages([claimed.id])[claimed.id]
         assert [(row.sender_id, row.child_status) for row in messages] == [
             (child.id, Status.SUCCESSFUL),
             (waiting, Status.CANCELLED),
@@ -421,10 +423,10 @@ class TestParent:
         child, other = child_of(bench, parent), child_of(bench, parent)
         for failed in (child, other):
             bench.commit(outcome(failed, Status.FAILED, error=ERROR))
-        bench.engine.requeue([child.id])
+        bench.engine.tasks.requeue([child.id])
         assert [sent.sender_id for sent in bench.inbox(parent)] == [other.id]
         if end == "cancel":
-            bench.engine.cancel([child.id])
+            bench.engine.tasks.cancel([child.id])
         else:
             bench.beat()
             (again,) = bench.claim(queues=[child.queue_name])
@@ -433,7 +435,7 @@ class TestParent:
             else:
                 bench.set(child.id, executor_losses=2)
                 bench.time_passes(60)
-                bench.engine.rescue()
+                bench.engine.executors.rescue()
 
         ended = {"commit": "SUCCESSFUL", "cancel": "CANCELLED", "rescue": "FAILED"}[end]
         assert [(sent.sender_id, sent.child_status) for sent in bench.inbox(parent)] == [
@@ -447,8 +449,8 @@ class TestParent:
         parent = bench.running()
         child = child_of(bench, parent.id)
         bench.commit(outcome(child, Status.FAILED, error=ERROR))
-        (read,) = bench.engine.read_messages([parent.id])[parent.id]
-        bench.engine.requeue([child.id])
+        (read,) = bench.engine.messages.read_messages([parent.id])[parent.id]
+        bench.engine.tasks.requeue([child.id])
 
         assert bench.perform(parent, consumed=[read.id]).done == {parent.id: Status.SUSPENDED}
         bench.commit(outcome(bench.claim(queues=[child.queue_name])[0]))
@@ -459,8 +461,8 @@ class TestParent:
         parent = bench.suspended()
         child = bench.add(parent_id=parent)
 
-        report = bench.engine.cancel([child])
+        report = bench.engine.tasks.cancel([child])
 
         assert report.parents == {parent}
         assert [(sent.sender_id, sent.child_status) for sent in bench.inbox(parent)] == [(child, "CANCELLED")]
-        assert bench.engine.wake(report.parents) == 1
+        assert bench.engine.messages.wake(report.parents) == 1

@@ -30,13 +30,13 @@ def executor(bench: Bench, **changes: object) -> None:
 
 
 def depths(bench: Bench) -> dict[tuple[str, str], tuple[int, bool]]:
-    found = bench.engine.gauges().depths
+    found = bench.engine.queues.gauges().depths
     assert len(found) == len({(depth.queue_name, depth.status) for depth in found})
     return {(depth.queue_name, depth.status): (depth.number, depth.is_estimate) for depth in found}
 
 
 def test_gauges_of_empty_database_are_zero(bench: Bench) -> None:
-    assert bench.engine.gauges() == Gauges(
+    assert bench.engine.queues.gauges() == Gauges(
         depths=[], in_flight=0, active_workers=0, slots=0, executors=0, oldest_ready_seconds={}
     )
 
@@ -54,13 +54,13 @@ def test_depths_by_queue_and_live_state(bench: Bench) -> None:
         for queue_name, number in (("a", 1), ("b", 2))
         for status in ("READY", "SCHEDULED", "AWAITING_CODE", "RUNNING", "SUSPENDED")
     }
-    assert bench.engine.gauges().in_flight == 3
+    assert bench.engine.queues.gauges().in_flight == 3
 
 
 def test_depth_above_counting_limit_is_an_estimate(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (portable_queues, postgres_queues):
         monkeypatch.setattr(module, "MAX_COUNTED", 3)
-    bench.engine.enqueue([new() for _ in range(3)] + [new(queue_name="deep") for _ in range(5)])
+    bench.engine.enqueues.enqueue([new() for _ in range(3)] + [new(queue_name="deep") for _ in range(5)])
 
     found = depths(bench)
 
@@ -76,7 +76,9 @@ def test_number_of_running_tasks_above_limit_is_an_estimate(bench: Bench, monkey
     for _ in range(3):
         task(bench, "a", "running")
 
-    assert bench.engine.gauges().depths == [Depth(queue_name="a", status=Status.RUNNING, number=2, is_estimate=True)]
+    assert bench.engine.queues.gauges().depths == [
+        Depth(queue_name="a", status=Status.RUNNING, number=2, is_estimate=True)
+    ]
 
 
 def test_gauges_show_oldest_ready_task_of_each_queue(bench: Bench) -> None:
@@ -84,7 +86,7 @@ def test_gauges_show_oldest_ready_task_of_each_queue(bench: Bench) -> None:
         bench.set(bench.add(queue_name=queue_name), rank=ago(seconds))
     bench.running()
 
-    oldest = bench.engine.gauges().oldest_ready_seconds
+    oldest = bench.engine.queues.gauges().oldest_ready_seconds
 
     assert oldest == {"a": pytest.approx(300, abs=10), "b": pytest.approx(20, abs=10)}
 
@@ -98,7 +100,7 @@ def test_active_workers_are_limited_by_slots(bench: Bench) -> None:
     for holder in (busy, busy, busy, lost):
         task(bench, "a", "running", executor_id=holder)
 
-    found = bench.engine.gauges()
+    found = bench.engine.queues.gauges()
 
     assert (found.executors, found.slots, found.active_workers, found.in_flight) == (2, 6, 2, 4)
 
@@ -109,7 +111,7 @@ def waited(bench: Bench, seconds: float, *, priority: int = 0, **changes: object
 
 
 def only(bench: Bench) -> QueueLatency:
-    (found,) = bench.engine.queue_latency()
+    (found,) = bench.engine.queues.queue_latency()
     return found
 
 
@@ -117,7 +119,7 @@ def test_empty_queue_is_not_listed(bench: Bench) -> None:
     bench.running()
     bench.add(wake_after_seconds=60.0)
 
-    assert bench.engine.queue_latency() == []
+    assert bench.engine.queues.queue_latency() == []
 
 
 def test_latency_is_that_of_oldest_task_of_any_priority(bench: Bench) -> None:
@@ -125,7 +127,7 @@ def test_latency_is_that_of_oldest_task_of_any_priority(bench: Bench) -> None:
     waited(bench, 400, queue_name="a", priority=-3)
     waited(bench, 30, queue_name="a", priority=5)
 
-    found = bench.engine.queue_latency()
+    found = bench.engine.queues.queue_latency()
 
     assert [queue.queue_name for queue in found] == ["a", "b"]
     assert [queue.latency_seconds for queue in found] == pytest.approx([400, 100], abs=20)
@@ -159,7 +161,7 @@ def test_executor_that_beats_beside_its_locked_row_is_alive(bench: Bench) -> Non
     FallbackHeartbeat.objects.using(bench.engine.database).create(executor_id=bench.executor_id, at=ago(1))
 
     assert only(bench).is_served
-    assert bench.engine.gauges().executors == 1
+    assert bench.engine.queues.gauges().executors == 1
 
 
 @pytest.mark.parametrize(
@@ -192,7 +194,7 @@ def test_due_and_lost_tasks_count_while_no_executor_is_alive(bench: Bench, state
         executor(bench, **{"lost": True} if state == "lost" else {"state": state})
     bench.pause("held")
 
-    found = {queue.queue_name: queue for queue in bench.engine.queue_latency()}
+    found = {queue.queue_name: queue for queue in bench.engine.queues.queue_latency()}
 
     if state in ("RUNNING", "PAUSED", "DRAINING"):
         assert found == {}

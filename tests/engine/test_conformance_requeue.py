@@ -21,36 +21,36 @@ class TestCancel:
     def test_cancel_ends_waiting_task_at_once(self, bench: Bench, make) -> None:
         pk = make(bench)
 
-        assert bench.engine.cancel([pk]) == CancelReport(cancelled=1)
+        assert bench.engine.tasks.cancel([pk]) == CancelReport(cancelled=1)
         row = bench.row(pk)
         assert (row.status, row.wake_at) == ("CANCELLED", None)
         assert row.finished_at is not None
 
     def test_second_cancel_of_running_task_keeps_time_of_first(self, bench: Bench) -> None:
         claimed = bench.running()
-        assert bench.engine.cancel([claimed.id]) == CancelReport(requested=1)
+        assert bench.engine.tasks.cancel([claimed.id]) == CancelReport(requested=1)
         bench.time_passes(10)
         row = bench.row(claimed.id)
         assert (row.status, row.finished_at, row.executor_id) == ("RUNNING", None, bench.executor_id)
 
-        assert bench.engine.cancel([claimed.id]) == CancelReport(requested=1)
+        assert bench.engine.tasks.cancel([claimed.id]) == CancelReport(requested=1)
         assert row.cancel_requested_at is not None
         assert bench.row(claimed.id).cancel_requested_at == row.cancel_requested_at
 
     def test_cancel_reports_count_of_each_effect(self, bench: Bench) -> None:
         queued, running, ended = bench.add(), bench.running(), bench.ended()
 
-        report = bench.engine.cancel([queued, running.id, ended, new_id(), queued])
+        report = bench.engine.tasks.cancel([queued, running.id, ended, new_id(), queued])
 
         assert report == CancelReport(cancelled=1, requested=1, skipped=2)
 
     @pytest.mark.parametrize("status", [Status.SUCCESSFUL, Status.FAILED, Status.CANCELLED])
     def test_cancel_does_not_change_finished_task(self, bench: Bench, status: Status) -> None:
         pk = bench.ended(status)
-        before = bench.engine.tasks.filter(pk=pk).values().get()
+        before = bench.engine.db.tasks.filter(pk=pk).values().get()
 
-        assert bench.engine.cancel([pk]) == CancelReport(skipped=1)
-        assert bench.engine.tasks.filter(pk=pk).values().get() == before
+        assert bench.engine.tasks.cancel([pk]) == CancelReport(skipped=1)
+        assert bench.engine.db.tasks.filter(pk=pk).values().get() == before
 
 
 class TestRequeue:
@@ -59,7 +59,7 @@ class TestRequeue:
         claimed = bench.running(expires_after_seconds=60.0)
         bench.set(claimed.id, executor_losses=2)
         bench.send(claimed.id, "message")
-        bench.engine.cancel([claimed.id])
+        bench.engine.tasks.cancel([claimed.id])
         bench.commit(
             outcome(
                 claimed,
@@ -73,9 +73,9 @@ class TestRequeue:
             )
         )
         bench.time_passes(100)
-        before = bench.engine.now()
+        before = bench.engine.db.now()
 
-        assert bench.engine.requeue([claimed.id]) == RequeueReport(requeued=1)
+        assert bench.engine.tasks.requeue([claimed.id]) == RequeueReport(requeued=1)
 
         row = bench.row(claimed.id)
         assert (row.status, row.attempts, row.executor_losses) == ("READY", 0, 0)
@@ -83,14 +83,14 @@ class TestRequeue:
         assert row.return_value is None
         assert (row.inner_state, row.polls, row.worker_ids, len(row.errors)) == ({"a": 1}, 1, ["w"], 1)
         assert bench.bodies(claimed.id) == ["message"]
-        assert before <= row.rank <= bench.engine.now()
+        assert before <= row.rank <= bench.engine.db.now()
         assert bench.claim(queues=[claimed.queue_name])[0].claim_number == 2
 
     def test_requeue_skips_other_states(self, bench: Bench) -> None:
         ids = [bench.add(), bench.add(wake_after_seconds=60.0), bench.running().id, bench.suspended(), bench.ended()]
         before = [bench.status(pk) for pk in ids]
 
-        assert bench.engine.requeue([*ids, new_id()]) == RequeueReport(skipped=6)
+        assert bench.engine.tasks.requeue([*ids, new_id()]) == RequeueReport(skipped=6)
         assert [bench.status(pk) for pk in ids] == before
 
     def test_requeue_skips_task_whose_key_is_taken(self, bench: Bench) -> None:
@@ -98,20 +98,20 @@ class TestRequeue:
         other = bench.ended(Status.FAILED, key="free")
         holder = bench.add(key="k")
 
-        assert bench.engine.requeue([failed, other]) == RequeueReport(requeued=1, key_taken=1)
+        assert bench.engine.tasks.requeue([failed, other]) == RequeueReport(requeued=1, key_taken=1)
         assert [bench.status(pk) for pk in (failed, other)] == ["FAILED", "READY"]
 
-        bench.engine.cancel([holder])
-        assert bench.engine.requeue([failed]) == RequeueReport(requeued=1)
+        bench.engine.tasks.cancel([holder])
+        assert bench.engine.tasks.requeue([failed]) == RequeueReport(requeued=1)
 
     def test_requeue_of_two_tasks_with_one_key_requeues_one(self, bench: Bench) -> None:
         ids = [bench.ended(Status.FAILED, key="k"), bench.ended(Status.CANCELLED, key="k")]
 
-        assert bench.engine.requeue(ids) == RequeueReport(requeued=1, key_taken=1)
+        assert bench.engine.tasks.requeue(ids) == RequeueReport(requeued=1, key_taken=1)
 
 
 def old_starts(bench: Bench, number: int) -> type[Model]:
-    at = bench.engine.now() - timedelta(days=2)
+    at = bench.engine.db.now() - timedelta(days=2)
     RateStart.objects.using(bench.engine.database).bulk_create(
         RateStart(backend=bench.engine.alias, key="api:", started_at=at, expires_at=at) for _ in range(number)
     )
@@ -119,7 +119,7 @@ def old_starts(bench: Bench, number: int) -> type[Model]:
 
 
 def old_reservations(bench: Bench, number: int) -> type[Model]:
-    at = bench.engine.now() - timedelta(days=2)
+    at = bench.engine.db.now() - timedelta(days=2)
     KeyReservation.objects.using(bench.engine.database).bulk_create(
         KeyReservation(backend=bench.engine.alias, key=str(n), task_id=new_id(), expires_at=at) for n in range(number)
     )
@@ -134,7 +134,7 @@ def old_executors(bench: Bench, number: int) -> type[Model]:
 
 
 def old_heartbeats(bench: Bench, number: int) -> type[Model]:
-    at = bench.engine.now() - timedelta(days=2)
+    at = bench.engine.db.now() - timedelta(days=2)
     FallbackHeartbeat.objects.using(bench.engine.database).bulk_create(
         FallbackHeartbeat(executor_id=new_id(), at=at) for _ in range(number)
     )
@@ -150,18 +150,18 @@ class TestPrune:
         left = []
         for seconds in (5, 10, 100, 1000):
             bench.time_passes(seconds)
-            bench.engine.prune()
-            left.append(bench.engine.tasks.filter(pk__in=ids).count())
+            bench.engine.tasks.prune()
+            left.append(bench.engine.db.tasks.filter(pk__in=ids).count())
 
         assert left == [3, 2, 1, 0]
-        assert bench.engine.tasks.filter(pk__in=live).count() == 3
+        assert bench.engine.db.tasks.filter(pk__in=live).count() == 3
 
     def test_prune_keeps_status_with_retention_none(self, bench: Bench) -> None:
         bench = bench.with_options(retention={"SUCCESSFUL": None})
         pk = bench.ended()
         bench.time_passes(1000 * DAY)
 
-        assert bench.engine.prune() == 0
+        assert bench.engine.tasks.prune() == 0
         assert bench.status(pk) == "SUCCESSFUL"
 
     def test_prune_deletes_messages_of_task(self, bench: Bench) -> None:
@@ -172,7 +172,7 @@ class TestPrune:
         bench.send(other)
         bench.commit(outcome(claimed))
 
-        assert bench.engine.prune() == 1
+        assert bench.engine.tasks.prune() == 1
         assert [row.task_id for row in InboxMessage.objects.using(bench.engine.database).all()] == [other]
 
     def test_prune_deletes_oldest_tasks_up_to_limit(self, bench: Bench) -> None:
@@ -182,9 +182,9 @@ class TestPrune:
             ids.append(bench.ended())
             bench.time_passes(10)
 
-        assert bench.engine.prune(2) == 2
-        assert set(bench.engine.tasks.values_list("pk", flat=True)) == {ids[2]}
-        assert bench.engine.prune(2) == 1
+        assert bench.engine.tasks.prune(2) == 2
+        assert set(bench.engine.db.tasks.values_list("pk", flat=True)) == {ids[2]}
+        assert bench.engine.tasks.prune(2) == 1
 
     def test_prune_deletes_executors_silent_for_a_day(self, bench: Bench) -> None:
         bench.beat()
@@ -192,7 +192,7 @@ class TestPrune:
         other = Bench(bench.engine)
         other.beat()
 
-        bench.engine.prune()
+        bench.engine.tasks.prune()
 
         assert list(Executor.objects.using(bench.engine.database).values_list("pk", flat=True)) == [other.executor_id]
 
@@ -202,21 +202,21 @@ class TestPrune:
     ) -> None:
         model = make(bench, 5)
 
-        assert [bench.engine.prune(2) for _ in range(3)] == [2, 2, 0]
+        assert [bench.engine.tasks.prune(2) for _ in range(3)] == [2, 2, 0]
         assert not model._default_manager.using(bench.engine.database).exists()
 
     def test_prune_says_if_more_periods_of_counters_are_left(self, bench: Bench) -> None:
-        old = bench.engine.now() - timedelta(days=40)
+        old = bench.engine.db.now() - timedelta(days=40)
         CounterPeriod.objects.using(bench.engine.database).bulk_create(
             CounterPeriod(backend=bench.engine.alias, scope="task", name=str(n), length="minute", start=old)
             for n in range(15)
         )
 
-        assert [bench.engine.prune(1) for _ in range(2)] == [1, 0]
+        assert [bench.engine.tasks.prune(1) for _ in range(2)] == [1, 0]
         assert not CounterPeriod.objects.using(bench.engine.database).exists()
 
     def test_prune_keeps_tasks_of_other_backends(self, bench: Bench) -> None:
         bench = bench.with_options(retention={"SUCCESSFUL": 0.0})
         Bench(type(bench.engine)("other", bench.engine.options)).ended()
 
-        assert bench.engine.prune() == 0
+        assert bench.engine.tasks.prune() == 0

@@ -26,7 +26,7 @@ class TestHeartbeat:
     def test_first_heartbeat_inserts_executor(self, bench: Bench) -> None:
         bench.beat(name="web-1", host="h", pid=7, versions={"python": "3"}, queues=["a"], slots=4, task_types=["x"])
 
-        row = bench.engine.executors.get(pk=bench.executor_id)
+        row = bench.engine.db.executors.get(pk=bench.executor_id)
         assert (row.backend, row.name, row.host, row.pid) == (bench.engine.alias, "web-1", "h", 7)
         assert (row.versions, row.queues, row.slots, row.state) == ({"python": "3"}, ["a"], 4, "RUNNING")
         assert (row.task_types, row.heartbeat) == (["x"], row.started_at)
@@ -35,27 +35,27 @@ class TestHeartbeat:
         written = []
         for waiting in (0, 3, 0):
             bench.beat(waiting_for_connections=waiting)
-            written.append(bench.engine.executors.get().waiting_for_connections)
+            written.append(bench.engine.db.executors.get().waiting_for_connections)
 
         assert written == [0, 3, 0]
 
     def test_later_heartbeat_updates_only_time_and_state(self, bench: Bench) -> None:
         bench.beat()
         bench.time_passes(60)
-        started_at, before = bench.engine.executors.get().started_at, bench.engine.now()
+        started_at, before = bench.engine.db.executors.get().started_at, bench.engine.db.now()
 
         bench.beat(state="DRAINING", name="other")
 
-        row = bench.engine.executors.get()
+        row = bench.engine.db.executors.get()
         assert (row.state, row.name, row.started_at) == ("DRAINING", "bench", started_at)
-        assert before <= row.heartbeat <= bench.engine.now()
+        assert before <= row.heartbeat <= bench.engine.db.now()
 
     def test_heartbeat_returns_tasks_of_executor(self, bench: Bench) -> None:
         a, b = bench.running(), bench.running()
         bench.add()
         bench.claim(executor_id=uuid4())
         bench.ended()
-        bench.engine.cancel([b.id])
+        bench.engine.tasks.cancel([b.id])
 
         assert sorted(bench.beat()) == sorted([a.id, b.id])
 
@@ -65,7 +65,7 @@ class TestHeartbeat:
 
         bench.beat()
 
-        assert bench.engine.executors.filter(pk=bench.executor_id).exists()
+        assert bench.engine.db.executors.filter(pk=bench.executor_id).exists()
 
 
 class TestRescue:
@@ -75,7 +75,7 @@ class TestRescue:
         with connections[bench.engine.database].cursor() as cursor:
             cursor.execute("UPDATE jobqueue_task SET errors = %s, worker_ids = %s", [too_deep, too_deep])
 
-        (rescued,) = bench.engine.rescue()
+        (rescued,) = bench.engine.executors.rescue()
 
         assert (rescued.id, rescued.status) == (claimed.id, Status.READY)
 
@@ -84,7 +84,7 @@ class TestRescue:
         bench.set(claimed.id, attempts=2)
         rank = bench.row(claimed.id).rank
 
-        (rescued,) = bench.engine.rescue()
+        (rescued,) = bench.engine.executors.rescue()
 
         row = bench.row(claimed.id)
         assert rescued == Rescued(
@@ -112,9 +112,9 @@ class TestRescue:
         bench.set(other.id, executor_id=uuid4())
         claimed = lost(bench)
 
-        assert bench.engine.isolate_tasks_of(bench.executor_id) == (losses > 1)
+        assert bench.engine.executors.isolate_tasks_of(bench.executor_id) == (losses > 1)
 
-        (rescued,) = bench.engine.rescue()
+        (rescued,) = bench.engine.executors.rescue()
         assert (rescued.id, rescued.status, rescued.executor_losses) == (claimed.id, Status.READY, losses)
         assert bench.claim_isolated(queues=[claimed.queue_name]) == ([claimed.id] if losses > 1 else [])
         assert bench.row(other.id).executor_losses == 0
@@ -123,7 +123,7 @@ class TestRescue:
         claimed = lost(bench)
         bench.beat()
 
-        assert bench.engine.rescue() == []
+        assert bench.engine.executors.rescue() == []
         assert bench.status(claimed.id) == "RUNNING"
 
     def test_rescue_skips_task_claimed_within_timeout(self, bench: Bench) -> None:
@@ -133,7 +133,7 @@ class TestRescue:
         bench.add()
         bench.claim()
 
-        assert bench.engine.rescue() == []
+        assert bench.engine.executors.rescue() == []
 
     def test_claim_after_last_heartbeat_does_not_delay_rescue(self, bench: Bench) -> None:
         """The timeout starts at the last heartbeat, not at the last claim."""
@@ -143,7 +143,7 @@ class TestRescue:
         (claimed,) = bench.claim()
         bench.time_passes(TIMEOUT * 2 / 3 + 1)
 
-        assert [rescued.id for rescued in bench.engine.rescue()] == [claimed.id]
+        assert [rescued.id for rescued in bench.engine.executors.rescue()] == [claimed.id]
 
     def test_clock_set_back_delays_rescue_by_one_timeout(self, bench: Bench) -> None:
         """Its last heartbeat and its claim lie in the future."""
@@ -151,38 +151,38 @@ class TestRescue:
         claimed = bench.running()
         bench.time_passes(-3600)
 
-        assert bench.engine.rescue() == []
+        assert bench.engine.executors.rescue() == []
         bench.time_passes(TIMEOUT - 5)
-        assert bench.engine.rescue() == []
+        assert bench.engine.executors.rescue() == []
         bench.time_passes(6)
-        assert [rescued.id for rescued in bench.engine.rescue()] == [claimed.id]
+        assert [rescued.id for rescued in bench.engine.executors.rescue()] == [claimed.id]
 
     @pytest.mark.parametrize("timeout", [3.0, TIMEOUT])
     def test_rescue_waits_for_heartbeat_timeout(self, bench: Bench, timeout: float) -> None:
         bench = bench.with_options(heartbeat_timeout=timeout)
         bench.running()
         bench.time_passes(timeout - 1)
-        assert bench.engine.rescue() == []
+        assert bench.engine.executors.rescue() == []
 
         bench.time_passes(2)
-        assert len(bench.engine.rescue()) == 1
+        assert len(bench.engine.executors.rescue()) == 1
 
     def test_rescue_inserts_missing_executor_and_waits(self, bench: Bench) -> None:
         claimed = lost(bench)
         Executor.objects.using(bench.engine.database).all().delete()
 
-        assert bench.engine.rescue() == []
-        row = bench.engine.executors.get()
+        assert bench.engine.executors.rescue() == []
+        row = bench.engine.db.executors.get()
         assert (row.pk, row.name) == (bench.executor_id, "unknown")
 
         bench.time_passes(TIMEOUT + 1)
-        assert [rescued.id for rescued in bench.engine.rescue()] == [claimed.id]
+        assert [rescued.id for rescued in bench.engine.executors.rescue()] == [claimed.id]
 
     def test_third_executor_loss_fails_task(self, bench: Bench) -> None:
         claimed = lost(bench)
         bench.set(claimed.id, executor_losses=2)
 
-        (rescued,) = bench.engine.rescue()
+        (rescued,) = bench.engine.executors.rescue()
 
         row = bench.row(claimed.id)
         assert (rescued.status, rescued.executor_losses) == (Status.FAILED, 3)
@@ -213,9 +213,9 @@ class TestRescue:
             doomed.beat()
             doomed.claim()
             bench.time_passes(TIMEOUT + 2)
-            bench.engine.rescue()
+            bench.engine.executors.rescue()
         assert bench.row(pk).executor_losses == 2
-        (claimed,) = bench.engine.claim_isolated(bench.claim_request(1))
+        (claimed,) = bench.engine.claims.claim_isolated(bench.claim_request(1))
 
         bench.commit(outcome(claimed, status, has_succeeded=has_succeeded))
 
@@ -223,9 +223,9 @@ class TestRescue:
 
     def test_rescue_cancels_task_with_cancel_request(self, bench: Bench) -> None:
         claimed = lost(bench)
-        bench.engine.cancel([claimed.id])
+        bench.engine.tasks.cancel([claimed.id])
 
-        assert [rescued.status for rescued in bench.engine.rescue()] == [Status.CANCELLED]
+        assert [rescued.status for rescued in bench.engine.executors.rescue()] == [Status.CANCELLED]
         assert bench.row(claimed.id).finished_at is not None
 
     @pytest.mark.parametrize(("losses", "child_status"), [(2, "FAILED"), (0, None)])
@@ -236,7 +236,7 @@ class TestRescue:
         child = lost(bench, parent_id=parent)
         bench.set(child.id, executor_losses=losses)
 
-        bench.engine.rescue()
+        bench.engine.executors.rescue()
 
         assert [sent.child_status for sent in bench.inbox(parent)] == ([child_status] if child_status else [])
         assert bench.status(parent) == ("READY" if child_status else "SUSPENDED")
@@ -247,7 +247,7 @@ class TestRescue:
         claimed = lost(bench)
         bench.set(claimed.id, errors=[{"attempt": n} for n in range(20)], worker_ids=[str(n) for n in range(100)])
 
-        bench.engine.rescue()
+        bench.engine.executors.rescue()
 
         row = bench.row(claimed.id)
         assert (len(row.errors), row.errors[0]["attempt"]) == (20, 1)
@@ -257,8 +257,8 @@ class TestRescue:
         for _ in range(3):
             other = Bench(bench.engine)
             other.beat()
-            other.engine.enqueue([new(), new()])
+            other.engine.enqueues.enqueue([new(), new()])
             other.claim()
         bench.time_passes(TIMEOUT + 1)
 
-        assert [len(bench.engine.rescue(4)) for _ in range(3)] == [4, 2, 0]
+        assert [len(bench.engine.executors.rescue(4)) for _ in range(3)] == [4, 2, 0]

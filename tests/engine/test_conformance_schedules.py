@@ -34,7 +34,7 @@ class ScheduleBench:
     def add(self, name: str = "warm-cache", *, task: dict[str, Any] | None = None, **columns: Any) -> Schedule:
         """Add a schedule. Its first tick is due when a minute has passed."""
         template = msgspec.to_builtins(new(**{"queue_name": "cache"} | (task or {})))
-        anchor_at = self.bench.engine.now() + MINUTE - timedelta(seconds=1)
+        anchor_at = self.bench.engine.db.now() + MINUTE - timedelta(seconds=1)
         values = {"task_type": "tests.noop", "new_task": template, "expression": "@every 60", "anchor_at": anchor_at}
         return self.verbs.save(name, values | columns)[0]
 
@@ -61,10 +61,10 @@ class ScheduleBench:
         return [(tick.count, tick.reason) for tick in self.ticks(row)]
 
     def live(self, row: Schedule) -> list[UUID]:
-        return list(self.bench.engine.tasks.live().filter(schedule=row).order_by("pk").values_list("pk", flat=True))
+        return list(self.bench.engine.db.tasks.live().filter(schedule=row).order_by("pk").values_list("pk", flat=True))
 
     def end_tasks(self, row: Schedule) -> None:
-        self.bench.engine.cancel(self.live(row))
+        self.bench.engine.tasks.cancel(self.live(row))
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def schedules(bench: Bench) -> ScheduleBench:
 
 
 def test_schedule_is_not_due_before_its_first_tick(schedules: ScheduleBench) -> None:
-    now = schedules.bench.engine.now()
+    now = schedules.bench.engine.db.now()
     row = schedules.add()
 
     assert now < schedules.next_at(row) < now + MINUTE
@@ -133,7 +133,7 @@ def test_paused_schedule_keeps_its_waiting_tick(schedules: ScheduleBench) -> Non
     for _ in range(2):
         schedules.pass_ticks()
         schedules.fire()
-    schedules.verbs.pause([row.pk], paused_at=schedules.bench.engine.now())
+    schedules.verbs.pause([row.pk], paused_at=schedules.bench.engine.db.now())
     schedules.end_tasks(row)
     assert schedules.fire() == (0, 0)
     schedules.verbs.resume([row.pk])
@@ -187,7 +187,7 @@ def test_new_timing_repeats_no_tick_if_the_clock_is_set_back(
     for _ in range(3):
         schedules.pass_ticks()
         schedules.fire()
-    next_at, now = schedules.next_at(row), schedules.bench.engine.now() - 3 * MINUTE
+    next_at, now = schedules.next_at(row), schedules.bench.engine.db.now() - 3 * MINUTE
     monkeypatch.setattr(schedules.bench.engine.db, "now", lambda: now)
     changed = schedules.verbs.save("warm-cache", {"ends_at": now + 60 * MINUTE})[0]
 
@@ -261,7 +261,7 @@ def test_long_downtime_is_one_record(schedules: ScheduleBench) -> None:
 
 def test_paused_schedule_records_its_ticks(schedules: ScheduleBench) -> None:
     row = schedules.add()
-    schedules.verbs.pause([row.pk], paused_at=schedules.bench.engine.now(), paused_by="ada")
+    schedules.verbs.pause([row.pk], paused_at=schedules.bench.engine.db.now(), paused_by="ada")
     for _ in range(3):
         schedules.pass_ticks()
         assert schedules.fire() == (0, 1)
@@ -274,7 +274,7 @@ def test_paused_schedule_records_its_ticks(schedules: ScheduleBench) -> None:
 
 def test_pause_ends_at_its_time(schedules: ScheduleBench) -> None:
     row = schedules.add()
-    now = schedules.bench.engine.now()
+    now = schedules.bench.engine.db.now()
     schedules.verbs.pause([row.pk], paused_at=now, resume_at=now + 2 * MINUTE)
     schedules.pass_ticks(3)
 
@@ -285,7 +285,7 @@ def test_pause_ends_at_its_time(schedules: ScheduleBench) -> None:
 def test_due_tick_is_accounted_for_before_a_pause(schedules: ScheduleBench) -> None:
     row = schedules.add()
     schedules.pass_ticks()
-    schedules.verbs.pause([row.pk], paused_at=schedules.bench.engine.now())
+    schedules.verbs.pause([row.pk], paused_at=schedules.bench.engine.db.now())
 
     assert schedules.history(row) == [(1, "")]
 
@@ -302,7 +302,7 @@ def test_tick_whose_key_another_task_has_is_recorded(schedules: ScheduleBench) -
 def test_change_of_the_expression_moves_the_next_tick(schedules: ScheduleBench) -> None:
     row = schedules.add()
     schedules.pass_ticks()
-    now = schedules.bench.engine.now()
+    now = schedules.bench.engine.db.now()
     changed = schedules.verbs.save("warm-cache", {"expression": "0 0 1 1 *", "timezone": "UTC", "anchor_at": None})[0]
 
     assert schedules.history(row) == [(1, "")]
@@ -318,7 +318,7 @@ def test_change_of_the_task_does_not_move_the_next_tick(schedules: ScheduleBench
 
 
 def test_schedule_starts_and_ends(schedules: ScheduleBench) -> None:
-    now = schedules.bench.engine.now()
+    now = schedules.bench.engine.db.now()
     row = schedules.add(starts_at=now + 3 * MINUTE, ends_at=now + 5 * MINUTE, overlap=Overlap.ALLOW)
     fired = []
     for _ in range(7):
@@ -338,12 +338,12 @@ def test_retired_schedule_never_fires_and_keeps_its_history(schedules: ScheduleB
     assert schedules.fire() == (0, 0)
     assert schedules.history(row) == [(1, "")]
     revived = schedules.verbs.save("warm-cache", {"retired_at": None})[0]
-    assert schedules.next_at(revived) > schedules.bench.engine.now()
+    assert schedules.next_at(revived) > schedules.bench.engine.db.now()
 
 
 def test_run_now_and_backfill_enqueue_whatever_the_state(schedules: ScheduleBench) -> None:
     row = schedules.add()
-    schedules.verbs.pause([row.pk], paused_at=schedules.bench.engine.now())
+    schedules.verbs.pause([row.pk], paused_at=schedules.bench.engine.db.now())
     days = [datetime(2026, 3, day, tzinfo=UTC) for day in (1, 2)]
 
     for _ in range(2):  # a repeated backfill adds nothing
@@ -376,7 +376,7 @@ def test_schedule_that_one_host_cannot_evaluate_stays_due_for_others(
     assert (schedules.row(broken).paused_at, schedules.row(broken).due_at) == (None, schedules.next_at(broken))
     assert [record.getMessage().split()[:2] for record in caplog.records] == [["schedule.deferred", "schedule=broken"]]
     # Another host can use the same row. This one tries it again when a person has changed it.
-    rows.update(**usable, updated_at=schedules.bench.engine.now())
+    rows.update(**usable, updated_at=schedules.bench.engine.db.now())
     assert schedules.fire() == (1, 0)
 
 
@@ -387,7 +387,7 @@ def test_schedule_that_cannot_be_evaluated_can_be_changed(schedules: ScheduleBen
     schedules.pass_ticks()
     match verb:
         case "pause":
-            schedules.verbs.pause([row.pk], paused_at=schedules.bench.engine.now())
+            schedules.verbs.pause([row.pk], paused_at=schedules.bench.engine.db.now())
             assert schedules.row(row).paused_at is not None
         case "retire":
             assert schedules.verbs.retire([row.pk]) == 1
@@ -395,7 +395,7 @@ def test_schedule_that_cannot_be_evaluated_can_be_changed(schedules: ScheduleBen
             assert schedules.verbs.run_now(row.pk).created
         case "save":
             schedules.verbs.save("warm-cache", {"expression": "0 0 * * *", "timezone": "UTC"})
-            assert schedules.next_at(row) > schedules.bench.engine.now()
+            assert schedules.next_at(row) > schedules.bench.engine.db.now()
 
 
 BROKEN_TEMPLATES = [
@@ -442,7 +442,7 @@ def test_schedule_with_broken_task_can_be_changed(schedules: ScheduleBench, brok
         case "save":
             schedules.verbs.save("broken", {"new_task": template})
         case "pause":
-            schedules.verbs.pause([broken.pk], paused_at=schedules.bench.engine.now())
+            schedules.verbs.pause([broken.pk], paused_at=schedules.bench.engine.db.now())
         case "run_now":
             with pytest.raises((ValueError, DataError)):
                 schedules.verbs.run_now(broken.pk)
@@ -516,9 +516,9 @@ def test_retention_of_ticks_is_an_option(schedules: ScheduleBench) -> None:
 
 def counted(schedules: ScheduleBench) -> dict[str, int]:
     """Return the counters of ticks that are not 0."""
-    while schedules.bench.engine.aggregate_counters():
+    while schedules.bench.engine.counters.aggregate_counters():
         pass
-    totals = schedules.bench.engine.counter_totals()
+    totals = schedules.bench.engine.counters.counter_totals()
     assert {(one.queue_name, one.task_type) for one in totals} <= {("cache", "tests.noop"), ("default", "tests.noop")}
     sums = {name: sum(getattr(one, name) for one in totals) for name in TICK_COUNTERS}
     return {name: number for name, number in sums.items() if number}
@@ -529,7 +529,7 @@ def test_ticks_are_counted_by_outcome(schedules: ScheduleBench) -> None:
     for _ in range(3):
         schedules.pass_ticks()
         schedules.fire()
-    schedules.verbs.pause([row.pk], paused_at=schedules.bench.engine.now())
+    schedules.verbs.pause([row.pk], paused_at=schedules.bench.engine.db.now())
     schedules.pass_ticks()
     schedules.fire()
     schedules.verbs.resume([row.pk])
@@ -562,18 +562,18 @@ def test_ticks_that_are_rolled_back_are_not_counted(schedules: ScheduleBench) ->
             assert schedules.fire()[0] == 1
             transaction.set_rollback(True, using=schedules.bench.engine.database)
 
-    assert schedules.bench.engine.aggregate_counters() == 0
+    assert schedules.bench.engine.counters.aggregate_counters() == 0
 
 
 def test_lateness_is_counted_from_the_due_moment(schedules: ScheduleBench) -> None:
     row = schedules.add(jitter_seconds=20.0)
     schedules.bench.time_passes(85)
-    due_at, now = schedules.row(row).due_at, schedules.bench.engine.now
+    due_at, now = schedules.row(row).due_at, schedules.bench.engine.db.now
     assert due_at is not None
     at_least, _, at_most = (now() - due_at).total_seconds(), schedules.fire(), (now() - due_at).total_seconds()
 
     assert counted(schedules) == {"ticks_enqueued": 1}
-    (found,) = schedules.bench.engine.counter_totals()
+    (found,) = schedules.bench.engine.counters.counter_totals()
     assert 5 < at_least < found.lateness_seconds < at_most
     assert found.lateness[bucket(found.lateness_seconds)] == sum(found.lateness) == 1
 
@@ -588,7 +588,7 @@ def test_tick_that_waited_for_a_task_is_not_late(schedules: ScheduleBench) -> No
     schedules.fire()
 
     assert counted(schedules) == {"ticks_enqueued": 2}
-    (found,) = schedules.bench.engine.counter_totals()
+    (found,) = schedules.bench.engine.counters.counter_totals()
     assert sum(found.lateness) == 1
 
 
@@ -596,7 +596,7 @@ def test_gauges_count_schedules_and_the_most_overdue(schedules: ScheduleBench) -
     bench = schedules.bench
     assert schedules.verbs.gauges() == ScheduleGauges(active=0, paused=0, stopped=0, overdue_seconds=0.0)
     rows = [schedules.add(f"schedule-{number}") for number in range(6)]
-    now = bench.engine.now()
+    now = bench.engine.db.now()
     schedules.verbs.pause([rows[0].pk], paused_at=now)
     schedules.verbs.pause([rows[1].pk], paused_at=now - MINUTE, resume_at=now)
     schedules.verbs.retire([rows[2].pk])

@@ -22,7 +22,7 @@ class TestWakeDue:
         later = [bench.add(wake_after_seconds=70.0), bench.suspended(wake_after_seconds=70.0), bench.suspended()]
         bench.time_passes(61)
 
-        assert bench.engine.wake_due() == 2
+        assert bench.engine.messages.wake_due() == 2
         assert [(bench.status(pk), bench.row(pk).wake_at) for pk in due] == [("READY", None)] * 2
         assert [bench.status(pk) for pk in later] == ["SCHEDULED", "SUSPENDED", "SUSPENDED"]
 
@@ -31,7 +31,7 @@ class TestWakeDue:
             bench.add(wake_after_seconds=60.0)
         bench.time_passes(61)
 
-        assert [bench.engine.wake_due(2), bench.engine.wake_due(2)] == [2, 1]
+        assert [bench.engine.messages.wake_due(2), bench.engine.messages.wake_due(2)] == [2, 1]
 
     def test_look_at_left_messages_is_no_timeout(self, bench: Bench) -> None:
         asleep = bench.suspended(wake_after_seconds=600.0, recheck_seconds=60.0)
@@ -40,14 +40,14 @@ class TestWakeDue:
             timedelta(seconds=540), abs=timedelta(seconds=1)
         )
         bench.time_passes(61)
-        bench.engine.wake_due()
+        bench.engine.messages.wake_due()
         queue = bench.row(asleep).queue_name
         (claimed,) = bench.claim(queues=[queue])
         assert (claimed.timed_out, claimed.timeout_at) == (False, timeout_at - timedelta(seconds=61))
 
         retry = outcome(claimed, Status.SCHEDULED, wake_after_seconds=0.0)  # a failed attempt keeps timeout_at
         bench.commit(retry)
-        bench.engine.wake_due()
+        bench.engine.messages.wake_due()
         (claimed,) = bench.claim(queues=[queue])
         assert (claimed.timed_out, claimed.timeout_at) == (False, timeout_at - timedelta(seconds=61))
 
@@ -55,7 +55,7 @@ class TestWakeDue:
         bench.commit(outcome(claimed, Status.SUSPENDED, wake_at=claimed.timeout_at, **again))
         assert bench.row(asleep).wake_at == bench.row(asleep).timeout_at == claimed.timeout_at
         bench.time_passes(540)
-        bench.engine.wake_due()
+        bench.engine.messages.wake_due()
         (claimed,) = bench.claim(queues=[queue])
         assert claimed.timed_out
 
@@ -66,7 +66,7 @@ class TestWakeDue:
         pk = bench.add(wake_after_seconds=60.0)
         bench.set(pk, priority=32_767, wake_at=datetime(1000, 1, 1, tzinfo=UTC))
 
-        assert bench.with_options(aging=86_400.0).engine.wake_due() == 1
+        assert bench.with_options(aging=86_400.0).engine.messages.wake_due() == 1
         assert bench.status(pk) == "READY"
         assert bench.claim_ids() == [pk]
 
@@ -74,16 +74,16 @@ class TestWakeDue:
         running, ended = bench.running(), bench.ended()
         bench.time_passes(1000)
 
-        assert bench.engine.wake_due() == 0
+        assert bench.engine.messages.wake_due() == 0
         assert (bench.status(running.id), bench.status(ended)) == ("RUNNING", "SUCCESSFUL")
 
 
 class TestWake:
     def test_wake_makes_suspended_task_ready(self, bench: Bench) -> None:
         pk = bench.suspended(wake_after_seconds=3600.0)
-        before = bench.engine.now()
+        before = bench.engine.db.now()
 
-        assert bench.engine.wake([pk]) == 1
+        assert bench.engine.messages.wake([pk]) == 1
         row = bench.row(pk)
         assert (row.status, row.wake_at) == ("READY", None)
         assert row.rank >= before - timedelta(milliseconds=1)
@@ -93,7 +93,7 @@ class TestWake:
         ids = [bench.add(), bench.add(wake_after_seconds=60.0), bench.running().id, bench.ended(), new_id()]
         before = [bench.row(pk).status for pk in ids[:-1]]
 
-        assert bench.engine.wake(ids) == 0
+        assert bench.engine.messages.wake(ids) == 0
         assert [bench.row(pk).status for pk in ids[:-1]] == before
 
 
@@ -107,7 +107,7 @@ class TestSweep:
         pk = bench.suspended(wake_after_seconds=seconds)
         bench.send(pk)
 
-        assert bench.engine.sweep() == 1
+        assert bench.engine.messages.sweep() == 1
         row = bench.row(pk)
         assert (row.status, row.wake_at) == ("READY", None)
 
@@ -115,34 +115,34 @@ class TestSweep:
         """It left this message and waits for another. A wake-up each second would be a hot loop."""
         pk = bench.suspended(recheck_seconds=1.0, unread_polls=1)
         bench.send(pk)
-        bench.set(pk, last_attempted_at=bench.engine.now())
+        bench.set(pk, last_attempted_at=bench.engine.db.now())
 
-        assert bench.engine.sweep() == 0
+        assert bench.engine.messages.sweep() == 0
         assert bench.status(pk) == "SUSPENDED"
 
         bench.send(pk)
-        assert bench.engine.sweep() == 1
+        assert bench.engine.messages.sweep() == 1
 
     def test_sweep_ignores_consumed_messages(self, bench: Bench) -> None:
         pk = bench.suspended()
         bench.send(pk, dedupe_key="k")
-        InboxMessage.objects.using(bench.engine.database).update(consumed_at=bench.engine.now())
+        InboxMessage.objects.using(bench.engine.database).update(consumed_at=bench.engine.db.now())
 
-        assert bench.engine.sweep() == 0
+        assert bench.engine.messages.sweep() == 0
 
     def test_sweep_skips_other_states(self, bench: Bench) -> None:
         ids = [bench.add(), bench.add(wake_after_seconds=60.0), bench.running().id]
         for pk in ids:
             bench.send(pk)
 
-        assert bench.engine.sweep() == 0
+        assert bench.engine.messages.sweep() == 0
         assert [bench.status(pk) for pk in ids] == ["READY", "SCHEDULED", "RUNNING"]
 
     def test_sweep_keeps_limit(self, bench: Bench) -> None:
         for _ in range(3):
             bench.send(bench.suspended())
 
-        assert [bench.engine.sweep(2), bench.engine.sweep(2)] == [2, 1]
+        assert [bench.engine.messages.sweep(2), bench.engine.messages.sweep(2)] == [2, 1]
 
 
 def test_clock_works_while_django_logs_queries(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,8 +150,8 @@ def test_clock_works_while_django_logs_queries(bench: Bench, monkeypatch: pytest
     bench.add(wake_after_seconds=60.0)
     bench.beat()
 
-    assert bench.engine.wake_due() == 0
-    assert bench.engine.now() is not None
+    assert bench.engine.messages.wake_due() == 0
+    assert bench.engine.db.now() is not None
 
 
 # --- pending_maintenance
@@ -169,7 +169,7 @@ def messages(bench: Bench) -> None:
 
 def command(bench: Bench) -> None:
     bench.beat()
-    bench.engine.command([bench.executor_id], Command.STOP)
+    bench.engine.executors.command([bench.executor_id], Command.STOP)
 
 
 def isolated(bench: Bench) -> None:
@@ -177,24 +177,24 @@ def isolated(bench: Bench) -> None:
 
 
 def awaiting_code(bench: Bench) -> None:
-    bench.set(bench.add(), status="AWAITING_CODE", awaits_code_since=bench.engine.now())
+    bench.set(bench.add(), status="AWAITING_CODE", awaits_code_since=bench.engine.db.now())
 
 
 @pytest.mark.parametrize("begin", [running, messages, command, isolated, awaiting_code])
 def test_pending_maintenance_reports_each_kind_of_work(bench: Bench, begin: Callable[[Bench], None]) -> None:
     begin(bench)
 
-    assert asdict(bench.engine.pending_maintenance(bench.executor_id))[f"has_{begin.__name__}"]
+    assert asdict(bench.engine.executors.pending_maintenance(bench.executor_id))[f"has_{begin.__name__}"]
 
 
 @pytest.mark.parametrize("left", [-60.0, 60.0])
 def test_pending_maintenance_tells_seconds_to_next_wake_at(bench: Bench, left: float) -> None:
-    assert bench.engine.pending_maintenance(bench.executor_id).next_wake_seconds is None
+    assert bench.engine.executors.pending_maintenance(bench.executor_id).next_wake_seconds is None
     bench.add(wake_after_seconds=86_400.0)
     bench.add(wake_after_seconds=100.0)
     bench.time_passes(100.0 - left)
 
-    seconds = bench.engine.pending_maintenance(bench.executor_id).next_wake_seconds
+    seconds = bench.engine.executors.pending_maintenance(bench.executor_id).next_wake_seconds
     assert seconds is not None
     assert left - 5 < seconds <= left  # never too late
 
@@ -202,10 +202,10 @@ def test_pending_maintenance_tells_seconds_to_next_wake_at(bench: Bench, left: f
 @pytest.mark.parametrize("begin", [running, messages, command, isolated, awaiting_code])
 def test_pending_maintenance_reports_no_other_kind(begin: Callable[[Bench], None]) -> None:
     bench = make_bench("postgresql")
-    assert bench.engine.pending_maintenance(bench.executor_id) == NOTHING
+    assert bench.engine.executors.pending_maintenance(bench.executor_id) == NOTHING
     begin(bench)
 
-    due = asdict(bench.engine.pending_maintenance(bench.executor_id))
+    due = asdict(bench.engine.executors.pending_maintenance(bench.executor_id))
     assert {name for name, value in due.items() if value} == {f"has_{begin.__name__}"}
 
 
@@ -213,11 +213,11 @@ def test_pending_maintenance_ignores_work_of_others() -> None:
     bench = make_bench("postgresql")
     bench.send(bench.add())  # READY tasks need no wake-up
     bench.set(bench.suspended(), status="FAILED", executor_losses=2)
-    bench.set(bench.suspended(), backend="another", wake_at=bench.engine.now())
+    bench.set(bench.suspended(), backend="another", wake_at=bench.engine.db.now())
     bench.set(bench.add(), backend="another", executor_losses=2)
-    bench.set(bench.add(), backend="another", status="AWAITING_CODE", awaits_code_since=bench.engine.now())
+    bench.set(bench.add(), backend="another", status="AWAITING_CODE", awaits_code_since=bench.engine.db.now())
     bench.add()
-    bench.engine.command(list(Executor.objects.values_list("pk", flat=True)), Command.STOP)
+    bench.engine.executors.command(list(Executor.objects.values_list("pk", flat=True)), Command.STOP)
     bench.executor_id = make_bench("postgresql").executor_id
 
-    assert bench.engine.pending_maintenance(bench.executor_id) == NOTHING
+    assert bench.engine.executors.pending_maintenance(bench.executor_id) == NOTHING

@@ -50,4 +50,4 @@ def test_create_task_calls_no_operators_of_other_roles(bench: Bench) -> None:
             cursor.execute("SELECT 2::int * 2::float8")
 
     row = new(priority=3, wake_after_seconds=5.0, expires_after_seconds=7.0, idempotency_key="k")
-    assert bench.engine.enqueue([row])[0].created
+    assert bench.engine.enqueues.enqueue([row])[0].created

@@ -74,15 +74,15 @@ def look_for_work(bench: Bench) -> None:
     engine = bench.engine
     queues = [f"queue-{number}" for number in range(5)]
     bench.beat()
-    assert engine.queues_in_use() == []
+    assert engine.queues.queues_in_use() == []
     assert bench.claim(10, queues=queues) == []
-    assert not engine.pending_maintenance(bench.executor_id).has_messages
-    assert not engine.has_isolated(queues)
-    assert engine.wake_due() == 0
-    assert engine.sweep() == 0
-    assert engine.rescue() == []
-    assert engine.aggregate_counters() == 0
-    assert engine.release_unknown_claims(bench.executor_id, []) == 0
+    assert not engine.executors.pending_maintenance(bench.executor_id).has_messages
+    assert not engine.claims.has_isolated(queues)
+    assert engine.messages.wake_due() == 0
+    assert engine.messages.sweep() == 0
+    assert engine.executors.rescue() == []
+    assert engine.counters.aggregate_counters() == 0
+    assert engine.commits.release_unknown_claims(bench.executor_id, []) == 0
 
 
 def test_idle_executor_reads_few_pages(bench: Bench) -> None:
@@ -103,6 +103,6 @@ def test_sweep_reads_few_pages_beside_many_suspended_actors(bench: Bench) -> Non
         bench.send(pk)
     pages = Pages()
     with connection.execute_wrapper(pages):
-        assert bench.engine.sweep() == 5
+        assert bench.engine.messages.sweep() == 5
 
     assert sum(pages.read.values()) < 5 * len(pages.read) * MAX_PAGES

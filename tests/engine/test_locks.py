@@ -50,10 +50,10 @@ def with_message(bench: Bench) -> UUID:
 
 
 VERBS: dict[str, tuple[Callable[[Bench], UUID], Callable[[Bench], int]]] = {
-    "wake_due": (lambda bench: bench.add(wake_after_seconds=30.0), lambda bench: bench.engine.wake_due()),
-    "sweep": (with_message, lambda bench: bench.engine.sweep()),
-    "rescue": (lambda bench: Bench(bench.engine).running().id, lambda bench: len(bench.engine.rescue())),
-    "prune": (Bench.ended, lambda bench: bench.engine.prune()),
+    "wake_due": (lambda bench: bench.add(wake_after_seconds=30.0), lambda bench: bench.engine.messages.wake_due()),
+    "sweep": (with_message, lambda bench: bench.engine.messages.sweep()),
+    "rescue": (lambda bench: Bench(bench.engine).running().id, lambda bench: len(bench.engine.executors.rescue())),
+    "prune": (Bench.ended, lambda bench: bench.engine.tasks.prune()),
 }
 
 
@@ -75,7 +75,7 @@ class TestLockedRow:
         assert bench.commit(outcomes[0]) == CommitResult(done={claimed.id: status})
 
     def test_claim_skips_locked_tasks_and_fills_limit(self, bench: Bench, strength: str) -> None:
-        ids = [answer.id for answer in bench.engine.enqueue([new() for _ in range(6)])]
+        ids = [answer.id for answer in bench.engine.enqueues.enqueue([new() for _ in range(6)])]
 
         with session() as blocker:
             blocker.lock(*ids[:3], strength=strength)
@@ -105,7 +105,7 @@ class TestLockedRow:
 
         assert run(bench) == 1
         assert run(bench) == 0
-        assert not bench.engine.tasks.filter(pk__in=[locked, free], status=before.status).exists()
+        assert not bench.engine.db.tasks.filter(pk__in=[locked, free], status=before.status).exists()
 
 
 class TestLockedExecutor:
@@ -125,44 +125,44 @@ class TestLockedExecutor:
         with session() as blocker:
             blocker.run("SELECT FROM jobqueue_executor WHERE id = %s FOR UPDATE", fast_bench.executor_id)
             assert fast_bench.beat() == [claimed.id]
-            assert other.engine.rescue() == []
-        assert other.engine.rescue() == []
+            assert other.engine.executors.rescue() == []
+        assert other.engine.executors.rescue() == []
 
         fast_bench.time_passes(31)
-        assert [rescued.id for rescued in other.engine.rescue()] == [claimed.id]
+        assert [rescued.id for rescued in other.engine.executors.rescue()] == [claimed.id]
 
     def test_fallback_heartbeat_ahead_of_clock_is_ignored(self, fast_bench: Bench) -> None:
         claimed = fast_bench.running()
         fast_bench.time_passes(31)
-        ahead = fast_bench.engine.now() + timedelta(hours=1)
+        ahead = fast_bench.engine.db.now() + timedelta(hours=1)
         FallbackHeartbeat.objects.create(executor_id=fast_bench.executor_id, at=ahead)
 
-        assert [rescued.id for rescued in fast_bench.engine.rescue()] == [claimed.id]
+        assert [rescued.id for rescued in fast_bench.engine.executors.rescue()] == [claimed.id]
 
     def test_command_to_locked_executor_is_taken_later(self, fast_bench: Bench) -> None:
         fast_bench.beat()
-        fast_bench.engine.command([fast_bench.executor_id], Command.PAUSE)
+        fast_bench.engine.executors.command([fast_bench.executor_id], Command.PAUSE)
 
         with session() as blocker:
             blocker.run("SELECT FROM jobqueue_executor FOR UPDATE")
-            assert fast_bench.engine.take_command(fast_bench.executor_id) is None
+            assert fast_bench.engine.executors.take_command(fast_bench.executor_id) is None
 
-        assert fast_bench.engine.take_command(fast_bench.executor_id) is Command.PAUSE
+        assert fast_bench.engine.executors.take_command(fast_bench.executor_id) is Command.PAUSE
 
     def test_locked_executor_is_pruned_later(self, fast_bench: Bench) -> None:
         gone, locked = Bench(fast_bench.engine), Bench(fast_bench.engine)
         gone.beat()
         locked.beat()
-        FallbackHeartbeat.objects.create(executor_id=gone.executor_id, at=fast_bench.engine.now())
+        FallbackHeartbeat.objects.create(executor_id=gone.executor_id, at=fast_bench.engine.db.now())
         fast_bench.time_passes(EXECUTORS_KEPT_SECONDS + 1)
 
         with session() as blocker:
             blocker.run("SELECT FROM jobqueue_executor WHERE id = %s FOR UPDATE", locked.executor_id)
-            fast_bench.engine.prune()
+            fast_bench.engine.tasks.prune()
             assert [row.pk for row in Executor.objects.all()] == [locked.executor_id]
             assert not FallbackHeartbeat.objects.exists()
 
-        fast_bench.engine.prune()
+        fast_bench.engine.tasks.prune()
         assert not Executor.objects.exists()
 
 
@@ -170,9 +170,9 @@ def test_executor_whose_row_was_locked_for_a_day_is_not_pruned(bench: Bench) -> 
     """It is alive: its heartbeats went into another table. The next one writes its row again."""
     bench.beat()
     bench.time_passes(EXECUTORS_KEPT_SECONDS + 1)
-    FallbackHeartbeat.objects.create(executor_id=bench.executor_id, at=bench.engine.now())
+    FallbackHeartbeat.objects.create(executor_id=bench.executor_id, at=bench.engine.db.now())
 
-    bench.engine.prune()
+    bench.engine.tasks.prune()
 
     assert Executor.objects.exists()
 
@@ -184,10 +184,10 @@ def test_prune_runs_once_at_a_time_beside_prune_status(fast_bench: Bench) -> Non
 
     with session() as other:
         other.run(statement("try_prune_lock").replace("%(backend)s", "%s"), bench.engine.alias)
-        assert bench.engine.prune(1) == 0
-        assert bench.engine.prune_status("SUCCESSFUL", 0.0, 1) == 1
+        assert bench.engine.tasks.prune(1) == 0
+        assert bench.engine.tasks.prune_status("SUCCESSFUL", 0.0, 1) == 1
 
-    assert [bench.engine.prune(1) for _ in range(3)] == [1, 1, 0]
+    assert [bench.engine.tasks.prune(1) for _ in range(3)] == [1, 1, 0]
 
 
 class TestOpenSender:
@@ -206,8 +206,8 @@ class TestOpenSender:
                 done={plain.id: Status.SUCCESSFUL, actor.id: Status.SUSPENDED}
             )
             bench.time_passes(61)
-            assert bench.engine.wake_due() == 1
-            assert silent.id in [rescued.id for rescued in bench.engine.rescue()]
+            assert bench.engine.messages.wake_due() == 1
+            assert silent.id in [rescued.id for rescued in bench.engine.executors.rescue()]
 
     def test_prune_skips_receiver_of_uncommitted_message(self, bench: Bench) -> None:
         bench = bench.with_options(retention={"SUCCESSFUL": 0.0})
@@ -216,11 +216,11 @@ class TestOpenSender:
         with session() as sender:
             sender.write_to(claimed.id)
             bench.commit(outcome(claimed))
-            assert bench.engine.prune() == 0
+            assert bench.engine.tasks.prune() == 0
             sender.commit()
 
         assert bench.bodies(claimed.id) == [1]  # undelivered but visible
-        assert bench.engine.prune() == 1
+        assert bench.engine.tasks.prune() == 1
 
     def test_sweep_finds_message_committed_after_suspend(self, bench: Bench) -> None:
         claimed = bench.running()
@@ -228,10 +228,10 @@ class TestOpenSender:
         with session() as sender:
             sender.write_to(claimed.id)
             assert bench.commit(outcome(claimed, Status.SUSPENDED)).done == {claimed.id: Status.SUSPENDED}
-            assert bench.engine.sweep() == 0
+            assert bench.engine.messages.sweep() == 0
             sender.commit()
 
-        assert bench.engine.sweep() == 1
+        assert bench.engine.messages.sweep() == 1
 
 
 class TestReadAfterLock:
@@ -273,13 +273,13 @@ class TestIsolation:
 
         assert committed.done == {done.id: Status.SUCCESSFUL, actor.id: Status.SUSPENDED}
         assert [task.id for task in claimed] == [ready]
-        assert fast_bench.engine.release(claimed).done == {ready: Status.READY}
+        assert fast_bench.engine.commits.release(claimed).done == {ready: Status.READY}
         fast_bench.time_passes(31)
-        assert silent.id in [rescued.id for rescued in fast_bench.engine.rescue()]
+        assert silent.id in [rescued.id for rescued in fast_bench.engine.executors.rescue()]
 
     def test_own_transaction_is_read_committed(self, fast_bench: Bench, isolation: str) -> None:
         with connection.cursor() as cursor:
-            with fast_bench.engine.transaction():
+            with fast_bench.engine.db.transaction():
                 cursor.execute("SHOW transaction_isolation")
                 assert cursor.fetchone() == ("read committed",)
             cursor.execute("SHOW transaction_isolation")
@@ -327,7 +327,7 @@ class TestReceivers:
 
         assert answer == CommitResult(done={claimed.id: Status.SUSPENDED}, wake=frozenset({receiver}))
         assert bench.status(receiver) == "SUSPENDED"
-        assert bench.engine.wake(answer.wake) == 1
+        assert bench.engine.messages.wake(answer.wake) == 1
 
     @pytest.mark.parametrize("status", [Status.SUCCESSFUL, Status.SUSPENDED])
     def test_receiver_locked_for_update_delays_only_its_sender(self, fast_bench: Bench, status: Status) -> None:
@@ -350,9 +350,9 @@ class TestReceivers:
 
         with session() as blocker:
             blocker.lock(parent, strength="UPDATE")
-            assert fast_bench.engine.rescue() == []
+            assert fast_bench.engine.executors.rescue() == []
 
-        assert [rescued.status for rescued in fast_bench.engine.rescue()] == [Status.FAILED]
+        assert [rescued.status for rescued in fast_bench.engine.executors.rescue()] == [Status.FAILED]
         assert len(fast_bench.inbox(parent)) == 1
 
 
@@ -362,7 +362,7 @@ class TestWaiting:
 
         with session() as blocker, threads(1) as start:
             blocker.lock(claimed.id)
-            answer = start(lambda: bench.engine.commit([outcome(claimed)], wait=True))
+            answer = start(lambda: bench.engine.commits.commit([outcome(claimed)], wait=True))
             wait_until_blocked()
             blocker.rollback()
             assert answer.result(DEADLINE_SECONDS).done == {claimed.id: Status.SUCCESSFUL}
@@ -375,7 +375,8 @@ class TestWaiting:
         with session() as committer, threads(1) as start:
             committer.lock(claimed.id)
             committer.set_status(claimed.id, Status.SUSPENDED)
-            call = start(getattr(bench.engine, verb), [claimed.id])
+            verbs = {"wake": bench.engine.messages.wake, "cancel": bench.engine.tasks.cancel}
+            call = start(verbs[verb], [claimed.id])
             wait_until_blocked()
             committer.commit()
             call.result(DEADLINE_SECONDS)
@@ -389,10 +390,10 @@ class TestWaiting:
         with session() as blocker:
             blocker.lock(pk)
             with pytest.raises(OperationalError):
-                fast_bench.engine.wake([pk])
-            fast_bench.engine.wake_or_defer([pk])
+                fast_bench.engine.messages.wake([pk])
+            fast_bench.engine.messages.wake_or_defer([pk])
 
-        assert fast_bench.engine.wake([pk]) == 1
+        assert fast_bench.engine.messages.wake([pk]) == 1
 
     def test_wake_restores_lock_timeout_of_caller(self, fast_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(messages, "LOCK_WAIT", "10ms")
@@ -401,8 +402,8 @@ class TestWaiting:
         with session() as blocker, transaction.atomic(), connection.cursor() as cursor:
             blocker.lock(locked)
             cursor.execute("SET LOCAL lock_timeout = '7s'")
-            assert fast_bench.engine.wake([free]) == 1
-            fast_bench.engine.wake_or_defer([locked])
+            assert fast_bench.engine.messages.wake([free]) == 1
+            fast_bench.engine.messages.wake_or_defer([locked])
             cursor.execute("SHOW lock_timeout")
             assert cursor.fetchone() == ("7s",)
 
@@ -413,11 +414,11 @@ def test_line_that_is_written_beside_the_deletion_of_its_task_is_pruned(bench: B
     line = BodyLog(task_id=claimed.id, claim_number=1, dropped=0, lines=[])
     with threads(1) as start:
         with transaction.atomic():
-            bench.engine.delete([claimed.id])
-            start(bench.engine.write_logs, [line]).result(DEADLINE_SECONDS)
+            bench.engine.tasks.delete([claimed.id])
+            start(bench.engine.logs.write_logs, [line]).result(DEADLINE_SECONDS)
         assert TaskLog.objects.count() == 1
 
-    bench.engine.prune()
+    bench.engine.tasks.prune()
 
     assert not TaskLog.objects.exists()
 
@@ -428,7 +429,7 @@ class TestKeysAtOnce:
         with threads(1) as start:
             with transaction.atomic():
                 first = bench.add(key="k")
-                second = start(bench.engine.enqueue, [new(key="k")])
+                second = start(bench.engine.enqueues.enqueue, [new(key="k")])
                 wait_until_blocked()
                 transaction.set_rollback(not commits)
             (answer,) = second.result(DEADLINE_SECONDS)
@@ -447,7 +448,7 @@ def test_request_of_a_locked_key_stays_and_asks_to_look_again(fast_bench: Bench)
         found = fast_bench.engine.admissions.admit_here()
 
     assert (found.looked_at, found.looks_again) == (0, True)
-    assert fast_bench.engine.admit().queues == {"default": 1}
+    assert fast_bench.engine.admissions.admit().queues == {"default": 1}
     assert fast_bench.status(pk) == Status.READY
 
 
@@ -463,13 +464,13 @@ def test_requests_of_a_locked_key_do_not_delay_other_keys(fast_bench: Bench, mon
             " hashtext('default concurrency imports:held') & 4095)"
         )
         for _ in range(10):
-            with fast_bench.engine.transaction():
+            with fast_bench.engine.db.transaction():
                 fast_bench.engine.admissions.admit_here()
         assert fast_bench.status(other) == Status.READY
         assert fast_bench.status(held[0]) == Status.BLOCKED
         assert AdmissionRequest.objects.count() < 5  # those of the held key became one
 
-    wait_until(lambda: fast_bench.engine.admit().queues == {"default": 1}, "the request that was postponed")
+    wait_until(lambda: fast_bench.engine.admissions.admit().queues == {"default": 1}, "the request that was postponed")
     assert fast_bench.status(held[0]) == Status.READY
 
 
@@ -479,10 +480,10 @@ def test_locked_request_delays_no_other(fast_bench: Bench, strength: str) -> Non
     second = fast_bench.add(rate_key="imports:b", rate_limit=1, rate_seconds=60.0)
     with session() as other:
         other.run(f"SELECT id FROM jobqueue_admissionrequest WHERE key = 'imports:a' FOR {strength}")
-        assert fast_bench.engine.admit().queues == {"default": 1}
+        assert fast_bench.engine.admissions.admit().queues == {"default": 1}
         assert (fast_bench.status(first), fast_bench.status(second)) == (Status.BLOCKED, Status.READY)
 
-    assert fast_bench.engine.admit().queues == {"default": 1}
+    assert fast_bench.engine.admissions.admit().queues == {"default": 1}
 
 
 def test_locked_number_of_a_limit_delays_no_look(fast_bench: Bench) -> None:
@@ -490,4 +491,4 @@ def test_locked_number_of_a_limit_delays_no_look(fast_bench: Bench) -> None:
     fast_bench.add(concurrency_key="imports:a", concurrency_limit=1)
     with session() as other:
         other.run("SELECT id FROM jobqueue_limit FOR UPDATE")
-        assert fast_bench.engine.admit().queues == {"default": 1}
+        assert fast_bench.engine.admissions.admit().queues == {"default": 1}

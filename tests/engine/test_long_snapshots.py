@@ -52,12 +52,12 @@ def is_there(pid: int) -> bool:
 
 def churn(bench: Bench, tasks: int) -> None:
     for _ in range(tasks // 100):
-        bench.engine.enqueue([new() for _ in range(100)])
+        bench.engine.enqueues.enqueue([new() for _ in range(100)])
         assert len(bench.commit(*map(outcome, bench.claim(100))).done) == 100
 
 
 def pages_of_a_claim(bench: Bench) -> int:
-    bench.engine.enqueue([new()])
+    bench.engine.enqueues.enqueue([new()])
     pages = Pages()
     with transaction.atomic(), connection.execute_wrapper(pages):
         (claimed,) = bench.claim(1)

@@ -33,7 +33,9 @@ def bench() -> Bench:
 
 def fill(bench: Bench, count: int, spread: str = "round robin", **changes: object) -> None:
     place = SPREADS[spread]
-    bench.engine.enqueue([new(queue_name=QUEUES[place(n)], priority=-(n // 30 % 100), **changes) for n in range(count)])
+    bench.engine.enqueues.enqueue(
+        [new(queue_name=QUEUES[place(n)], priority=-(n // 30 % 100), **changes) for n in range(count)]
+    )
 
 
 def ids_in_order() -> list[UUID]:
@@ -69,7 +71,7 @@ def test_claim_locks_only_returned_tasks(bench: Bench, spread: str) -> None:
     """A lock is a write, and every other claim must skip the locked row."""
     fill(bench, 3000, spread)
 
-    with session() as other, bench.engine.transaction():
+    with session() as other, bench.engine.db.transaction():
         assert len(bench.claim(100, queues=QUEUES)) == 100
         free = other.run("SELECT id FROM jobqueue_task WHERE status = 'READY' FOR NO KEY UPDATE SKIP LOCKED")
 
@@ -96,7 +98,7 @@ def test_paused_and_full_queues_hide_no_tasks(bench: Bench) -> None:
     fill(bench, 1000)
     wanted = ids_in_order()
     for queue in ("paused", "limited"):
-        bench.engine.enqueue([new(queue_name=queue, priority=50) for _ in range(500)])
+        bench.engine.enqueues.enqueue([new(queue_name=queue, priority=50) for _ in range(500)])
     bench.pause("paused")
     bench.limit("limited", 5)
 
@@ -107,7 +109,9 @@ def test_paused_and_full_queues_hide_no_tasks(bench: Bench) -> None:
 
 
 def test_tasks_of_other_pool_hide_no_tasks(bench: Bench) -> None:
-    bench.engine.enqueue([new(queue_name=QUEUES[n % 100], pool=PoolName.ASYNC, priority=50) for n in range(1000)])
+    bench.engine.enqueues.enqueue(
+        [new(queue_name=QUEUES[n % 100], pool=PoolName.ASYNC, priority=50) for n in range(1000)]
+    )
     fill(bench, 500)
     wanted = list(Task.objects.ready().filter(pool="threads").order_by("rank", "pk").values_list("pk", flat=True))
 

@@ -97,7 +97,7 @@ def shape(request: pytest.FixtureRequest, django_db_setup: None, django_db_block
         fill(cursor, SHAPES[request.param], 1, FEW)
         cursor.execute("RESET session_replication_role")
         bench = make_bench("postgresql")
-        bench.engine.enqueue([new(id=PARENT)])
+        bench.engine.enqueues.enqueue([new(id=PARENT)])
         bench.executor_id = HOLDER
         bench.beat()
         cursor.execute(f"ANALYZE {', '.join(BIG)}")
@@ -136,7 +136,7 @@ QUEUES = [f"queue-{number}" for number in range(5)] + ["own"]
 
 def claim(bench: Bench, count: int = 20, **changes: Any) -> list[Any]:
     """Claim tasks of a queue of their own."""
-    bench.engine.enqueue([new(queue_name="own", **changes) for _ in range(count)])
+    bench.engine.enqueues.enqueue([new(queue_name="own", **changes) for _ in range(count)])
     return list(bench.claim(count, queues=["own"]))
 
 
@@ -165,7 +165,7 @@ def rescue(bench: Bench) -> None:
     ids = [claimed.id for claimed in claim(lost)]
     Executor.objects.filter(pk=lost.executor_id).update(heartbeat=now_plus(-31))
     Task.objects.filter(pk__in=ids).update(claimed_at=now_plus(-31))
-    assert len(bench.engine.rescue()) == 20
+    assert len(bench.engine.executors.rescue()) == 20
 
 
 def unread(bench: Bench) -> list[UUID]:
@@ -176,7 +176,7 @@ def unread(bench: Bench) -> list[UUID]:
 
 
 def keyed(bench: Bench) -> list[str]:
-    bench.engine.enqueue([new(key=f"own-{n}") for n in range(20)])
+    bench.engine.enqueues.enqueue([new(key=f"own-{n}") for n in range(20)])
     return [f"own-{n}" for n in range(20)]
 
 
@@ -211,65 +211,73 @@ CALLS: dict[str, tuple[Callable[[Bench], Any], Callable[[Bench, Any], Any]]] = {
             outcome(parent, Status.SUCCESSFUL, has_succeeded=True, effects=Effects(cancel_children=True))
         ),
     ),
-    "cancel_tree": (family, lambda bench, parent: bench.engine.cancel([parent.id], tree=True, wait=False)),
-    "descendants": (family, lambda bench, parent: bench.engine.descendants([parent.id])),
+    "cancel_tree": (family, lambda bench, parent: bench.engine.tasks.cancel([parent.id], tree=True, wait=False)),
+    "descendants": (family, lambda bench, parent: bench.engine.tasks.descendants([parent.id])),
     "cancel_of_many": (
         lambda bench: [bench.add(queue_name="own") for _ in range(20)],
-        lambda bench, ids: bench.engine.cancel(ids, tree=True, wait=False),
+        lambda bench, ids: bench.engine.tasks.cancel(ids, tree=True, wait=False),
     ),
     "requeue": (
         lambda bench: [bench.ended(Status.FAILED, key=f"own-{n}") for n in range(5)],
-        lambda bench, ids: bench.engine.requeue(ids, wait=False),
+        lambda bench, ids: bench.engine.tasks.requeue(ids, wait=False),
     ),
-    "delete": (lambda bench: [bench.ended() for _ in range(5)], lambda bench, ids: bench.engine.delete(ids)),
-    "run_now": (lambda bench: [bench.suspended()], lambda bench, ids: bench.engine.run_now(ids, wait=False)),
-    "discard": (lambda bench: [bench.ended(Status.FAILED)], lambda bench, ids: bench.engine.discard(ids)),
+    "delete": (lambda bench: [bench.ended() for _ in range(5)], lambda bench, ids: bench.engine.tasks.delete(ids)),
+    "run_now": (lambda bench: [bench.suspended()], lambda bench, ids: bench.engine.tasks.run_now(ids, wait=False)),
+    "discard": (lambda bench: [bench.ended(Status.FAILED)], lambda bench, ids: bench.engine.tasks.discard(ids)),
     "heartbeat": (claim, lambda bench, _: bench.beat()),
-    "release_unknown": (claim, lambda bench, _: bench.engine.release_unknown_claims(bench.executor_id, [])),
+    "release_unknown": (claim, lambda bench, _: bench.engine.commits.release_unknown_claims(bench.executor_id, [])),
     "rescue": (lambda bench: None, lambda bench, _: rescue(bench)),
-    "pending_maintenance": (claim, lambda bench, _: bench.engine.pending_maintenance(bench.executor_id)),
-    "wake": (lambda bench: [bench.suspended()], lambda bench, ids: bench.engine.wake(ids)),
+    "pending_maintenance": (claim, lambda bench, _: bench.engine.executors.pending_maintenance(bench.executor_id)),
+    "wake": (lambda bench: [bench.suspended()], lambda bench, ids: bench.engine.messages.wake(ids)),
     "wake_due": (
         lambda bench: [bench.add(wake_after_seconds=-1.0) for _ in range(5)],
-        lambda bench, _: bench.engine.wake_due(20),
+        lambda bench, _: bench.engine.messages.wake_due(20),
     ),
-    "sweep": (lambda bench: [bench.send(bench.suspended()) for _ in range(5)], lambda bench, _: bench.engine.sweep(20)),
-    "count_unread": (unread, lambda bench, ids: bench.engine.count_unread(ids)),
-    "read_messages": (unread, lambda bench, ids: bench.engine.read_messages(ids)),
-    "send": (claim, lambda bench, claims: bench.engine.send([NewMessage(task_id=c.id, body="1") for c in claims])),
+    "sweep": (
+        lambda bench: [bench.send(bench.suspended()) for _ in range(5)],
+        lambda bench, _: bench.engine.messages.sweep(20),
+    ),
+    "count_unread": (unread, lambda bench, ids: bench.engine.messages.count_unread(ids)),
+    "read_messages": (unread, lambda bench, ids: bench.engine.messages.read_messages(ids)),
+    "send": (
+        claim,
+        lambda bench, claims: bench.engine.messages.send([NewMessage(task_id=c.id, body="1") for c in claims]),
+    ),
     "send_once": (
         claim,
-        lambda bench, claims: bench.engine.send(
+        lambda bench, claims: bench.engine.messages.send(
             [NewMessage(task_id=c.id, body="1", dedupe_key="k") for c in claims] * 2
         ),
     ),
-    "enqueue": (keyed, lambda bench, keys: bench.engine.enqueue([new(key=key) for key in [*keys, "free"]])),
+    "enqueue": (keyed, lambda bench, keys: bench.engine.enqueues.enqueue([new(key=key) for key in [*keys, "free"]])),
     "enqueue_once": (
-        lambda bench: bench.engine.enqueue_once([new(idempotency_key="a")]),
-        lambda bench, _: bench.engine.enqueue_once([new(idempotency_key="a"), new(idempotency_key="b")]),
+        lambda bench: bench.engine.enqueues.enqueue_once([new(idempotency_key="a")]),
+        lambda bench, _: bench.engine.enqueues.enqueue_once([new(idempotency_key="a"), new(idempotency_key="b")]),
     ),
     "enqueue_limited": (
         lambda bench: None,
-        lambda bench, _: bench.engine.enqueue([new(concurrency_key="slots:own", concurrency_limit=1)] ),
+        lambda bench, _: bench.engine.enqueues.enqueue([new(concurrency_key="slots:own", concurrency_limit=1)] ),
     ),
     "admit": (
-        lambda bench: bench.engine.enqueue([new(concurrency_key="slots:own", concurrency_limit=1) for _ in range(5)]),
-        lambda bench, _: bench.engine.admit(),
+        lambda bench: bench.engine.enqueues.enqueue(
+            [new(concurrency_key="slots:own", concurrency_limit=1) for _ in range(5)]
+        ),
+        lambda bench, _: bench.engine.admissions.admit(),
     ),
     "key_holders": (
         keyed,
         lambda bench, keys: database(bench).query_prepared("key_holders", keys=[*keys, "unknown"]),
     ),
-    "find_keys": (keyed, lambda bench, keys: bench.engine.find_keys({*keys, "unknown"})),
-    "find_seen": (keyed, lambda bench, keys: bench.engine.find_seen({("own-1", "seen"), ("unknown", "x")})),
+    "find_keys": (keyed, lambda bench, keys: bench.engine.messages.find_keys({*keys, "unknown"})),
+    "find_seen": (keyed, lambda bench, keys: bench.engine.messages.find_seen({("own-1", "seen"), ("unknown", "x")})),
     "prune": (
         lambda bench: None,
-        lambda bench, _: bench.with_options(retention={"SUCCESSFUL": 0.0, "FAILED": 0.0}).engine.prune(20),
+        lambda bench, _: bench.with_options(retention={"SUCCESSFUL": 0.0, "FAILED": 0.0}).engine.tasks.prune(20),
     ),
-    "has_isolated": (claim, lambda bench, _: bench.engine.has_isolated(QUEUES)),
-    "queues_in_use": (claim, lambda bench, _: bench.engine.queues_in_use()),
-    "queue_latency": (claim, lambda bench, _: bench.engine.queue_latency()),
-    "is_drained": (claim, lambda bench, _: bench.engine.is_drained(QUEUES, 1.0)),
+    "has_isolated": (claim, lambda bench, _: bench.engine.claims.has_isolated(QUEUES)),
+    "queues_in_use": (claim, lambda bench, _: bench.engine.queues.queues_in_use()),
+    "queue_latency": (claim, lambda bench, _: bench.engine.queues.queue_latency()),
+    "is_drained": (claim, lambda bench, _: bench.engine.queues.is_drained(QUEUES, 1.0)),
     "schedules": (lambda bench: None, lambda bench, _: bench.engine.schedules.fire()),
 }  # fmt: skip
 

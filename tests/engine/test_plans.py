@@ -222,21 +222,21 @@ def claims(bench: Bench, count: int) -> list[Outcome]:
 @pytest.mark.parametrize("size", [1, 100, 1000])
 class TestBatches:
     def test_enqueue_reads_few_rows(self, bench: Bench, size: int) -> None:
-        read(lambda: bench.engine.enqueue([new() for _ in range(size)]))
+        read(lambda: bench.engine.enqueues.enqueue([new() for _ in range(size)]))
 
     def test_enqueue_with_half_of_keys_taken_reads_few_rows(self, bench: Bench, size: int) -> None:
         held = Task.objects.filter(finished_at=None, key__isnull=False).values_list("key", flat=True)[: size // 2]
         rows = [new(key=key) for key in held] + [new(key=f"new-{number}") for number in range(size - size // 2)]
 
-        answers = read(lambda: bench.engine.enqueue(rows))
+        answers = read(lambda: bench.engine.enqueues.enqueue(rows))
 
         assert sum(answer.created for answer in answers) == size - size // 2
 
     def test_enqueue_once_with_half_of_keys_known_reads_few_rows(self, bench: Bench, size: int) -> None:
-        bench.engine.enqueue_once([new(idempotency_key=f"key-{number}") for number in range(size // 2)])
+        bench.engine.enqueues.enqueue_once([new(idempotency_key=f"key-{number}") for number in range(size // 2)])
         rows = [new(idempotency_key=f"key-{number}") for number in range(size)]
 
-        answers = read(lambda: bench.engine.enqueue_once(rows))
+        answers = read(lambda: bench.engine.enqueues.enqueue_once(rows))
 
         assert sum(answer.created for answer in answers) == size - size // 2
 
@@ -278,7 +278,7 @@ class TestBatches:
         for pk in ids:
             bench.send(pk)
 
-        assert read(lambda: bench.engine.count_unread(ids)) == dict.fromkeys(ids, 1)
+        assert read(lambda: bench.engine.messages.count_unread(ids)) == dict.fromkeys(ids, 1)
 
     def test_commit_of_deleted_tasks_reads_few_rows(self, bench: Bench, size: int) -> None:
         outcomes = [Outcome(task_id=uuid4(), claim_number=1, status=Status.SUCCESSFUL, attempts=0) for _ in range(size)]
@@ -297,23 +297,23 @@ class TestBatches:
     def test_release_unknown_claims_reads_few_rows(self, bench: Bench, size: int) -> None:
         claims(bench, size)
 
-        assert read(lambda: bench.engine.release_unknown_claims(bench.executor_id, [])) == size
+        assert read(lambda: bench.engine.commits.release_unknown_claims(bench.executor_id, [])) == size
 
     def test_wake_reads_few_rows(self, bench: Bench, size: int) -> None:
         ids = list(Task.objects.suspended().values_list("pk", flat=True)[:size])
 
-        assert read(lambda: bench.engine.wake(ids)) == size
+        assert read(lambda: bench.engine.messages.wake(ids)) == size
 
     def test_wake_due_reads_few_rows(self, bench: Bench, size: int) -> None:
         scheduled = Task.objects.scheduled().values_list("pk", flat=True)
-        Task.objects.filter(pk__in=list(scheduled[:size])).update(wake_at=bench.engine.now())
+        Task.objects.filter(pk__in=list(scheduled[:size])).update(wake_at=bench.engine.db.now())
 
-        assert read(lambda: bench.engine.wake_due()) == size
+        assert read(lambda: bench.engine.messages.wake_due()) == size
 
     @pytest.mark.parametrize("overlap", Overlap)
     def test_fire_reads_few_rows(self, bench: Bench, size: int, overlap: Overlap) -> None:
         # For 500 and old statistics, PostgreSQL reads all 10,000 schedules in sequence. That takes milliseconds.
-        now, size = bench.engine.now(), min(size, 100)
+        now, size = bench.engine.db.now(), min(size, 100)
         due = Schedule.objects.filter(pk__lte=size)
         due.update(next_at=now, due_at=now, overlap=overlap)
         assert read(lambda: bench.engine.schedules.fire()).enqueued == size
@@ -326,39 +326,39 @@ class TestBatches:
         for pk in list(Task.objects.suspended().order_by("?").values_list("pk", flat=True)[:size]):
             bench.send(pk)
 
-        assert read(lambda: bench.engine.sweep()) == size
+        assert read(lambda: bench.engine.messages.sweep()) == size
 
     @pytest.mark.parametrize("status", ["READY", "SUSPENDED", "FAILED"])
     def test_cancel_and_requeue_reads_few_rows(self, bench: Bench, size: int, status: str) -> None:
         ids = list(Task.objects.filter(status=status).values_list("pk", flat=True)[:size])
         if status != "FAILED":
-            assert read(lambda: bench.engine.cancel(ids)).cancelled == size
+            assert read(lambda: bench.engine.tasks.cancel(ids)).cancelled == size
 
-        assert read(lambda: bench.engine.requeue(ids)).requeued == size
+        assert read(lambda: bench.engine.tasks.requeue(ids)).requeued == size
 
     def test_prune_reads_few_rows(self, bench: Bench, size: int) -> None:
         bench = bench.with_options(retention={"SUCCESSFUL": 0.0, "FAILED": None, "CANCELLED": 86_400.0})
 
-        assert read(lambda: bench.engine.prune(size)) == size
+        assert read(lambda: bench.engine.tasks.prune(size)) == size
 
     def test_send_reads_few_rows(self, bench: Bench, size: int) -> None:
         ids = list(Task.objects.ready().values_list("pk", flat=True)[:size])
 
-        assert len(read(lambda: bench.engine.send([NewMessage(task_id=pk, body="1") for pk in ids]))) == size
+        assert len(read(lambda: bench.engine.messages.send([NewMessage(task_id=pk, body="1") for pk in ids]))) == size
 
     def test_repeated_send_to_finished_tasks_reads_few_rows(self, bench: Bench, size: int) -> None:
         ids = list(Task.objects.successful().values_list("pk", flat=True)[:size])
         repeats = [NewMessage(task_id=pk, body="1", dedupe_key="k") for pk in ids]
         PostgresMessages(bench.engine.db, bench.engine.admissions)._insert_all(repeats)
 
-        assert read(lambda: bench.engine.send(repeats)) == []
+        assert read(lambda: bench.engine.messages.send(repeats)) == []
 
     def test_descendants_reads_few_rows(self, bench: Bench, size: int) -> None:
         parents = list(Task.objects.successful().values_list("pk", flat=True)[:size])
         for parent, child in zip(parents, Task.objects.ready()[:size], strict=True):
             bench.set(child.pk, parent_id=parent)
 
-        assert len(read(lambda: bench.engine.descendants(parents))) == size
+        assert len(read(lambda: bench.engine.tasks.descendants(parents))) == size
 
 
 def test_find_seen_reads_few_rows(bench: Bench) -> None:
@@ -368,7 +368,7 @@ def test_find_seen_reads_few_rows(bench: Bench) -> None:
         [NewMessage(task_id=pk, body="1", dedupe_key="k")]
     )
 
-    assert read(lambda: bench.engine.find_seen({("past", "k"), ("past", "other")})) == {("past", "k"): pk}
+    assert read(lambda: bench.engine.messages.find_seen({("past", "k"), ("past", "other")})) == {("past", "k"): pk}
 
 
 def test_find_keys_and_requeue_with_a_key_reads_few_rows(bench: Bench) -> None:
@@ -376,8 +376,8 @@ def test_find_keys_and_requeue_with_a_key_reads_few_rows(bench: Bench) -> None:
     bench.set(pk, key="held")
     bench.set(ended, key="held")
 
-    assert read(lambda: bench.engine.find_keys({"held", "other"})) == {"held": pk}
-    assert read(lambda: bench.engine.requeue([ended])).key_taken == 1
+    assert read(lambda: bench.engine.messages.find_keys({"held", "other"})) == {"held": pk}
+    assert read(lambda: bench.engine.tasks.requeue([ended])).key_taken == 1
 
 
 def test_claim_for_one_pool_beside_the_other_reads_few_rows(bench: Bench) -> None:
@@ -390,15 +390,15 @@ def test_claim_for_one_pool_beside_the_other_reads_few_rows(bench: Bench) -> Non
 def test_move_to_pool_reads_few_rows(bench: Bench) -> None:
     ids = list(Task.objects.ready().values_list("pk", flat=True)[:100])
 
-    read(lambda: bench.engine.move_to_pool(ids, PoolName.ASYNC))
+    read(lambda: bench.engine.claims.move_to_pool(ids, PoolName.ASYNC))
 
     assert Task.objects.filter(pool="async").count() == 100
 
 
 def test_has_isolated_reads_few_rows(bench: Bench) -> None:
-    assert read(lambda: bench.engine.has_isolated(QUEUES))
+    assert read(lambda: bench.engine.claims.has_isolated(QUEUES))
     Task.objects.filter(executor_losses__gt=0).update(executor_losses=0)
-    assert not read(lambda: bench.engine.has_isolated(QUEUES))
+    assert not read(lambda: bench.engine.claims.has_isolated(QUEUES))
 
 
 @pytest.fixture
@@ -410,7 +410,7 @@ def few_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("few_counted")
 def test_gauges_reads_few_rows(bench: Bench) -> None:
-    found = read(lambda: bench.engine.gauges(), at_least=5)
+    found = read(lambda: bench.engine.queues.gauges(), at_least=5)
 
     estimates = {(depth.queue_name, str(depth.status)) for depth in found.depths if depth.is_estimate}
     assert estimates == {(queue, status) for queue in QUEUES for status in ("READY", "SCHEDULED", "SUSPENDED")}
@@ -418,24 +418,24 @@ def test_gauges_reads_few_rows(bench: Bench) -> None:
 
 
 def test_aggregate_counters_reads_few_rows(bench: Bench) -> None:
-    bench.engine.enqueue([new(queue_name=queue) for queue in QUEUES])
+    bench.engine.enqueues.enqueue([new(queue_name=queue) for queue in QUEUES])
 
-    assert [read(lambda: bench.engine.aggregate_counters(500)) for _ in range(2)] == [500, 500]
-    assert sum(counted.submitted for counted in bench.engine.counter_totals()) >= 1000
+    assert [read(lambda: bench.engine.counters.aggregate_counters(500)) for _ in range(2)] == [500, 500]
+    assert sum(counted.submitted for counted in bench.engine.counters.counter_totals()) >= 1000
 
 
 @pytest.mark.parametrize("queues", [None, QUEUES, ["queue-3"]])
 def test_is_drained_reads_few_rows(bench: Bench, queues: list[str] | None) -> None:
-    assert not read(lambda: bench.engine.is_drained(queues, 1.0))
+    assert not read(lambda: bench.engine.queues.is_drained(queues, 1.0))
     Task.objects.ready().update(status="FAILED")
-    assert read(lambda: bench.engine.is_drained(queues, 1.0)) == (queues == ["queue-3"])
+    assert read(lambda: bench.engine.queues.is_drained(queues, 1.0)) == (queues == ["queue-3"])
     Task.objects.running().update(status="FAILED")
-    assert read(lambda: bench.engine.is_drained(queues, 1.0))
-    assert not read(lambda: bench.engine.is_drained(queues, 2 * 86_400.0))
+    assert read(lambda: bench.engine.queues.is_drained(queues, 1.0))
+    assert not read(lambda: bench.engine.queues.is_drained(queues, 2 * 86_400.0))
 
 
 def test_pending_maintenance_reads_few_rows(bench: Bench) -> None:
-    due = read(lambda: bench.engine.pending_maintenance(bench.executor_id))
+    due = read(lambda: bench.engine.executors.pending_maintenance(bench.executor_id))
     assert due.next_wake_seconds == pytest.approx(86_400, rel=0.1)
     assert (due.has_running, due.has_messages, due.has_isolated) == (True, True, True)
 
@@ -443,10 +443,10 @@ def test_pending_maintenance_reads_few_rows(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("call", "expected"),
     [
-        (lambda bench: bench.engine.queues_in_use(), QUEUES),
-        (lambda bench: [queue.queue_name for queue in bench.engine.queue_latency()], QUEUES),
+        (lambda bench: bench.engine.queues.queues_in_use(), QUEUES),
+        (lambda bench: [queue.queue_name for queue in bench.engine.queues.queue_latency()], QUEUES),
         (lambda bench: len(bench.claim_isolated(queues=QUEUES)), 1),
-        (lambda bench: bench.engine.wake_due(), 0),
+        (lambda bench: bench.engine.messages.wake_due(), 0),
     ],
     ids=["queues_in_use", "queue_latency", "claim_isolated", "wake_due"],
 )
@@ -461,10 +461,10 @@ def test_heartbeat_reads_few_rows(bench: Bench) -> None:
 
 
 def test_rescue_with_and_without_lost_executors_reads_few_rows(bench: Bench) -> None:
-    assert read(lambda: bench.engine.rescue()) == []  # inserts the missing executors
+    assert read(lambda: bench.engine.executors.rescue()) == []  # inserts the missing executors
     Executor.objects.update(heartbeat=now_plus(-31))
     Task.objects.running().update(claimed_at=now_plus(-31))
-    assert len(read(lambda: bench.engine.rescue(), at_least=4)) == 100
+    assert len(read(lambda: bench.engine.executors.rescue(), at_least=4)) == 100
 
 
 class TestCommandLine:
@@ -498,12 +498,12 @@ class TestCommandLine:
     @pytest.mark.parametrize("status", FINAL)
     def test_newest_tasks_reads_few_rows(self, bench: Bench, status: Status) -> None:
         read(lambda: queries.newest(bench.engine, status, TaskFilter(tasks=("rare",)), None, 10))
-        since = bench.engine.now() - timedelta(seconds=10)
+        since = bench.engine.db.now() - timedelta(seconds=10)
         read(lambda: queries.newest(bench.engine, status, TaskFilter(), since, 500))
 
     @pytest.mark.parametrize("status", FINAL)
     def test_prune_status_reads_few_rows(self, bench: Bench, status: Status) -> None:
-        read(lambda: bench.engine.prune_status(status, 0.0, 500))
+        read(lambda: bench.engine.tasks.prune_status(status, 0.0, 500))
 
 
 class TestLimits:
@@ -528,7 +528,7 @@ class TestLimits:
             cursor.execute(LIMITED)
 
     def test_look_at_keys_reads_few_rows(self, bench: Bench) -> None:
-        due_at = bench.engine.now()
+        due_at = bench.engine.db.now()
         keys = [(LimitKind.CONCURRENCY, "slots:key-7"), (LimitKind.RATE, "starts:key-7")]
         AdmissionRequest.objects.bulk_create(
             AdmissionRequest(backend="default", kind=kind, key=key, due_at=due_at) for kind, key in keys
@@ -657,7 +657,7 @@ def test_has_isolated_in_queues_with_limits_reads_few_rows(bench: Bench) -> None
     for queue in QUEUES:
         bench.limit(queue, 1000)
 
-    assert read(lambda: bench.engine.has_isolated(QUEUES))
+    assert read(lambda: bench.engine.claims.has_isolated(QUEUES))
 
 
 AWAITING = """
@@ -700,7 +700,7 @@ class TestAwaitingCode:
 
     def test_claim_of_ended_waits_reads_few_rows(self, waiting: Bench) -> None:
         ids = list(Task.objects.awaiting_code().values_list("pk", flat=True)[:50])
-        Task.objects.filter(pk__in=ids).update(wake_at=waiting.engine.now())
+        Task.objects.filter(pk__in=ids).update(wake_at=waiting.engine.db.now())
 
         assert len(read(lambda: waiting.engine.code_waits.claim_ended(waiting.executor_id))) == 50
 
@@ -719,4 +719,4 @@ class TestAwaitingCode:
     def test_depths_read_few_rows(self, waiting: Bench) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(postgres_queues, "MAX_COUNTED", 100)
-            assert read(lambda: waiting.engine.depths())
+            assert read(lambda: waiting.engine.queues.depths())

@@ -48,7 +48,7 @@ def commit_all(bench: Bench, outcomes: list[Outcome]) -> Iterator[int]:
 @pytest.mark.parametrize("limit", [7, 100])
 def test_concurrent_claims_return_each_task_once(bench: Bench, limit: int) -> None:
     count = 2000 if is_fast(bench) else 400
-    make_bench("postgresql").engine.enqueue([new(queue_name=f"q{number % 3}") for number in range(count)])
+    make_bench("postgresql").engine.enqueues.enqueue([new(queue_name=f"q{number % 3}") for number in range(count)])
     barrier = Barrier(4)
 
     def claim_all() -> list[UUID]:
@@ -56,7 +56,7 @@ def test_concurrent_claims_return_each_task_once(bench: Bench, limit: int) -> No
         other = Bench(bench.engine)
         deadline = monotonic() + DEADLINE_SECONDS
         barrier.wait(DEADLINE_SECONDS)
-        while bench.engine.tasks.ready().exists():
+        while bench.engine.db.tasks.ready().exists():
             assert monotonic() < deadline
             claims = other.claim_ids(limit, queues=["q0", "q1", "q2"])
             assert len(claims) <= limit
@@ -68,18 +68,18 @@ def test_concurrent_claims_return_each_task_once(bench: Bench, limit: int) -> No
         claimed = [pk for claimer in claimers for pk in claimer.result(2 * DEADLINE_SECONDS)]
 
     assert len(claimed) == len(set(claimed)) == count
-    assert set(bench.engine.tasks.values_list("status", "claim_number")) == {("RUNNING", 1)}
+    assert set(bench.engine.db.tasks.values_list("status", "claim_number")) == {("RUNNING", 1)}
 
 
 @pytest.mark.django_db(transaction=True, databases=["sqlite"])
 def test_threads_share_one_sqlite_file() -> None:
     bench, count, barrier = make_bench("sqlite"), 60, Barrier(2)
-    bench.engine.enqueue([new() for _ in range(count)])
+    bench.engine.enqueues.enqueue([new() for _ in range(count)])
 
     def work() -> list[UUID]:
         other, claimed_ids, deadline = Bench(bench.engine), list[UUID](), monotonic() + DEADLINE_SECONDS
         barrier.wait(DEADLINE_SECONDS)
-        while bench.engine.tasks.ready().exists():
+        while bench.engine.db.tasks.ready().exists():
             assert monotonic() < deadline
             claims = other.claim(5)
             claimed_ids += other.commit(*(outcome(claimed) for claimed in claims)).done
@@ -90,13 +90,15 @@ def test_threads_share_one_sqlite_file() -> None:
         done = [pk for worker in workers for pk in worker.result(2 * DEADLINE_SECONDS)]
 
     assert len(done) == len(set(done)) == count
-    assert bench.engine.tasks.successful().count() == count
+    assert bench.engine.db.tasks.successful().count() == count
 
 
 @pytest.mark.parametrize("queues", [["default"], ["default", "other", "third"]])
 def test_claim_keeps_limit_under_nested_loop_plan(bench: Bench, queues: list[str]) -> None:
     """`WHERE id IN (SELECT ... LIMIT 5 FOR UPDATE SKIP LOCKED)` took 2,000 of 2,000 under this plan."""
-    make_bench("postgresql").engine.enqueue([new(queue_name=queues[number % len(queues)]) for number in range(2000)])
+    make_bench("postgresql").engine.enqueues.enqueue(
+        [new(queue_name=queues[number % len(queues)]) for number in range(2000)]
+    )
     with connection.cursor() as cursor:
         cursor.execute(
             "SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_material = off; SET enable_memoize = off"
@@ -107,7 +109,7 @@ def test_claim_keeps_limit_under_nested_loop_plan(bench: Bench, queues: list[str
             cursor.execute("RESET enable_hashjoin; RESET enable_mergejoin; RESET enable_material; RESET enable_memoize")
 
     assert len(claimed) == 5
-    assert bench.engine.tasks.running().count() == 5
+    assert bench.engine.db.tasks.running().count() == 5
 
 
 @pytest.mark.parametrize("verb", ["enqueue", "send"])
@@ -121,9 +123,11 @@ def test_batches_with_same_keys_in_other_order_do_not_deadlock(fast_bench: Bench
             keys = [f"{round_number}-{number}" for number in range(50)][::order]
             barrier.wait(DEADLINE_SECONDS)
             if verb == "enqueue":
-                written += sum(answer.created for answer in engine.enqueue([new(key=key) for key in keys]))
+                written += sum(answer.created for answer in engine.enqueues.enqueue([new(key=key) for key in keys]))
             else:
-                written += len(engine.send([NewMessage(task_id=receiver, body="1", dedupe_key=key) for key in keys]))
+                written += len(
+                    engine.messages.send([NewMessage(task_id=receiver, body="1", dedupe_key=key) for key in keys])
+                )
         return written
 
     with threads(2) as start:
@@ -157,7 +161,7 @@ class TestContendedKey:
 
         with connection.execute_wrapper(comes_and_goes):
             rows = [new(key="k"), new(key="other"), new(key="k")]
-            answers = fast_bench.engine.enqueue(rows)
+            answers = fast_bench.engine.enqueues.enqueue(rows)
 
         (holder,) = holders
         assert [answer.id for answer in answers] == [holder, rows[1].id, holder]
@@ -171,7 +175,7 @@ class TestContendedKey:
 
         def enqueue(row: NewTask) -> UUID:
             if how == "python":
-                return fast_bench.engine.enqueue([row])[0].id
+                return fast_bench.engine.enqueues.enqueue([row])[0].id
             with connections["default"].cursor() as cursor:
                 cursor.execute("SELECT jobqueue_create_task(%s, 'tests.noop', key => 'k')", [row.id])
                 ((pk,),) = cursor.fetchall()
@@ -203,7 +207,7 @@ class TestContendedKey:
         assert (
             {returned for _, returned in answers}
             == inserted
-            == set(fast_bench.engine.tasks.values_list("pk", flat=True))
+            == set(fast_bench.engine.db.tasks.values_list("pk", flat=True))
         )
 
     def test_requeue_reports_taken_key_under_contention(self, bench: Bench) -> None:
@@ -220,7 +224,7 @@ class TestContendedKey:
                     start(end_by_hand, "k").result(DEADLINE_SECONDS)
 
         with connection.execute_wrapper(comes_and_goes):
-            report = bench.engine.requeue([failed, plain])
+            report = bench.engine.tasks.requeue([failed, plain])
 
         assert report == RequeueReport(requeued=1, key_taken=1)
         assert (bench.status(failed), bench.status(plain)) == ("FAILED", "READY")
@@ -233,14 +237,14 @@ def test_concurrent_idempotency_keys_are_used_once(bench: Bench) -> None:
     def submit(offset: int) -> list[UUID]:
         rotated = keys[offset:] + keys[:offset]
         start.wait(DEADLINE_SECONDS)
-        answers = bench.engine.enqueue_once([new(idempotency_key=key) for key in rotated])
+        answers = bench.engine.enqueues.enqueue_once([new(idempotency_key=key) for key in rotated])
         return [answer.id for _, answer in sorted(zip(rotated, answers, strict=True), key=lambda pair: pair[0])]
 
     with threads(6) as run:
         results = [running.result(DEADLINE_SECONDS) for running in [run(submit, number * 3) for number in range(6)]]
 
     assert all(ids == results[0] for ids in results)
-    assert bench.engine.tasks.count() == len(keys)
+    assert bench.engine.db.tasks.count() == len(keys)
 
 
 class TestLimits:
@@ -254,7 +258,7 @@ class TestLimits:
 
     def test_limit_holds_under_concurrent_commits_and_claims(self, bench: Bench) -> None:
         count = 300 if is_fast(bench) else 60
-        make_bench("postgresql").engine.enqueue([new(queue_name="a") for _ in range(count)])
+        make_bench("postgresql").engine.enqueues.enqueue([new(queue_name="a") for _ in range(count)])
         barrier, is_over, running_count, max_running, lock = Barrier(5), Event(), [0], [0], Lock()
 
         def hold(change: int) -> None:
@@ -265,9 +269,9 @@ class TestLimits:
         def work() -> int:
             other, done, outcomes = Bench(bench.engine), 0, list[Outcome]()
             deadline = monotonic() + DEADLINE_SECONDS
-            assert bench.engine.tasks.exists()  # opens the connection before the start
+            assert bench.engine.db.tasks.exists()  # opens the connection before the start
             barrier.wait(DEADLINE_SECONDS)
-            while outcomes or bench.engine.tasks.ready().exists():
+            while outcomes or bench.engine.db.tasks.ready().exists():
                 assert monotonic() < deadline
                 hold(-len(outcomes))
                 request = other.claim_request(2, queues=["a", "b"], limited=["a"])
@@ -281,7 +285,7 @@ class TestLimits:
             highest = 0
             barrier.wait(DEADLINE_SECONDS)
             while not is_over.is_set():
-                highest = max(highest, bench.engine.tasks.running().count())
+                highest = max(highest, bench.engine.db.tasks.running().count())
             return highest
 
         with threads(5) as start:
@@ -299,7 +303,7 @@ class TestLimits:
     def test_claim_skips_limited_queue_during_other_claim(self, bench: Bench) -> None:
         """Two claims that count at once would each take three tasks."""
         other = Bench(bench.engine)
-        bench.engine.enqueue([new(queue_name="a") for _ in range(5)])
+        bench.engine.enqueues.enqueue([new(queue_name="a") for _ in range(5)])
         wanted = bench.add(queue_name="b")
 
         with threads(1) as start:
@@ -313,7 +317,7 @@ class TestLimits:
 
     def test_uncommitted_end_frees_no_place_for_claim(self, bench: Bench) -> None:
         other = Bench(bench.engine)
-        bench.engine.enqueue([new(queue_name="a") for _ in range(5)])
+        bench.engine.enqueues.enqueue([new(queue_name="a") for _ in range(5)])
         claims = bench.claim(queues=["a"], limited=["a"])
 
         with threads(1) as start:

@@ -32,20 +32,20 @@ def fast_bench() -> Bench:
 
 
 def call(bench: Bench, **changes: Any) -> Enqueued:
-    (answer,) = bench.engine.enqueue([new(key="welcome", unique_for_seconds=3600.0, **changes)])
+    (answer,) = bench.engine.enqueues.enqueue([new(key="welcome", unique_for_seconds=3600.0, **changes)])
     return answer
 
 
 def expired(bench: Bench) -> UUID:
     """Return an ended task whose reservation of the key is over."""
     first = call(bench)
-    bench.set(first.id, status=Status.SUCCESSFUL, finished_at=bench.engine.now())
-    KeyReservation.objects.update(expires_at=bench.engine.now())
+    bench.set(first.id, status=Status.SUCCESSFUL, finished_at=bench.engine.db.now())
+    KeyReservation.objects.update(expires_at=bench.engine.db.now())
     return first.id
 
 
 def reserved_for(bench: Bench) -> list[UUID]:
-    live = KeyReservation.objects.filter(expires_at__gt=bench.engine.now())
+    live = KeyReservation.objects.filter(expires_at__gt=bench.engine.db.now())
     return list(live.values_list("task_id", flat=True))
 
 
@@ -60,7 +60,7 @@ def test_expired_key_is_free_while_prune_deletes_it(bench: Bench, commits: bool)
     old = expired(bench)
     with threads(1) as start:
         with transaction.atomic():
-            bench.engine.prune()
+            bench.engine.tasks.prune()
             calling = start(call, bench)
             wait_until_blocked()
             transaction.set_rollback(not commits)
@@ -76,14 +76,14 @@ def test_prune_neither_deletes_a_renewed_key_nor_waits_for_it(bench: Bench) -> N
     with threads(1) as start:
         with transaction.atomic():
             renewed = call(bench)
-            pruning = start(bench.engine.prune)
+            pruning = start(bench.engine.tasks.prune)
             wait_until_blocked_or_done(pruning)
             waited = not pruning.done()
         pruning.result(DEADLINE_SECONDS)
 
     assert not waited
     assert reserved_for(bench) == [renewed.id]
-    bench.set(renewed.id, status=Status.SUCCESSFUL, finished_at=bench.engine.now())
+    bench.set(renewed.id, status=Status.SUCCESSFUL, finished_at=bench.engine.db.now())
     assert call(bench).id == renewed.id
 
 
@@ -97,7 +97,7 @@ def test_key_that_is_renewed_while_prune_has_read_it_stays(bench: Bench) -> None
             wait_until_blocked_or_done(renewing[0])
 
         with connection.execute_wrapper(before_first('DELETE FROM "jobqueue_keyreservation"', renew)):
-            bench.engine.prune()
+            bench.engine.tasks.prune()
         renewed = renewing[0].result(DEADLINE_SECONDS)
 
     assert reserved_for(bench) == [renewed.id]
@@ -180,7 +180,7 @@ class TestRepeatableRead:
     def test_key_that_was_pruned_since_is_free(self, fast_bench: Bench) -> None:
         expired(fast_bench)
         with threads(1) as start, self.snapshot():
-            start(fast_bench.engine.prune).result(DEADLINE_SECONDS)
+            start(fast_bench.engine.tasks.prune).result(DEADLINE_SECONDS)
             answer = call(fast_bench)
 
         assert answer.created

@@ -543,7 +543,7 @@ def fail_selectively(kind: str) -> None:
 
 @task(max_attempts=2, backoff=Backoff(base=3600.0))
 def retry_after(seconds: float, gate: str, *, as_timedelta: bool = False) -> None:
-    gates[gate].arrive(engine_for("default").now())
+    gates[gate].arrive(engine_for("default").db.now())
     raise Retry("later", after=timedelta(seconds=seconds) if as_timedelta else seconds)
 
 
@@ -564,7 +564,7 @@ def give_up() -> None:
 
 @task(max_attempts=3, backoff=Backoff(base=0.2, factor=2.0, jitter=0.5))
 def fail_with_backoff(backend: str, gate: str) -> None:
-    gates[gate].arrive(engine_for(backend).now())
+    gates[gate].arrive(engine_for(backend).db.now())
     raise_one("plain")
 
 

@@ -149,8 +149,8 @@ def test_unbound_call_fails_after_the_longest_wait(
     burst(backend=backend)
     waits_until = read(row, backend).wake_at
     assert waits_until is not None
-    assert timedelta(hours=23) < waits_until - engine_for(backend).now() < timedelta(hours=24)
-    Task.objects.using(backend).filter(pk=row.pk).update(wake_at=engine_for(backend).now())
+    assert timedelta(hours=23) < waits_until - engine_for(backend).db.now() < timedelta(hours=24)
+    Task.objects.using(backend).filter(pk=row.pk).update(wake_at=engine_for(backend).db.now())
 
     burst(backend=backend)
 
@@ -174,7 +174,7 @@ def test_parent_of_an_unbound_call_gets_its_failure(
     burst()
     child = Task.objects.get(parent_id=UUID(parent.id))
     assert (child.status, Task.objects.get(pk=parent.id).status) == (Status.AWAITING_CODE, Status.SUSPENDED)
-    Task.objects.filter(pk=child.pk).update(wake_at=engine_for("default").now())
+    Task.objects.filter(pk=child.pk).update(wake_at=engine_for("default").db.now())
 
     burst()
 
@@ -206,7 +206,7 @@ def test_wait_without_a_limit_has_no_end(burst: Burst, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("old", [None, code.two])
 def test_task_that_awaits_code_expires(burst: Burst, monkeypatch: pytest.MonkeyPatch, old: Any) -> None:
-    now = engine_for("default").now()
+    now = engine_for("default").db.now()
     deploy(monkeypatch, old)
     row = call(1, expires_at=now + timedelta(hours=1))
     burst()
@@ -284,7 +284,7 @@ def test_cancel_ends_a_task_that_awaits_code(burst: Burst) -> None:
 def test_tasks_without_code_do_not_delay_others(start: Start, backend: str, names: int) -> None:
     rows = [
         Task(task_type=f"moved.away{number % names}", backend=backend, rank=now, enqueued_at=now, args=[1])
-        for now in [engine_for(backend).now() - timedelta(hours=1)]
+        for now in [engine_for(backend).db.now() - timedelta(hours=1)]
         for number in range(5000)
     ]
     Task.objects.using(backend).bulk_create(rows)
@@ -299,7 +299,7 @@ def test_tasks_without_code_do_not_delay_others(start: Start, backend: str, name
 
 def test_unbound_calls_do_not_delay_others(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     deploy(monkeypatch, code.two)
-    now = engine_for("default").now() - timedelta(hours=1)
+    now = engine_for("default").db.now() - timedelta(hours=1)
     fits = [number % 100 == 0 for number in range(3000)]
     rows = [Task(task_type=NAME, rank=now, enqueued_at=now, args=[1, 2] if fit else [1]) for fit in fits]
     Task.objects.bulk_create(rows)
@@ -318,7 +318,7 @@ def test_unbound_calls_do_not_delay_others(start: Start, monkeypatch: pytest.Mon
 def test_unbound_calls_of_many_tasks_and_kinds_do_not_delay_others(
     start: Start, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
-    now = engine_for(backend).now() - timedelta(hours=1)
+    now = engine_for(backend).db.now() - timedelta(hours=1)
     for number in range(1000):
         deploy(monkeypatch, code.two, f"{NAME}{number}")
     rows = [
@@ -345,7 +345,7 @@ def test_tasks_without_code_that_a_key_blocks_do_not_delay_others(start: Start, 
         limits["rate_seconds"] = 3600.0
     unknown = [new(task_type=f"moved.away{number}", args="[1]", **limits) for number in range(1000)]
     known = new(task_type=tasks.add.task_type, args="[1]", kwargs='{"b": 1}', **limits)
-    engine_for(backend).enqueue([*unknown, known])
+    engine_for(backend).enqueues.enqueue([*unknown, known])
 
     running = start(backend=backend, threads=2)
     wait_until(lambda: running.loop.counts.finished == 1, "the end of the known task")
@@ -358,7 +358,7 @@ def test_tasks_without_code_that_a_key_blocks_do_not_delay_others(start: Start, 
 def test_code_that_comes_is_found_behind_very_many_names_without_any(
     burst: Burst, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
-    now = engine_for(backend).now() - timedelta(hours=1)
+    now = engine_for(backend).db.now() - timedelta(hours=1)
     waits = {"backend": backend, "status": Status.AWAITING_CODE, "rank": now, "enqueued_at": now}
     waits["awaits_code_since"] = now
     rows = [Task(task_type=f"away{number}", **waits) for number in range(10_000)]
@@ -387,7 +387,7 @@ def test_tasks_without_code_are_logged_once_a_minute(burst: Burst, caplog: pytes
 def test_very_many_names_without_code_have_a_few_lines(
     burst: Burst, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = engine_for("default").now()
+    now = engine_for("default").db.now()
     Task.objects.bulk_create(
         [Task(task_type=f"moved.away{number}", rank=now, enqueued_at=now, args=[1]) for number in range(200)]
     )

@@ -239,7 +239,9 @@ def test_record_that_cannot_be_shown_harms_no_body(values: dict[str, Any], messa
     running_here.reset(token)
     engine = Mock()
     running.identity.reports.write(engine, is_last=True)
-    written = [line.message for log in engine.write_logs.call_args.args[0] for line in log.lines] if messages else []
+    written = (
+        [line.message for log in engine.logs.write_logs.call_args.args[0] for line in log.lines] if messages else []
+    )
     assert written == messages
 
 

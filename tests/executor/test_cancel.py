@@ -113,7 +113,7 @@ def test_a_body_that_would_be_retried_ends_cancelled(start: Start) -> None:
     result = tasks.fail_at.enqueue("retried")
     running = start()
     gates["retried"].wait_for()
-    Task.objects.filter(pk=result.id).update(cancel_requested_at=running.process.engine.now())
+    Task.objects.filter(pk=result.id).update(cancel_requested_at=running.process.engine.db.now())
 
     gates["retried"].open()
 

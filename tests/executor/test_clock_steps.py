@@ -58,12 +58,12 @@ def test_clock_jump_rescues_only_from_lost_executors(start: Start, options: Opti
     kept = [tasks.wait_at.enqueue("kept") for _ in range(3)]
     gates["kept"].wait_for(3)
     wait_until(lambda: all(one.process._heartbeat.may_rescue for one in running), "executors that may rescue")
-    dead = ExecutorFactory.create(heartbeat=running[0].process.engine.now())
+    dead = ExecutorFactory.create(heartbeat=running[0].process.engine.db.now())
     orphan = TaskFactory.create(running=True, task_type=tasks.add.task_type, args=[1], executor_id=dead.pk)
 
     set_clock(step)
 
-    later = running[0].process.engine.now() + timedelta(seconds=TIMEOUT)
+    later = running[0].process.engine.db.now() + timedelta(seconds=TIMEOUT)
     rows = Executor.objects.filter(pk__in=alive, heartbeat__gt=later)
     wait_until(lambda: rows.count() == 2, "beats for a timeout")
     assert not Task.objects.exclude(pk=orphan.pk).filter(executor_losses__gt=0).exists()

@@ -40,7 +40,7 @@ def test_paused_executor_claims_nothing_until_it_is_resumed(start: Start, backen
     gates["gate"].open()
     wait_for_status(before, Status.SUCCESSFUL)
     assert running.loop._claim_budget() == 0
-    assert not running.loop.engine.queue_latency()[0].is_served
+    assert not running.loop.engine.queues.queue_latency()[0].is_served
 
     tell(running, Command.RESUME, backend)
     wait_for_status(after, Status.SUCCESSFUL)

@@ -67,7 +67,7 @@ def test_server_side_binding_leaves_statements_of_the_orm_unprepared(monkeypatch
     with GuardedConnection("loop", "default", 10.0, prepares=True), connection.cursor() as cursor:
         for _ in range(2 * PREPARE_AT):
             bench.commit(outcome(bench.running()))
-            bench.engine.rescue()
+            bench.engine.executors.rescue()
         cursor.execute(prepared)
         texts = [text for (text,) in cursor.fetchall()]
 
@@ -231,7 +231,7 @@ def test_no_transaction_waits_long_for_a_lock(monkeypatch: pytest.MonkeyPatch, p
     limits = []
 
     for _ in range(2):
-        with guarded, engine.transaction(), connection.cursor() as cursor:
+        with guarded, engine.db.transaction(), connection.cursor() as cursor:
             cursor.execute("SHOW lock_timeout")
             limits.append(cursor.fetchone())
         connection.close()

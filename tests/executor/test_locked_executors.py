@@ -37,8 +37,8 @@ def executors(start: Start) -> tuple[Running, Running]:
 
 def let_pass(seconds: float, running: Running) -> None:
     engine = running.process.engine
-    until = engine.now() + timedelta(seconds=seconds)
-    wait_until(lambda: engine.now() > until, f"the end of {seconds} s")
+    until = engine.db.now() + timedelta(seconds=seconds)
+    wait_until(lambda: engine.db.now() > until, f"the end of {seconds} s")
 
 
 @pytest.mark.parametrize("lock", LOCKS)
@@ -66,7 +66,7 @@ def test_a_lock_on_its_row_costs_an_executor_nothing(
 def test_a_dead_executor_s_tasks_are_rescued_though_its_row_is_locked(start: Start, options: Options) -> None:
     options(HEARTBEAT_TIMEOUT=TIMEOUT)
     running = start(threads=1, poll_interval=0.1)
-    dead = ExecutorFactory.create(heartbeat=running.process.engine.now())
+    dead = ExecutorFactory.create(heartbeat=running.process.engine.db.now())
     TaskFactory.create(running=True, task_type=tasks.add.task_type, args=[1], executor_id=dead.pk)
 
     with transaction.atomic():

@@ -72,9 +72,9 @@ def test_prune_continues_soon_after_a_full_batch(
 
     engine: Any = SimpleNamespace(
         alias="default",
-        prune=prune,
-        aggregate_counters=lambda limit: 0,
-        pending_maintenance=lambda executor_id: NOTHING,
+        tasks=SimpleNamespace(prune=prune),
+        counters=SimpleNamespace(aggregate_counters=lambda limit: 0),
+        executors=SimpleNamespace(pending_maintenance=lambda executor_id: NOTHING),
         schedules=SimpleNamespace(prune=lambda limit: ticks),
     )
     monkeypatch.setattr(DeclaredSchedules, "synchronize", lambda self, engine: False)
@@ -108,7 +108,7 @@ def test_schedule_that_stays_locked_is_tried_twice_a_second(clock: Clock, monkey
 
     engine: Any = SimpleNamespace(
         alias="default",
-        pending_maintenance=lambda executor_id: replace(NOTHING, next_tick_seconds=-1.0),
+        executors=SimpleNamespace(pending_maintenance=lambda executor_id: replace(NOTHING, next_tick_seconds=-1.0)),
         schedules=SimpleNamespace(fire=fire),
     )
     monkeypatch.setattr(DeclaredSchedules, "synchronize", lambda self, engine: False)
@@ -139,7 +139,8 @@ class Refusing:
 
     def __init__(self, *refused: str) -> None:
         self.refused, self.called = set(refused), list[Any]()
-        self.alias, self.admissions = "default", SimpleNamespace(bring_forward=self.bring_forward)
+        self.alias = "default"
+        self.admissions = self.counters = self.executors = self.messages = self
         self.last_brought: list[int | None] = [None]
 
     def note(self, name: str, *values: Any) -> None:
@@ -248,7 +249,11 @@ def test_step_of_the_clock_is_kept_until_all_requests_moved(clock: Clock, monkey
 def test_rescue_needs_punctual_heartbeats(clock: Clock) -> None:
     """A process that stood still may have missed an outage, after which living executors look silent."""
     options = SimpleNamespace(heartbeat_timeout=3.0)
-    engine: Any = SimpleNamespace(options=options, heartbeat=lambda info: [], now=datetime.now)
+    engine: Any = SimpleNamespace(
+        options=options,
+        executors=SimpleNamespace(heartbeat=lambda info: []),
+        db=SimpleNamespace(now=datetime.now),
+    )
     info: Any = SimpleNamespace(executor_id=None)
     line: Any = nullcontext()
     state = DatabaseState()

@@ -44,7 +44,8 @@ class Trouble:
         self._patch(verb, times, when, is_done=True)
 
     def _patch(self, verb: str, times: int, when: Callable[..., bool], *, is_done: bool) -> None:
-        original = getattr(self._engine, verb)
+        owner = next(part for part in (self._engine, *vars(self._engine).values()) if hasattr(part, verb))
+        original = getattr(owner, verb)
         self.times = times
 
         def fail(*arguments: Any, **options: Any) -> Any:
@@ -56,7 +57,7 @@ class Trouble:
             self.times -= 1
             raise OperationalError("server closed the connection unexpectedly")
 
-        setattr(self._engine, verb, fail)
+        setattr(owner, verb, fail)
 
     @property
     def is_over(self) -> bool:
@@ -255,7 +256,7 @@ def test_process_with_a_crashed_loop_logs_it(start: Start, caplog: pytest.LogCap
     def die(*_: Any) -> None:
         raise RuntimeError("a mistake of ours")
 
-    running.process.engine.pending_maintenance = die  # type: ignore[assignment]
+    running.process.engine.executors.pending_maintenance = die  # type: ignore[assignment]
     wait_until(lambda: running.exit_code is not None)
 
     assert running.exit_code == 70

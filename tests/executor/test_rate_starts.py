@@ -50,7 +50,7 @@ def seconds_since_claim(result: Any) -> float:
 def loop_now() -> Any:
     from jobqueue.engine import engine_for
 
-    return engine_for("default").now()
+    return engine_for("default").db.now()
 
 
 @pytest.mark.parametrize(

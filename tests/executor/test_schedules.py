@@ -127,7 +127,7 @@ def test_old_code_changes_nothing_while_new_code_is_alive(own_schedules: list[De
     schedule("new", tasks.add, Every(hours=1), args=[1])
     new = DeclaredSchedules.of("default")
     assert new.synchronize(engine_for("default"))
-    now = engine_for("default").now()
+    now = engine_for("default").db.now()
     executor = Executor.objects.create(
         backend="default",
         name="new",
@@ -155,7 +155,7 @@ def test_old_code_waits_for_executors_of_code_that_migrate_has_applied(own_sched
     assert DeclaredSchedules.of("default").synchronize(engine)
 
     assert not old.synchronize(engine)
-    ScheduleDeployment.objects.update(applied_at=engine.now() - 2 * MAX_START_TIME)
+    ScheduleDeployment.objects.update(applied_at=engine.db.now() - 2 * MAX_START_TIME)
     assert old.synchronize(engine), "the deploy was given up"
 
 

@@ -322,7 +322,7 @@ def test_inbox_that_is_read_too_slowly_stops_no_other_actor(start: Start, option
     receiver = Family.enqueue()
     row = wait_for_status(receiver, Status.SUSPENDED)
     engine: Any = running.process.engine
-    read = engine.read_messages
+    read = engine.messages.read_messages
 
     def read_slowly(ids: Any, limit: int) -> Any:
         if row.pk in ids and limit > 100:
@@ -330,11 +330,11 @@ def test_inbox_that_is_read_too_slowly_stops_no_other_actor(start: Start, option
                 cursor.execute("SELECT pg_sleep(600)")
         return read(ids, limit)
 
-    engine.read_messages = read_slowly
+    engine.messages.read_messages = read_slowly
     try:
         send(receiver.id, "end")
         expect_progress(running)
         wait_for_status(receiver, Status.SUCCESSFUL)
     finally:
-        engine.read_messages = read
+        engine.messages.read_messages = read
     expect_progress(running)

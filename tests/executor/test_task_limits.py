@@ -178,17 +178,17 @@ def test_rescued_task_runs_before_the_next_of_its_key(start: Start, backend: str
     first = limited_tasks.wait_alone.using(backend=backend).enqueue("gate", "first")
     second = limited_tasks.wait_alone.using(backend=backend).enqueue("gate", "second")
     engine = engine_for(backend)
-    engine.admit()
+    engine.admissions.admit()
     lost = ExecutorInfo(executor_id=uuid4(), name="lost", host="", pid=1, versions={}, queues=[], slots=1)
-    engine.heartbeat(lost)
-    (claimed,) = engine.claim(ClaimRequest(executor_id=lost.executor_id, queues=["default"], limit=1))
+    engine.executors.heartbeat(lost)
+    (claimed,) = engine.claims.claim(ClaimRequest(executor_id=lost.executor_id, queues=["default"], limit=1))
     assert str(claimed.id) == first.id
-    long_ago = engine.now() - timedelta(days=1)
+    long_ago = engine.db.now() - timedelta(days=1)
     rows(backend).filter(pk=first.id).update(claimed_at=long_ago)
     Executor.objects.using(backend).filter(pk=lost.executor_id).update(heartbeat=long_ago)
     gates["gate"].open()
 
-    assert len(engine.rescue()) == 1
+    assert len(engine.executors.rescue()) == 1
     start(backend=backend)
 
     assert wait_for_status(first, Status.SUCCESSFUL).executor_losses == 1
@@ -242,7 +242,7 @@ def cancel(result: Any) -> None:
 
 
 def expire(result: Any) -> None:
-    rows(result.backend).filter(pk=result.id).update(expires_at=engine_for(result.backend).now())
+    rows(result.backend).filter(pk=result.id).update(expires_at=engine_for(result.backend).db.now())
     gates["gate"].open()
 
 

@@ -32,7 +32,7 @@ class Stumbler(Actor, max_attempts=TRIES, backoff=Backoff(base=BACKOFF_SECONDS, 
     """Fails in each poll, with any messages."""
 
     def poll(self, context: PollContext[Any]) -> Any:
-        tried_at.setdefault(UUID(str(context.id)), []).append(engine_for("default").now())
+        tried_at.setdefault(UUID(str(context.id)), []).append(engine_for("default").db.now())
         raise ValueError("as asked")
 
 

@@ -122,7 +122,7 @@ def test_full_notification_queue_is_logged_once_and_costs_nothing_else(
             tiny.enqueue(3)
         number = Fibonacci.enqueue(6)  # the executor sends the notifications of its children
         for _ in range(2):
-            engine_for("default").notify(["default"])
+            engine_for("default").queues.notify(["default"])
         assert wait_for_end()["SUCCESSFUL"] == Task.objects.count()
 
     assert [record.getMessage().partition(" ")[0] for record in caplog.records] == ["notification.rejected"]
@@ -131,7 +131,7 @@ def test_full_notification_queue_is_logged_once_and_costs_nothing_else(
     full_notification_queue()
 
     def is_heard_again() -> bool:
-        engine_for("default").notify(["default"])  # a full queue stays full until a session reads it
+        engine_for("default").queues.notify(["default"])  # a full queue stays full until a session reads it
         notify_from_elsewhere("default", "whoever listens")
         return True
 

@@ -172,7 +172,7 @@ class IsolatedBackend:
     def add(self, name: str, **changes: Any) -> UUID:
         """Enqueue a READY task in a queue of the same name."""
         pk = new_id()
-        self.engine.enqueue([NewTask(id=pk, task_type="tests.noop", queue_name=name, **changes)])
+        self.engine.enqueues.enqueue([NewTask(id=pk, task_type="tests.noop", queue_name=name, **changes)])
         self.names[pk] = name
         return pk
 
@@ -194,18 +194,18 @@ class IsolatedBackend:
     def lost(self, name: str, **changes: Any) -> ClaimedTask:
         """Create a task of an executor that stopped sending heartbeats."""
         executor_id = uuid4()
-        self.engine.heartbeat(executor_info(executor_id))
+        self.engine.executors.heartbeat(executor_info(executor_id))
         claimed = self.running(name, executor_id=executor_id, **changes)
-        long_ago = self.engine.now().replace(year=2001)
-        self.engine.executors.filter(pk=executor_id).update(heartbeat=long_ago)
-        self.engine.tasks.filter(pk=claimed.id).update(claimed_at=long_ago)
+        long_ago = self.engine.db.now().replace(year=2001)
+        self.engine.db.executors.filter(pk=executor_id).update(heartbeat=long_ago)
+        self.engine.db.tasks.filter(pk=claimed.id).update(claimed_at=long_ago)
         return claimed
 
     # --- what clients do
 
     def claim(self, *names: str, limit: int = 1, executor_id: UUID | None = None) -> list[ClaimedTask]:
         request = ClaimRequest(executor_id=executor_id or uuid4(), queues=names, limit=limit)
-        claimed = self.engine.claim(request)
+        claimed = self.engine.claims.claim(request)
         self._record_claims(request, claimed)
         return claimed
 
@@ -215,7 +215,7 @@ class IsolatedBackend:
         self._executors |= dict.fromkeys(claims, request.executor_id)
 
     def read(self, task_id: UUID) -> list[StoredMessage]:
-        found = self.engine.read_messages([task_id]).get(task_id, [])
+        found = self.engine.messages.read_messages([task_id]).get(task_id, [])
         self.records.keys_read |= {message.id: message_key(message) for message in found}
         return found
 
@@ -243,7 +243,7 @@ class IsolatedBackend:
         # A second retry runs the same statements as the first. It needs no order of its own.
         states = chain([ClientState.AFTER_COMMIT], repeat(ClientState.LAST))
         while left:
-            answer = self.engine.commit(left, wait=wait)
+            answer = self.engine.commits.commit(left, wait=wait)
             left = self._record_result(left, answer)
             self._wake(answer)
             if answer.unknown:
@@ -251,7 +251,7 @@ class IsolatedBackend:
 
     def _wake(self, answer: CommitResult) -> None:
         if answer.wake:
-            self.engine.wake(answer.wake)
+            self.engine.messages.wake(answer.wake)
 
     def _record_result(self, results: Sequence[Outcome], answer: CommitResult) -> list[Outcome]:
         """Record the answer to a commit. Return the outcomes to commit again."""
@@ -296,8 +296,8 @@ class IsolatedBackend:
         """
         for state in chain([ClientState.AFTER_COMMIT], repeat(ClientState.LAST)):
             with transaction.atomic():
-                assert self.engine.lock_claim(claimed)
-                answer = self.engine.commit([result], wait=True)
+                assert self.engine.claims.lock_claim(claimed)
+                answer = self.engine.commits.commit([result], wait=True)
                 if answer.unknown:
                     transaction.set_rollback(True)
             again = self._record_result([result], answer)
@@ -310,7 +310,7 @@ class IsolatedBackend:
     def send(self, task_id: UUID, *bodies: str, dedupe_key: str | None = None) -> None:
         """Send in a transaction and wake the receiver after the commit, as a view does."""
         if self.insert(task_id, *bodies, dedupe_key=dedupe_key):
-            self.engine.wake([task_id])
+            self.engine.messages.wake([task_id])
 
     def insert(self, task_id: UUID, *bodies: str, dedupe_key: str | None = None) -> bool:
         """Send in a transaction. Return whether the receiver accepted the messages."""
@@ -319,7 +319,7 @@ class IsolatedBackend:
         self.records.receivers |= dict.fromkeys(keys, task_id)
         try:
             with transaction.atomic():
-                self.engine.send(messages)
+                self.engine.messages.send(messages)
         except (TaskFinished, TaskNotFound):
             self.records.refused += keys
             return False
@@ -329,7 +329,7 @@ class IsolatedBackend:
     def send_and_roll_back(self, task_id: UUID, body: str, dedupe_key: str | None = None) -> None:
         """Send in a transaction that is rolled back."""
         with transaction.atomic():
-            self.engine.send([NewMessage(task_id=task_id, body=json.dumps(body), dedupe_key=dedupe_key)])
+            self.engine.messages.send([NewMessage(task_id=task_id, body=json.dumps(body), dedupe_key=dedupe_key)])
             transaction.set_rollback(True)
 
     def cancel(self, task_id: UUID, *, tree: bool = False, wait: bool = False) -> None:
@@ -340,28 +340,28 @@ class IsolatedBackend:
         states = chain([ClientState.AFTER_COMMIT], repeat(ClientState.LAST))
         while ids:
             with transaction.atomic():
-                report = self.engine.cancel(ids, tree=tree, wait=wait)
+                report = self.engine.tasks.cancel(ids, tree=tree, wait=wait)
             if report.cancelled and not tree:
                 self._record_finished(task_id, Status.CANCELLED)
             if report.parents:
-                self.engine.wake(report.parents)
+                self.engine.messages.wake(report.parents)
             if ids := report.busy:
                 rest(next(states))
 
     def requeue(self, task_id: UUID) -> None:
         with transaction.atomic():
-            requeued = self.engine.requeue([task_id]).requeued
+            requeued = self.engine.tasks.requeue([task_id]).requeued
         self.records.requeued[task_id] += requeued
 
     def prune(self) -> None:
-        pruned = self.engine.prune()
+        pruned = self.engine.tasks.prune()
         self.records.pruned += pruned
 
     def enqueue(self, name: str, key: str) -> None:
         """Enqueue a task with a key."""
         pk = new_id()
         with transaction.atomic():
-            (answer,) = self.engine.enqueue([NewTask(id=pk, task_type="tests.noop", queue_name=name, key=key)])
+            (answer,) = self.engine.enqueues.enqueue([NewTask(id=pk, task_type="tests.noop", queue_name=name, key=key)])
         if answer.created:
             self.names[pk] = name
         self.records.key_owners.append(answer.id)
@@ -369,9 +369,9 @@ class IsolatedBackend:
     def submit(self, name: str, *keys: str) -> None:
         """Enqueue tasks with idempotency keys and read the existing ones, as an HTTP submission does."""
         rows = [NewTask(id=new_id(), task_type="tests.noop", queue_name=name, idempotency_key=key) for key in keys]
-        with self.engine.transaction():
-            answers = self.engine.enqueue_once(rows)
-            existing = self.engine.tasks.filter(pk__in={answer.id for answer in answers if not answer.created})
+        with self.engine.db.transaction():
+            answers = self.engine.enqueues.enqueue_once(rows)
+            existing = self.engine.db.tasks.filter(pk__in={answer.id for answer in answers if not answer.created})
             list(existing.values_list("pk", "idempotency_digest"))
         self.names |= {answer.id: name for answer in answers if answer.created}
         self.records.submitted += [(key, one.id, one.created) for key, one in zip(keys, answers, strict=True)]
@@ -379,13 +379,13 @@ class IsolatedBackend:
     def heartbeat_confirms(self, claimed: ClaimedTask) -> bool:
         """Send a heartbeat of the claim's executor. Return whether the answer contains the claim."""
         executor_id = self._executors[claimed.id, claimed.claim_number]
-        held = self.engine.heartbeat(executor_info(executor_id))
+        held = self.engine.executors.heartbeat(executor_info(executor_id))
         self.records.confirmed_executors.add(executor_id)
         return any((one.id, one.claim_number) == (claimed.id, claimed.claim_number) for one in held or ())
 
     def rescue(self) -> None:
         before, confirmed = dict(self.records.claims), set(self.records.confirmed_executors)
-        for rescued in self.engine.rescue():
+        for rescued in self.engine.executors.rescue():
             if rescued.executor_id in confirmed:
                 self.records.stolen_claims.append((rescued.id, before[rescued.id]))
             self._record_ending((rescued.id, before[rescued.id]), "rescued")

@@ -225,9 +225,9 @@ def run_to_end(backend: IsolatedBackend) -> Iterator[str]:
     """Wake due tasks and poll until none is READY, without the sweep. Then no live task has unread messages."""
     engine, names = backend.engine, sorted(set(backend.names.values()))
     for _ in range(MAX_ROUNDS):
-        engine.tasks.filter(wake_at__isnull=False).update(wake_at=F("enqueued_at"))
-        engine.wake_due()
-        if not engine.tasks.ready().exists():
+        engine.db.tasks.filter(wake_at__isnull=False).update(wake_at=F("enqueued_at"))
+        engine.messages.wake_due()
+        if not engine.db.tasks.ready().exists():
             break
         backend.poll(*names, decide=suspend)
     else:

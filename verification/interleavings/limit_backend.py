@@ -134,18 +134,18 @@ class LimitBackend(IsolatedBackend):
     def enqueue_one(self, name: str, **changes: Any) -> UUID:
         pk = new_id()
         with transaction.atomic():
-            self.engine.enqueue([NewTask(id=pk, task_type="tests.noop", queue_name=QUEUE, **changes)])
+            self.engine.enqueues.enqueue([NewTask(id=pk, task_type="tests.noop", queue_name=QUEUE, **changes)])
         self.names[pk] = name
         return pk
 
     def start(self, limit: int = 1) -> list[ClaimedTask]:
         """Admit and claim."""
-        self.engine.admit()
+        self.engine.admissions.admit()
         return self.claim(QUEUE, limit=limit)
 
     def running(self, name: str, executor_id: UUID | None = None, **changes: Any) -> ClaimedTask:
         self.enqueue_one(name, **changes)
-        self.engine.admit()
+        self.engine.admissions.admit()
         (claimed,) = self.claim(QUEUE, executor_id=executor_id)
         return claimed
 
@@ -178,11 +178,11 @@ class LimitBackend(IsolatedBackend):
             self.limits.starts[key, self.limits.windows] += 1
 
     def admit(self) -> None:
-        self.engine.admit()
+        self.engine.admissions.admit()
 
     def request(self, task_id: UUID) -> None:
         """Request to look at the limits of a task."""
-        with self.engine.transaction():
+        with self.engine.db.transaction():
             self.engine.admissions.request([task_id])
 
     def admit_and_claim(self, limit: int = 1) -> None:
@@ -191,7 +191,7 @@ class LimitBackend(IsolatedBackend):
 
     def admit_and_crash(self, *, after: bool) -> None:
         with crash_at_commit(after=after):
-            self.engine.admit()
+            self.engine.admissions.admit()
 
     def end(self, *claimed: ClaimedTask, decide: Decide = succeed) -> None:
         self.commit(*[decide(task, ()) for task in claimed])
@@ -211,11 +211,11 @@ class LimitBackend(IsolatedBackend):
 
     def count_start(self, claimed: ClaimedTask) -> None:
         """Let the rate count a body that runs on."""
-        if self.engine.count_starts([Start(claimed.id, claimed.claim_number, 0.0)]):
+        if self.engine.admissions.count_starts([Start(claimed.id, claimed.claim_number, 0.0)]):
             self._record_start((claimed.id, claimed.claim_number))
 
     def wake_due(self) -> None:
-        self.engine.wake_due()
+        self.engine.messages.wake_due()
 
     def apply(self, *claimed: ClaimedTask, key: str = "imports:anna") -> None:
         """Give claimed tasks the limit that their code declares."""
@@ -241,7 +241,7 @@ class LimitBackend(IsolatedBackend):
         ]
         with suppress(DuplicateKey):
             with transaction.atomic():
-                answers = self.engine.enqueue(rows)
+                answers = self.engine.enqueues.enqueue(rows)
             self._record_answers([number for _, number in calls], answers)
 
     def _record_answers(self, numbers: Collection[int], answers: Sequence[Enqueued]) -> None:
@@ -254,7 +254,7 @@ class LimitBackend(IsolatedBackend):
 
     def expire_reservations(self) -> None:
         """Let the time of all reservations pass, and forget the calls that made them."""
-        KeyReservation.objects.filter(backend=self.engine.alias).update(expires_at=self.engine.now())
+        KeyReservation.objects.filter(backend=self.engine.alias).update(expires_at=self.engine.db.now())
         self.limits.answers.clear()
         self.limits.created.clear()
 
@@ -264,20 +264,20 @@ class LimitBackend(IsolatedBackend):
     def roll_back(self, **changes: Any) -> None:
         """Enqueue in a transaction that is rolled back."""
         with transaction.atomic():
-            self.engine.enqueue([NewTask(id=new_id(), task_type="tests.noop", queue_name=QUEUE, **changes)])
+            self.engine.enqueues.enqueue([NewTask(id=new_id(), task_type="tests.noop", queue_name=QUEUE, **changes)])
             transaction.set_rollback(True)
 
     def cancel_and_roll_back(self, task_id: UUID) -> None:
         with transaction.atomic():
-            self.engine.cancel([task_id])
+            self.engine.tasks.cancel([task_id])
             transaction.set_rollback(True)
 
     def cancel_all(self, *ids: UUID) -> None:
         """Cancel several tasks in one call, which waits for locks."""
         with transaction.atomic():
-            ended = set(self.engine.tasks.live().filter(pk__in=ids).values_list("pk", flat=True))
-            self.engine.cancel(ids)
-            ended &= set(self.engine.tasks.filter(pk__in=ids, status=Status.CANCELLED).values_list("pk", flat=True))
+            ended = set(self.engine.db.tasks.live().filter(pk__in=ids).values_list("pk", flat=True))
+            self.engine.tasks.cancel(ids)
+            ended &= set(self.engine.db.tasks.filter(pk__in=ids, status=Status.CANCELLED).values_list("pk", flat=True))
         for pk in ended:
             self._record_finished(pk, Status.CANCELLED)
 
@@ -289,10 +289,10 @@ class LimitBackend(IsolatedBackend):
     def admit_at_last(self) -> None:
         """Do what maintenance does within a second."""
         for _ in range(2):
-            now = self.engine.now()
+            now = self.engine.db.now()
             rows = AdmissionRequest.objects.filter(backend=self.engine.alias)
             rows.extra(where=[f"due_at <= clock_timestamp() + interval '{SOON} seconds'"]).update(due_at=now)
-            self.engine.admit()
+            self.engine.admissions.admit()
 
     def pass_time(self) -> None:
         with connections["default"].cursor() as cursor:

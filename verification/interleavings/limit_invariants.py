@@ -105,7 +105,7 @@ def at_each_end(backend: LimitBackend) -> Iterator[str]:
 
 def _starts(backend: LimitBackend) -> Iterator[str]:
     """The body of a claimed task may begin at any moment, until its start is counted."""
-    running = backend.engine.tasks.running().filter(rate_key__isnull=False, start_counted_at__isnull=True)
+    running = backend.engine.db.tasks.running().filter(rate_key__isnull=False, start_counted_at__isnull=True)
     starts = Counter(running.values_list("rate_key", flat=True))
     for (of_key, window), count in backend.limits.starts.items():
         starts[of_key] += count if window == backend.limits.windows else 0
@@ -172,15 +172,15 @@ def run_to_end(backend: LimitBackend) -> Iterator[str]:
     """Start and end all tasks, while the windows of the rates pass. Then none is left."""
     engine = backend.engine
     for _ in range(MAX_ROUNDS):
-        engine.tasks.filter(wake_at__isnull=False).update(wake_at=F("enqueued_at"))
-        engine.wake_due()
+        engine.db.tasks.filter(wake_at__isnull=False).update(wake_at=F("enqueued_at"))
+        engine.messages.wake_due()
         snapshot = LimitSnapshot(backend)
         yield from at_each_end(backend)
         if not snapshot.live:
             break
-        for pk in engine.tasks.running().values_list("pk", flat=True):
+        for pk in engine.db.tasks.running().values_list("pk", flat=True):
             backend.commit(succeed(backend.claimed[pk], ()))
-        for pk in engine.tasks.suspended().values_list("pk", flat=True):
+        for pk in engine.db.tasks.suspended().values_list("pk", flat=True):
             backend.cancel(pk)
         backend.claim(QUEUE, limit=50)
         yield from at_each_end(backend)

@@ -173,7 +173,7 @@ def waking_a_retry(backend: LimitBackend, *, hold: bool) -> Sequence[Script]:
     """A retry is due. It still counts, or it must be admitted again."""
     claimed = backend.running("retried", **of_anna(backend, hold_while_retrying=hold))
     backend.end(claimed, decide=retry)
-    backend.engine.tasks.filter(pk=claimed.id).update(wake_at=claimed.enqueued_at)
+    backend.engine.db.tasks.filter(pk=claimed.id).update(wake_at=claimed.enqueued_at)
     backend.limited()
     backend.admit()
     return [backend.wake_due, backend.admit_and_claim]
@@ -201,7 +201,7 @@ def sending_to_a_limited_actor(backend: LimitBackend, *, is_running: bool = Fals
 def rescuing(backend: LimitBackend, *, losses: int = 0, is_late: bool = False) -> Sequence[Script]:
     """The task of a lost executor counts until its last loss."""
     claimed = backend.lost("lost", **of_anna(backend))
-    backend.engine.tasks.filter(pk=claimed.id).update(executor_losses=losses)
+    backend.engine.db.tasks.filter(pk=claimed.id).update(executor_losses=losses)
     backend.limited()
 
     def rescue_and_claim() -> None:
@@ -337,7 +337,7 @@ def ending_at_a_rate(backend: LimitBackend, decide: Decide) -> Sequence[Script]:
 
     def end_and_wake() -> None:
         backend.end(claimed, decide=decide)
-        backend.engine.tasks.filter(wake_at__isnull=False).update(wake_at=claimed.enqueued_at)
+        backend.engine.db.tasks.filter(wake_at__isnull=False).update(wake_at=claimed.enqueued_at)
         backend.wake_due()
         backend.admit_and_claim()
 
@@ -425,7 +425,7 @@ def admitting_with_both_limits(backend: LimitBackend) -> Sequence[Script]:
     (claimed,) = backend.start()
     backend.both(rate=2)
     backend.both(concurrency_key="imports:bob", rate=2)
-    backend.engine.tasks.update(rate_limit=2)
+    backend.engine.db.tasks.update(rate_limit=2)
     return [backend.admit_and_claim, lambda: backend.end_and_claim(claimed), backend.admit_and_claim]
 
 
@@ -498,7 +498,7 @@ def replacing_beside_a_rescue(backend: LimitBackend, *, losses: int) -> Sequence
     backend.last_call_runs = losses > 0  # otherwise the lost task starts again
     claimed = backend.lost("lost", args="[1]", **DIGEST)
     backend.limits.calls.append(1)
-    backend.engine.tasks.filter(pk=claimed.id).update(executor_losses=losses)
+    backend.engine.db.tasks.filter(pk=claimed.id).update(executor_losses=losses)
 
     def rescue_and_claim() -> None:
         backend.rescue()
@@ -631,7 +631,7 @@ def debouncing(backend: LimitBackend, *, is_due: bool = False) -> Sequence[Scrip
     backend.last_call_runs = True
     options = {"on_conflict": "replace", "wake_after_seconds": 60.0, "max_wait_seconds": 600.0}
     backend.call(1, **options)
-    backend.engine.tasks.update(wake_at=backend.engine.now() - timedelta(seconds=1))
+    backend.engine.db.tasks.update(wake_at=backend.engine.db.now() - timedelta(seconds=1))
 
     def wake_and_claim() -> None:
         backend.wake_due()

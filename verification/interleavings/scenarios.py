@@ -147,7 +147,7 @@ def sending_to_task_that_is_due(backend: IsolatedBackend) -> Sequence[Script]:
     task = backend.suspended("task", wake_after_seconds=0.0)
 
     def wake_and_poll() -> None:
-        backend.engine.wake_due()
+        backend.engine.messages.wake_due()
         backend.poll("task", decide=suspend)
 
     return [lambda: backend.send(task, "m"), wake_and_poll]
@@ -159,7 +159,7 @@ def sweeping(backend: IsolatedBackend) -> Sequence[Script]:
     task = backend.add("task")
 
     def sweep() -> None:
-        backend.engine.sweep()
+        backend.engine.messages.sweep()
         backend.poll("task", decide=suspend)
 
     return [lambda: backend.send(task, "m"), lambda: backend.poll("task", decide=suspend), sweep]
@@ -316,7 +316,7 @@ def losing_a_child(backend: IsolatedBackend) -> Sequence[Script]:
     """A rescue fails a child after its last loss, while the child's executor commits its end."""
     parent = backend.suspended("parent")
     child = backend.lost("child", parent_id=parent)
-    backend.engine.tasks.filter(pk=child.id).update(executor_losses=2)
+    backend.engine.db.tasks.filter(pk=child.id).update(executor_losses=2)
     return [lambda: backend.commit(succeed(child, ())), backend.rescue]
 
 

@@ -187,7 +187,7 @@ class ScheduleBackend(IsolatedBackend):
         """Add an earlier tick, whose task is READY."""
         row = self.engine.db.schedules.get(pk=pk)
         new = task_of(row, tick)
-        self.engine.enqueue([new])
+        self.engine.enqueues.enqueue([new])
         self._record(row, tick, task_id=new.id)
         return new.id
 
@@ -227,8 +227,8 @@ class ScheduleBackend(IsolatedBackend):
     def executor(self, digest: str, *, is_alive: bool = True) -> None:
         """Add an executor with these declarations."""
         info = executor_info(uuid4())
-        self.engine.heartbeat(replace(info, versions={deployments.VERSION: digest}))
-        self.engine.executors.filter(pk=info.executor_id).update(heartbeat=START if is_alive else START - 24 * HOUR)
+        self.engine.executors.heartbeat(replace(info, versions={deployments.VERSION: digest}))
+        self.engine.db.executors.filter(pk=info.executor_id).update(heartbeat=START if is_alive else START - 24 * HOUR)
 
     # --- what executors do
 
@@ -300,7 +300,7 @@ class ScheduleBackend(IsolatedBackend):
 
     def enqueue_and_roll_back(self, key: str) -> None:
         with transaction.atomic():
-            self.engine.enqueue([NewTask(id=new_id(), task_type="tests.noop", key=key)])
+            self.engine.enqueues.enqueue([NewTask(id=new_id(), task_type="tests.noop", key=key)])
             transaction.set_rollback(True)
 
     @contextmanager

@@ -115,10 +115,12 @@ def run_to_end(backend: ScheduleBackend) -> Iterator[str]:
     backend.records.key_owners.clear()
     for _ in range(MAX_ROUNDS):
         ScheduleSnapshot(backend)  # it fires
-        live = list(backend.engine.tasks.live().filter(schedule_id__isnull=False).values_list("pk", flat=True))
+        live = list(backend.engine.db.tasks.live().filter(schedule_id__isnull=False).values_list("pk", flat=True))
         if not live:
             break
-        backend.engine.tasks.filter(pk__in=live).update(finished_at=backend.engine.tasks.get(pk=live[0]).enqueued_at)
+        backend.engine.db.tasks.filter(pk__in=live).update(
+            finished_at=backend.engine.db.tasks.get(pk=live[0]).enqueued_at
+        )
         for pk in live:
             backend.cancel(pk)
     yield from problems(ScheduleSnapshot(backend), is_over=True)

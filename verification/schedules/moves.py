@@ -151,7 +151,7 @@ class YearOfSchedules(Simulation):
         """Enqueue a task that has the key of some schedules."""
         key = self.random.choice(KEYS)
         task = NewTask(id=new_id(), task_type=TASK_TYPE, key=key)
-        self._run(f"a user enqueues a task with the key {key}", partial(self.engine.enqueue, [task]))
+        self._run(f"a user enqueues a task with the key {key}", partial(self.engine.enqueues.enqueue, [task]))
 
     # --- accidents
 
@@ -182,6 +182,6 @@ class YearOfSchedules(Simulation):
         """Delete old ticks and tasks."""
         with self.recorded():
             self.engine.schedules.prune()
-            self.engine.prune(1000)
+            self.engine.tasks.prune(1000)
         self.note(f"old rows of {BACKEND} are deleted")
         self.plan(MONTH, self._prune)

@@ -179,7 +179,7 @@ class Simulation:
     def _fire_all(self) -> datetime:
         """Fire until nothing is due. Return a moment up to which all ticks must be accounted for."""
         for _ in range(MAX_LOOKS):
-            due = self.engine.pending_maintenance(self._runner)
+            due = self.engine.executors.pending_maintenance(self._runner)
             since = self.database.read_clock()
             is_due = due.next_tick_seconds is not None and due.next_tick_seconds <= 0
             # Most looks at waiting ticks find that their tasks still run.
@@ -289,14 +289,14 @@ class Simulation:
             return
         if pk not in self.claimed:
             request = ClaimRequest(executor_id=self._runner, queues=["default"], limit=500)
-            self.claimed |= {task.id: task for task in self.engine.claim(request)}
+            self.claimed |= {task.id: task for task in self.engine.claims.claim(request)}
         task = self.claimed.pop(pk, None)
         if task is None:  # the frozen executor cancels it
             self.plan(AGAIN, lambda: self.end_task(pk))
             return
         outcome = Outcome(task_id=pk, claim_number=task.claim_number, status=Status.SUCCESSFUL, attempts=1)
         with self.recorded():
-            answer = self.engine.commit([outcome])
+            answer = self.engine.commits.commit([outcome])
         if pk in answer.unknown:
             self.claimed[pk] = task
             self.plan(AGAIN, lambda: self.end_task(pk))

@@ -40,7 +40,7 @@ class ExecutorMoves(SimulatedBackend):
         is_idle = not executor.claimed and not executor.uncommitted
         is_isolated = is_idle and self.random.random() < 0.3
         with self.not_waiting():
-            claims = self.engine.claim_isolated(request) if is_isolated else self.engine.claim(request)
+            claims = self.engine.claims.claim_isolated(request) if is_isolated else self.engine.claims.claim(request)
         self.record_claims(executor, request, claims, is_isolated=is_isolated)
 
     def request(self, executor: SimulatedExecutor) -> ClaimRequest:
@@ -102,7 +102,7 @@ class ExecutorMoves(SimulatedBackend):
 
     def check_limits(self) -> None:
         for queue, limit in self.limits.items():
-            running = self.engine.tasks.running().filter(queue_name=queue).count()
+            running = self.engine.db.tasks.running().filter(queue_name=queue).count()
             if running > limit + self.above_limit.get(queue, 0):
                 raise InvariantViolated(f"{CLAIMED_RIGHT}: {running} tasks of queue {queue}, limited to {limit}")
 
@@ -128,7 +128,7 @@ class ExecutorMoves(SimulatedBackend):
             result = structs.replace(result, begun_seconds=0.0)
             if self.random.random() < 0.3:  # as if the body ran for longer
                 with self.not_waiting():
-                    self.engine.count_starts([Start(claimed.id, claimed.claim_number, 0.0)])
+                    self.engine.admissions.count_starts([Start(claimed.id, claimed.claim_number, 0.0)])
         self.note(
             f"{executor.name} polls {self.name(claimed.id)}/{claimed.claim_number}: {self.describe_outcome(result)}"
         )
@@ -154,7 +154,7 @@ class ExecutorMoves(SimulatedBackend):
         results, executor.uncommitted = executor.uncommitted, []
         self.note(f"{executor.name} commits {len(results)}")
         with self.not_waiting():
-            answer = self.engine.commit(results)
+            answer = self.engine.commits.commit(results)
         executor.uncommitted += self.record_result(executor, results, answer)
         self.wake_or_die(executor, answer.wake)
 
@@ -191,7 +191,7 @@ class ExecutorMoves(SimulatedBackend):
         results = [*executor.uncommitted, *(release_outcome(claimed) for claimed in executor.claimed)]
         executor.claimed, executor.uncommitted = [], []
         with self.not_waiting():
-            answer = self.engine.commit(results)
+            answer = self.engine.commits.commit(results)
         self.record_result(executor, results, answer)  # outcomes with an unknown result are lost with the executor
         self.wake_or_die(executor, answer.wake)
         executor.is_dead = True
@@ -204,7 +204,7 @@ class ExecutorMoves(SimulatedBackend):
             executor.name, f"{executor.name}'s function of {self.name(claimed.id)}", locks=True, owner=executor
         )
         self.note(f"{connection.text} begins")
-        is_held = self.patiently(lambda: connection.engine.lock_claim(claimed))
+        is_held = self.patiently(lambda: connection.engine.claims.lock_claim(claimed))
         if is_held is None:
             executor.claimed.append(claimed)
         elif not is_held and self.is_held(claim):
@@ -218,7 +218,7 @@ class ExecutorMoves(SimulatedBackend):
 
     def end_function(self, executor: SimulatedExecutor, connection: SimulatedConnection, result: Outcome) -> bool:
         """Commit the function. Return False if another transaction holds a required row: then roll back and retry."""
-        answer = self.patiently(lambda: connection.engine.commit([result], wait=True))
+        answer = self.patiently(lambda: connection.engine.commits.commit([result], wait=True))
         if answer is None or not answer.done:
             return False
 
@@ -233,14 +233,14 @@ class ExecutorMoves(SimulatedBackend):
 
     def admit_some(self, executor: SimulatedExecutor) -> None:
         with self.not_waiting():
-            admitted = self.engine.admit()
+            admitted = self.engine.admissions.admit()
         self.note(f"{executor.name} looks at {admitted.looked_at} limits and admits {sum(admitted.queues.values())}")
 
     def rescue_some(self, executor: SimulatedExecutor) -> None:
         before = dict(self.records.claims)
         parents = self.parents()
         with self.not_waiting():
-            rescued = self.engine.rescue()
+            rescued = self.engine.executors.rescue()
         self.note(f"{executor.name} rescues {', '.join(self.name(one.id) for one in rescued) or 'nothing'}")
         for one in rescued:
             claim = (one.id, before[one.id])
@@ -264,7 +264,7 @@ class ExecutorMoves(SimulatedBackend):
             self.check_rescued()
 
     def parents(self) -> dict[UUID, UUID | None]:
-        return dict(self.engine.tasks.running().values_list("pk", "parent_id"))
+        return dict(self.engine.db.tasks.running().values_list("pk", "parent_id"))
 
     def check_rescued(self) -> None:
         """Check that no silent executor still owns a claim."""
@@ -278,11 +278,11 @@ class ExecutorMoves(SimulatedBackend):
 
     def sweep_all(self, executor: SimulatedExecutor) -> None:
         self.note(f"{executor.name} sweeps")
-        tasks = self.engine.tasks
-        unread = self.engine.messages.filter(consumed_at__isnull=True).values("task_id")
+        tasks = self.engine.db.tasks
+        unread = self.engine.db.messages.filter(consumed_at__isnull=True).values("task_id")
         without_messages = set(tasks.suspended().exclude(pk__in=unread).values_list("pk", flat=True))
         with self.not_waiting():
-            self.engine.sweep()
+            self.engine.messages.sweep()
         if woken := set(tasks.ready().values_list("pk", flat=True)) & without_messages:
             raise InvariantViolated(f"{WOKEN}: {', '.join(sorted(map(self.name, woken)))} had none")
         if not self.open_transactions:
@@ -293,10 +293,10 @@ class ExecutorMoves(SimulatedBackend):
 
     def wake_due(self, executor: SimulatedExecutor) -> None:
         self.note(f"{executor.name} wakes what is due")
-        tasks = self.engine.tasks
+        tasks = self.engine.db.tasks
         later = set(tasks.filter(wake_at__gt=now_plus(TICK_SECONDS / 2)).values_list("pk", flat=True))
         with self.not_waiting():
-            self.engine.wake_due()
+            self.engine.messages.wake_due()
         if early := set(tasks.ready().values_list("pk", flat=True)) & later:
             raise InvariantViolated(f"{EARLY}: {', '.join(sorted(map(self.name, early)))}")
 
@@ -308,4 +308,4 @@ class ExecutorMoves(SimulatedBackend):
     def aggregate_some(self, executor: SimulatedExecutor) -> None:
         self.note(f"{executor.name} aggregates the counters")
         with self.not_waiting():
-            self.engine.aggregate_counters(self.random.choice([5, 10_000]))
+            self.engine.counters.aggregate_counters(self.random.choice([5, 10_000]))

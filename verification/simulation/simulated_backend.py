@@ -133,7 +133,7 @@ class SimulatedBackend(IsolatedBackend):
             self.heartbeat(executor)
 
     def status(self) -> dict[UUID, str]:
-        return dict(self.engine.tasks.values_list("pk", "status"))
+        return dict(self.engine.db.tasks.values_list("pk", "status"))
 
     def patiently(self, operation: Callable[[], T]) -> T | None:
         """Call an operation that may wait for an open transaction. Return None on a lock timeout."""
@@ -160,7 +160,7 @@ class SimulatedBackend(IsolatedBackend):
         """Send a heartbeat. The answer must contain exactly the executor's current claims."""
         self.session.set_application_name(executor.name)
         with self.not_waiting():
-            held = self.engine.heartbeat(executor.info) or []
+            held = self.engine.executors.heartbeat(executor.info) or []
         executor.last_heartbeat, executor.is_steady = self.now, True
         answer = {(one.id, one.claim_number) for one in held}
         expected = {claim for claim, holder in self.holders.items() if holder is executor and self.is_held(claim)}
@@ -248,7 +248,7 @@ class SimulatedBackend(IsolatedBackend):
         self.expected_counters.setdefault(self.queue_of[pk], Counter()).update(numbers)
 
     def read_cancel_requests(self) -> None:
-        requested = self.engine.tasks.running().filter(cancel_requested_at__isnull=False)
+        requested = self.engine.db.tasks.running().filter(cancel_requested_at__isnull=False)
         self.cancel_requested = set(requested.values_list("pk", flat=True))
 
     def read_ended(self) -> None:
@@ -267,7 +267,7 @@ class SimulatedBackend(IsolatedBackend):
         """Wake tasks after a commit. A lock timeout is allowed: the sweep wakes them later."""
         woken = [pk for pk in ids if pk in self.names]
         try:
-            self.engine.wake(woken)
+            self.engine.messages.wake(woken)
         except OperationalError as error:
             if not is_lock_timeout(error):
                 raise

@@ -202,7 +202,7 @@ class Simulation(ExecutorMoves, UserMoves):
             self.set_limit(name, 1)
         self.session.set_application_name(executor.name)
         request = ClaimRequest(executor_id=executor.id, queues=bodies.QUEUES, limit=100, limited=sorted(self.limits))
-        self.record_claims(executor, request, self.engine.claim(request))
+        self.record_claims(executor, request, self.engine.claims.claim(request))
 
     def _round(self, executor: SimulatedExecutor) -> None:
         self.session.set_application_name(executor.name)
@@ -212,15 +212,15 @@ class Simulation(ExecutorMoves, UserMoves):
         if self.has_limits:
             self.admit_some(executor)
         request = ClaimRequest(executor_id=executor.id, queues=bodies.QUEUES, limit=100)
-        self.record_claims(executor, request, self.engine.claim(request))
-        while claims := self.engine.claim_isolated(request):
+        self.record_claims(executor, request, self.engine.claims.claim(request))
+        while claims := self.engine.claims.claim_isolated(request):
             self.record_claims(executor, request, claims, is_isolated=True)
         for one in [one for one in self.awake if one.claimed or one.uncommitted]:
             self.session.set_application_name(one.name)
             one.uncommitted += [bodies.finish(claimed, self.read(claimed.id), one.id) for claimed in one.claimed]
             one.claimed = []
             results, one.uncommitted = one.uncommitted, []
-            answer = self.engine.commit(results)
+            answer = self.engine.commits.commit(results)
             one.uncommitted = self.record_result(one, results, answer)
             self.wake([pk for pk in self.names if pk in answer.wake])
         self.advance(7 * TICK_SECONDS)
@@ -229,8 +229,8 @@ class Simulation(ExecutorMoves, UserMoves):
         self.session.set_application_name("users")
         for number, pk in enumerate(sleepers):
             self.sent += 1
-            self.engine.send([bodies.new_message(pk, f"end-{self.sent}")])
+            self.engine.messages.send([bodies.new_message(pk, f"end-{self.sent}")])
             if number:
-                self.engine.wake([pk])
+                self.engine.messages.wake([pk])
             else:
                 self.note(f"a sender sends the end to {self.name(pk)} and dies: the sweep wakes it")

@@ -51,9 +51,9 @@ class UserMoves(SimulatedBackend):
             key=key,
         )
         new = self.limited(new)
-        (answer,) = engine.enqueue([new])
+        (answer,) = engine.enqueues.enqueue([new])
         self.note(f"a sender enqueues{f' with the key {key}' if key else ''}: {'new' if answer.created else 'known'}")
-        if not engine.tasks.live().filter(pk=answer.id, key=key).exists():
+        if not engine.db.tasks.live().filter(pk=answer.id, key=key).exists():
             raise InvariantViolated(f"{ANSWER}: {answer} is not a live task with the key {key}")
         return partial(self.record_created, new) if answer.created else nothing
 
@@ -64,7 +64,7 @@ class UserMoves(SimulatedBackend):
         receiver = self.some_task()
         self.sent += 1
         body, dedupe_key = f"m{self.sent}", self.random.choice([None, None, "d1", "d2"])
-        status = engine.tasks.filter(pk=receiver).values_list("status", flat=True).first()
+        status = engine.db.tasks.filter(pk=receiver).values_list("status", flat=True).first()
         is_repeat = (receiver, dedupe_key) in self.used_dedupe_keys
         message_key = ("message", body)
         self.records.receivers[message_key] = receiver
@@ -72,7 +72,7 @@ class UserMoves(SimulatedBackend):
         text = f"a sender sends to {self.name(receiver)} ({status}){repeat}"
         try:
             with transaction.atomic(using=engine.database):
-                ids = engine.send([bodies.new_message(receiver, body, dedupe_key=dedupe_key)])
+                ids = engine.messages.send([bodies.new_message(receiver, body, dedupe_key=dedupe_key)])
         except (TaskFinished, TaskNotFound) as error:
             self.note(f"{text}: {type(error).__name__}")
             self.records.refused.append(message_key)
@@ -104,9 +104,9 @@ class UserMoves(SimulatedBackend):
 
     def cancel_one(self, engine: Engine) -> Record:
         pk, tree = self.some_task(), self.random.random() < 0.4
-        before = dict(engine.tasks.values_list("pk", "status"))
-        report = engine.cancel([pk], tree=tree, wait=False)
-        after = dict(engine.tasks.values_list("pk", "status"))
+        before = dict(engine.db.tasks.values_list("pk", "status"))
+        report = engine.tasks.cancel([pk], tree=tree, wait=False)
+        after = dict(engine.db.tasks.values_list("pk", "status"))
         ended = [one for one in after if before[one] != after[one]]
         self.note(f"an admin cancels {self.name(pk)}{' and its family' if tree else ''}: {describe_report(report)}")
         if any(after[one] != Status.CANCELLED for one in ended) or len(ended) != report.cancelled:
@@ -128,13 +128,13 @@ class UserMoves(SimulatedBackend):
         return self.requeue_this(engine, self.some_task(*UNSUCCESSFUL))
 
     def requeue_this(self, engine: Engine, pk: UUID) -> Record:
-        status = engine.tasks.filter(pk=pk).values_list("status", flat=True).first()
+        status = engine.db.tasks.filter(pk=pk).values_list("status", flat=True).first()
         report = self.requeued(engine, pk)
         self.note(f"an admin requeues {self.name(pk)} ({status}): {describe_report(report)}")
         if report.requeued and status not in UNSUCCESSFUL:
             raise InvariantViolated(f"{ANSWER}: {report} of one that is {status}")
-        life = engine.tasks.filter(pk=pk).values_list(*NEW_LIFE)
-        is_limited = engine.tasks.filter(pk=pk).exclude(concurrency_key=None, rate_key=None).exists()
+        life = engine.db.tasks.filter(pk=pk).values_list(*NEW_LIFE)
+        is_limited = engine.db.tasks.filter(pk=pk).exclude(concurrency_key=None, rate_key=None).exists()
         expected = NEW_LIFE | ({"status": Status.BLOCKED} if is_limited else {})
         if report.requeued and life.get() != tuple(expected.values()):
             raise InvariantViolated(
@@ -143,7 +143,7 @@ class UserMoves(SimulatedBackend):
         return partial(self.note_requeued, pk) if report.requeued else nothing
 
     def requeued(self, engine: Engine, pk: UUID) -> RequeueReport:
-        return engine.requeue([pk], wait=False)
+        return engine.tasks.requeue([pk], wait=False)
 
     def note_requeued(self, pk: UUID) -> None:
         self.records.requeued[pk] += 1
@@ -162,7 +162,7 @@ class UserMoves(SimulatedBackend):
         name = self.random.choice(bodies.QUEUES)
         self.paused ^= {name}
         self.note(f"an admin {'pauses' if name in self.paused else 'resumes'} {name}")
-        paused_at = self.engine.now() if name in self.paused else None
+        paused_at = self.engine.db.now() if name in self.paused else None
         Queue.objects.update_or_create(backend=self.engine.alias, name=name, defaults={"paused_at": paused_at})
         return nothing
 
@@ -175,7 +175,7 @@ class UserMoves(SimulatedBackend):
         self.limits.pop(name, None)
         if limit is not None:
             self.limits[name] = limit
-            running = self.engine.tasks.running().filter(queue_name=name).count()
+            running = self.engine.db.tasks.running().filter(queue_name=name).count()
             self.above_limit[name] = max(0, running - limit)  # running tasks continue
         self.note(f"an admin lets {limit or 'any number'} of {name} run at once")
         Queue.objects.update_or_create(backend=self.engine.alias, name=name, defaults={"max_running": limit})

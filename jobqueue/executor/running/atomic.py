@@ -91,12 +91,12 @@ def commit_with(attempt: Attempt, function: Callable[[], Any]) -> CompletedAttem
 
     def body() -> Outcome:
         with stale_if_impatient():
-            is_held = engine.lock_claim(attempt.claimed, attempt.identity.executor_id)
+            is_held = engine.claims.lock_claim(attempt.claimed, attempt.identity.executor_id)
         if not is_held:
             raise ClaimLost
         return success_outcome(attempt, function())
 
-    return _run_and_commit(attempt, body, engine.transaction())
+    return _run_and_commit(attempt, body, engine.db.transaction())
 
 
 def _run_and_commit(
@@ -151,7 +151,7 @@ def _commit(completed: CompletedAttempt, attempt: Attempt) -> CompletedAttempt:
     engine, pk = attempt.identity.engine, attempt.running.id
     attempt.connections.check(atomic=engine.database)
     with stale_if_impatient(), failed_by_settings(engine):
-        result = engine.commit([completed.outcome], holder=attempt.identity.executor_id, wait=True)
+        result = engine.commits.commit([completed.outcome], holder=attempt.identity.executor_id, wait=True)
     if pk in result.refused:
         raise _RolledBack(reject_by_database(completed, result.refused[pk]))
     if pk in result.unknown:

@@ -526,7 +526,7 @@ def count_undelivered(
     """
     ended = [completed[pk].attempt for pk, status in result.done.items() if status in FINAL]
     actors = [attempt.running.id for attempt in ended if attempt is not None and attempt.context is not None]
-    unread = engine.count_unread(actors) if actors else {}
+    unread = engine.messages.count_unread(actors) if actors else {}
     for pk, count in unread.items():
         logger.info("message.undelivered id=%s count=%d", pk, count)
     return Counter(result.dropped) + Counter(unread)

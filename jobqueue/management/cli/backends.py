@@ -42,7 +42,7 @@ def check_queue_names(engine: Engine, names: Iterable[str]) -> None:
     """Raise CommandError for a misspelled queue. A queue that QUEUES no longer has may be paused or hold tasks."""
     known = declared_queues(engine.alias)
     for name in names if known else ():
-        if not (name in known or engine.queues.filter(name=name).exists() or name in engine.queues_in_use()):
+        if not (name in known or engine.db.queues.filter(name=name).exists() or name in engine.queues.queues_in_use()):
             meant, all_known = did_you_mean(name, known), ", ".join(sorted(known))
             raise CommandError(f"Unknown queue {name!r}{meant}. QUEUES of TASKS[{engine.alias!r}]: {all_known}.")
 

@@ -71,7 +71,7 @@ def _perform_matching(console: Console, flags: Any, run: BulkRun, engine: Engine
         tag=flags.tag,
         error=error,
         causes=_causes(engine, error) if error else (),
-        since=None if since is None else engine.now() - since,
+        since=None if since is None else engine.db.now() - since,
     )
     # Tasks that enter later are not changed. So a task that fails again is not requeued twice.
     bounds = Bounds.now(engine.database)
@@ -161,7 +161,7 @@ def prune(console: Console, flags: Any) -> None:
             left = expected[status.lower()]  # others grow old during the command
             while left:
                 size = min(flags.batch, left)
-                count = engine.prune_status(status, age, size)
+                count = engine.tasks.prune_status(status, age, size)
                 deleted[status.lower()] += count
                 yield count
                 left = left - count if count == size else 0

@@ -47,7 +47,7 @@ def send(console: Console, flags: Any) -> None:
     """Send a message to an actor, if it is a valid `Message`: others would fail the polls."""
     engine = _engine_with(flags.to, flags.backend)
     (pk,) = receivers(engine, [flags.to], [flags.dedupe_key])
-    task_type = engine.task_types([pk]).get(pk, "")
+    task_type = engine.messages.task_types([pk]).get(pk, "")
     check_message(task_type, flags.body, engine.options.max_payload_bytes)
     with transaction.atomic(using=engine.database):
         number = api.send(pk, flags.body, dedupe_key=flags.dedupe_key, backend=engine.alias)
@@ -66,6 +66,6 @@ def _engine_with(to: str, backend: str | None) -> Engine:
     if pk is None:
         return engine_of(backend)
     for engine in engines(backend):
-        if engine.by_ids([pk]).exists():
+        if engine.db.by_ids([pk]).exists():
             return engine
     raise TaskNotFound(f"Unknown task {pk}.")

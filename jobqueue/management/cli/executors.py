@@ -32,7 +32,7 @@ def executors(console: Console, flags: Any) -> None:
     running = [
         (engine, executor)
         for engine in engines(flags.backend)
-        for executor in read_executors(engine, engine.now())
+        for executor in read_executors(engine, engine.db.now())
         if executor.state != ExecutorState.STOPPED
     ]
     if flags.command is None:
@@ -84,7 +84,7 @@ def _wait_for(asked: Sequence[tuple[Engine, Executor]], seconds: float) -> set[U
         silent = {
             row.pk
             for engine, row in asked
-            if engine.executors.filter(pk=row.pk).exclude(command="").exclude(state="STOPPED").exists()
+            if engine.db.executors.filter(pk=row.pk).exclude(command="").exclude(state="STOPPED").exists()
         }
         if not silent or time.monotonic() >= deadline:
             return silent

@@ -108,7 +108,7 @@ class Importer:
 
     def _save(self, declaration: Declaration, row: Schedule | None, *, is_enabled: bool) -> None:
         """Write a schedule. One that is disabled in Celery is paused before its first tick."""
-        with engine_of(declaration.backend).transaction():
+        with engine_of(declaration.backend).db.transaction():
             (schedules.create if row is None else schedules.change)(declaration)
             if not is_enabled and (row is None or row.paused_at is None):
                 schedules.pause(declaration.name, by=shell_user(), reason=DISABLED, backend=declaration.backend)
@@ -124,7 +124,7 @@ def import_celery_beat(console: Console, flags: Any) -> None:
         console.say(f"No periodic task has the name {unused!r}, which --map or --map-file contains.")
     known = engines(flags.backend)
     rows = {(row.backend, row.name): row for engine in known for row in engine.db.schedules.active()}
-    now = aware(known[0].now())
+    now = aware(known[0].db.now())
     importer = Importer(names, flags.backend, rows, now, is_update=flags.update, is_dry_run=flags.dry_run)
     conversions = [importer.convert(entry) for entry in entries]
     counts = Counter(each.result for each in conversions)

@@ -70,7 +70,7 @@ def limit_findings(engine: Engine, stats: BackendStats) -> Iterator[checks.Check
 
 def _forgotten(engine: Engine, key: Key) -> Iterator[checks.CheckMessage]:
     """Find a key with BLOCKED tasks, nothing active, and no request to look at it: nothing will ever admit a task."""
-    of_key = engine.tasks.filter(INDEXED[key.kind] & of_limit(key.kind, key.stored))
+    of_key = engine.db.tasks.filter(INDEXED[key.kind] & of_limit(key.kind, key.stored))
     waiting = of_key.filter(IS_WAITING[key.kind])
     requests = AdmissionRequest.objects.using(engine.database).filter(
         backend=engine.alias, kind=key.kind, key=key.stored
@@ -85,9 +85,9 @@ def _forgotten(engine: Engine, key: Key) -> Iterator[checks.CheckMessage]:
 def _held(engine: Engine, stats: BackendStats, key: Key) -> Iterator[checks.CheckMessage]:
     """Find a limit that only tasks use up that cannot end soon, and say why one of them cannot. Up to ACTIVE_READ."""
     columns = ("status", "queue_name", "wake_at", "claimed_at", "awaits_code_since")
-    active = [Active(*row) for row in engine.tasks.filter(active_of(key)).values_list(*columns)[:ACTIVE_READ]]
+    active = [Active(*row) for row in engine.db.tasks.filter(active_of(key)).values_list(*columns)[:ACTIVE_READ]]
     stopped = {queue.name for queue in stats.queues if queue.is_paused or not queue.executors}
-    now = engine.now()
+    now = engine.db.now()
     if not active or any(row.may_end_soon(now, stopped) for row in active):
         return
     if any(row.status != Status.READY for row in active):

@@ -125,7 +125,7 @@ def _schedule(name: str, database: str) -> int:
 
 
 def _moment(engine: Engine, value: datetime | timedelta) -> datetime:
-    return aware(engine.now() - value if isinstance(value, timedelta) else value)
+    return aware(engine.db.now() - value if isinstance(value, timedelta) else value)
 
 
 def _line(task: Any) -> list[object]:

@@ -38,7 +38,7 @@ def pause(console: Console, flags: Any) -> None:
 def resume(console: Console, flags: Any) -> None:
     engine = engine_of(flags.backend)
     check_queue_names(engine, flags.queues)
-    paused = {row.name for row in _rows(engine, flags.queues) if row.is_paused_at(engine.now())}
+    paused = {row.name for row in _rows(engine, flags.queues) if row.is_paused_at(engine.db.now())}
     for name in flags.queues:
         if name not in paused:
             console.say(f"{name} was not paused.")
@@ -60,12 +60,12 @@ def limit(console: Console, flags: Any) -> None:
 
 
 def _rows(engine: Engine, names: Sequence[str]) -> list[Queue]:
-    rows = {row.name: row for row in engine.queues.filter(name__in=names)}
+    rows = {row.name: row for row in engine.db.queues.filter(name__in=names)}
     return [rows.get(name, Queue(name=name)) for name in dict.fromkeys(names)]
 
 
 def _report(console: Console, engine: Engine, names: Sequence[str]) -> None:
-    rows, now = _rows(engine, names), engine.now()
+    rows, now = _rows(engine, names), engine.db.now()
     if console.is_json:
         console.write_json({row.name: as_json(row, now) for row in rows})
         return

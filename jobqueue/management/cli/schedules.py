@@ -122,7 +122,7 @@ def show(console: Console, flags: Any) -> None:
     """Show a schedule, its next ticks, and its last ones with their tasks."""
     engine = engine_of(flags.backend)
     row = _find(engine, flags.name, with_retired=True)
-    found = Found(row, with_tasks(list(history(row)[:RECENT])), engine.now())
+    found = Found(row, with_tasks(list(history(row)[:RECENT])), engine.db.now())
     upcoming = _next_ticks(row, SHOWN_TICKS)
     if console.is_json:
         last = [_recorded_as_json(record) for record in found.records]
@@ -142,7 +142,7 @@ def show(console: Console, flags: Any) -> None:
 def next_(console: Console, flags: Any) -> None:
     """Show the next ticks of a schedule, with notes where daylight saving moves one."""
     engine = engine_of(flags.backend)
-    found = Found(_find(engine, flags.name), (), engine.now())
+    found = Found(_find(engine, flags.name), (), engine.db.now())
     upcoming = _next_ticks(found.row, flags.lines)
     if found.sentence:
         console.say(found.sentence)
@@ -173,7 +173,7 @@ def resume(console: Console, flags: Any) -> None:
     """Resume schedules: all, or none if one of them cannot be used."""
     engine = engine_of(flags.backend)
     rows = [_find(engine, name) for name in flags.names]
-    before = {row.name: Found(row, (), engine.now()).state for row in rows}
+    before = {row.name: Found(row, (), engine.db.now()).state for row in rows}
     with _value_errors(), transaction.atomic(using=engine.database):
         for row in rows:
             api.resume(row.name, backend=engine.alias)
@@ -227,7 +227,7 @@ def _value_errors() -> Iterator[None]:
 
 
 def _report(console: Console, engine: Engine, names: Sequence[str]) -> None:
-    now = engine.now()
+    now = engine.db.now()
     found = [Found(_find(engine, name), (), now) for name in dict.fromkeys(names)]
     if console.is_json:
         console.write_json([_as_json(one) for one in found])
@@ -240,7 +240,7 @@ def _report(console: Console, engine: Engine, names: Sequence[str]) -> None:
 
 
 def _with_last_ticks(engine: Engine, rows: Iterable[Schedule]) -> Iterator[Found]:
-    now, ordered = engine.now(), list(rows)
+    now, ordered = engine.db.now(), list(rows)
     for start in range(0, len(ordered), PAGE):
         page = ordered[start : start + PAGE]
         recent = recent_ticks(page, 1)
@@ -259,7 +259,7 @@ def _find(engine: Engine, name: str, *, with_retired: bool = False) -> Schedule:
 
 def _moment(engine: Engine, value: datetime | timedelta) -> datetime:
     """Return a time of the command line. A duration counts back from now."""
-    return aware(engine.now() - value if isinstance(value, timedelta) else value)
+    return aware(engine.db.now() - value if isinstance(value, timedelta) else value)
 
 
 def _next_ticks(row: Schedule, count: int) -> list[UpcomingTick]:

@@ -42,7 +42,7 @@ def tail(console: Console, flags: Any) -> None:
     """Show the last tasks that ended; with --follow also those that end later, until Ctrl-C."""
     task_filter = TaskFilter(tuple(dict.fromkeys(flags.status)), flags.queue, flags.task)
     backends = engines(flags.backend)
-    started = {engine: engine.now() for engine in backends}
+    started = {engine: engine.db.now() for engine in backends}
     try:
         shown = _ended(dict.fromkeys(started), task_filter, flags.lines)[-flags.lines :] if flags.lines else []
         databases = {engine.database for engine in backends}
@@ -50,7 +50,7 @@ def tail(console: Console, flags: Any) -> None:
         _print(console, shown)
         while flags.follow:
             time.sleep(flags.interval.total_seconds())
-            since = {engine: max(engine.now() - LATE, started[engine]) for engine in backends}
+            since = {engine: max(engine.db.now() - LATE, started[engine]) for engine in backends}
             found = _ended(since, task_filter, MAX_LINES)
             new = [one for one in found if one not in shown]
             _print(console, new)
@@ -86,7 +86,7 @@ def _read(found: Collection[Ended]) -> Iterator[Task]:
     rows: dict[UUID, Task] = {}
     values = {**row_annotations(), "args_text": raw("args"), "kwargs_text": raw("kwargs")}
     for engine in {engine for *_, engine in found}:
-        mine = engine.by_ids([pk for _, pk, its_engine in found if its_engine is engine])
+        mine = engine.db.by_ids([pk for _, pk, its_engine in found if its_engine is engine])
         rows |= {row.pk: row for row in mine.only(*COLUMNS).annotate(**values) if row.finished_at is not None}
     return (rows[pk] for _, pk, _ in found if pk in rows)
 

@@ -120,7 +120,7 @@ def start(target: Target, rate: int | None = None) -> TaskResult[..., Any]:
 def _served_queue(backend: str) -> str:
     """Return the usual queue, or another one if only that has executors."""
     engine = engine_for(backend)
-    executors = read_executors(engine, engine.now())
+    executors = read_executors(engine, engine.db.now())
     served = [one.row.queues for one in executors if one.state == ExecutorState.ALIVE]
     queues = _queues(backend)
     if not api.declared_queues(backend):  # each name is allowed

@@ -109,7 +109,7 @@ class Failure:
 
 def of_cause(engine: Engine, cause: str) -> TaskQuerySet:
     """Return the failed tasks with a cause, in no order."""
-    return engine.tasks.filter(status=Status.FAILED, cause=cause, finished_at__isnull=False)
+    return engine.db.tasks.filter(status=Status.FAILED, cause=cause, finished_at__isnull=False)
 
 
 def newest_causes(engine: Engine) -> list[str]:
@@ -139,7 +139,7 @@ def read_failures(engine: Engine, causes: Sequence[str], *, with_payload: bool) 
     """
     texts = {f"{column}_text": raw(column) for column in ("errors", "args", "kwargs")}
     examples = _examples(engine, causes).only("cause", "task_type", "finished_at").annotate(**texts)
-    now = engine.now()
+    now = engine.db.now()
     by_cause = {row.cause: _failure(engine, row, now, with_payload=with_payload) for row in examples}
     found = [by_cause[cause] for cause in causes if cause in by_cause]
     return sorted(found, key=lambda failure: -failure.number.number)
@@ -217,7 +217,7 @@ def _examples(engine: Engine, causes: Sequence[str]) -> TaskQuerySet:
         values = {"backend": engine.alias, "causes": json.dumps(list(causes))}
         cursor.execute(LAST_TASKS[cursor.db.vendor], values)
         found = [pk for (pk,) in cursor.fetchall() if pk is not None]
-    return engine.tasks.filter(pk__in=found, status=Status.FAILED)
+    return engine.db.tasks.filter(pk__in=found, status=Status.FAILED)
 
 
 def _failure(engine: Engine, example: Any, now: datetime, *, with_payload: bool) -> Failure:

@@ -36,7 +36,7 @@ def known_queues(database: str) -> set[str]:
     names.update(task.queue_name for task in registry.all().values() if task.backend in backends)
     names.update(Queue.objects.using(database).filter(backend__in=backends).values_list("name", flat=True))
     for backend in backends:
-        names.update(engine_for(backend).queues_in_use())
+        names.update(engine_for(backend).queues.queues_in_use())
     return names
 
 

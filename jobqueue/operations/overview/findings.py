@@ -131,7 +131,7 @@ def _awaiting_code(engine: Engine, stats: BackendStats) -> Iterator[checks.Check
     """Find tasks whose name no running executor knows, or whose arguments do not fit the code of these."""
     if not stats.totals[Status.AWAITING_CODE]:
         return
-    alive = engine.executors.filter(pk__in=[executor.row.pk for executor in stats.alive])
+    alive = engine.db.executors.filter(pk__in=[executor.row.pk for executor in stats.alive])
     executors = list(alive.values_list("queues", "task_types"))
     first: dict[str, datetime] = {}
     queues: dict[str, list[str]] = {}
@@ -146,7 +146,7 @@ def _awaiting_code(engine: Engine, stats: BackendStats) -> Iterator[checks.Check
             known.add(name)
     oldest = sorted(first, key=lambda name: first[name])
     for name in oldest[:MAX_NAMES]:
-        rows = engine.tasks.awaiting_code().filter(queue_name__in=queues[name], task_type=name)
+        rows = engine.db.tasks.awaiting_code().filter(queue_name__in=queues[name], task_type=name)
         is_known = name in known
         if is_known and (stats.now - first[name] < CODE_AWAITED_LONG or not _is_unbound(engine, rows)):
             continue  # a deploy is under way, or the executors with the code are busy

@@ -145,7 +145,7 @@ def read_timeline(engine: Engine, chosen: Range, scope: Scope, name: str = "") -
     """Read the counters of a backend, a queue or a task type."""
     steps = STEPS[chosen]
     step = timedelta(minutes=steps.minutes)
-    first = first_start(engine.now(), chosen)
+    first = first_start(engine.db.now(), chosen)
     found: list[list[Any]] = [[] for _ in range(steps.number)]
     rows = _rows(engine, scope, steps.length, first).filter(name=name)
     for start, *numbers in rows.values_list("start", *SUMMED):
@@ -156,7 +156,7 @@ def read_timeline(engine: Engine, chosen: Range, scope: Scope, name: str = "") -
 
 def read_recent(engine: Engine, scope: Scope, minutes: int) -> dict[str, Counts]:
     """Read the sums of the last minutes by name, with the minute that has begun."""
-    first = engine.now().replace(second=0, microsecond=0) - timedelta(minutes=minutes)
+    first = engine.db.now().replace(second=0, microsecond=0) - timedelta(minutes=minutes)
     found: defaultdict[str, list[Any]] = defaultdict(list)
     for name, *numbers in _rows(engine, scope, Length.MINUTE, first).values_list("name", *SUMMED):
         found[name].append(numbers)
@@ -172,7 +172,7 @@ def first_start(now: datetime, chosen: Range) -> datetime:
 
 def read_task_counts(engine: Engine, chosen: Range) -> list[TaskCounts]:
     """Read the sums of each task type that ran."""
-    first = first_start(engine.now(), chosen)
+    first = first_start(engine.db.now(), chosen)
     length = Length.MINUTE if chosen == Range.HOUR else Length.HOUR
     sums = {f"sum_{name}": Sum(name) for name in ("attempts", "dead", "run_seconds")}
     rows = _rows(engine, Scope.TASK, length, first).values("name").annotate(**sums)

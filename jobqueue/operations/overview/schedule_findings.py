@@ -78,7 +78,7 @@ def title_of(row: Schedule) -> str:
 
 def schedule_findings(engine: Engine, stats: BackendStats) -> Iterator[checks.CheckMessage]:
     """Find schedules that do not run, and say why."""
-    alive = engine.executors.filter(pk__in=[executor.row.pk for executor in stats.alive])
+    alive = engine.db.executors.filter(pk__in=[executor.row.pk for executor in stats.alive])
     fleet = Fleet(engine, stats, set().union(*alive.values_list("task_types", flat=True)))
     is_sound = True
     for check in CHECKS:
@@ -199,7 +199,7 @@ def _always_skipped(fleet: Fleet, row: Schedule) -> checks.CheckMessage:
 
 
 def _live_task(fleet: Fleet, row: Schedule) -> object:
-    tasks = fleet.engine.tasks.live().filter(schedule_id=row.pk)
+    tasks = fleet.engine.db.tasks.live().filter(schedule_id=row.pk)
     return tasks.order_by("enqueued_at").values_list("pk", flat=True).first()
 
 

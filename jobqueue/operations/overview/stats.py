@@ -65,12 +65,12 @@ class BackendStats:
 
 def read_stats(engine: Engine) -> BackendStats:
     """Read the figures of one backend."""
-    now = engine.now()
+    now = engine.db.now()
     executors = list(read_executors(engine, now))
     alive = [executor.row for executor in executors if executor.state == ExecutorState.ALIVE]
-    rows = {row.name: row for row in engine.queues.all()}
-    latencies = {queue.queue_name: queue.latency_seconds for queue in engine.queue_latency()}
-    live = {(depth.queue_name, depth.status): capped(depth.number) for depth in engine.depths()}
+    rows = {row.name: row for row in engine.db.queues.all()}
+    latencies = {queue.queue_name: queue.latency_seconds for queue in engine.queues.queue_latency()}
+    live = {(depth.queue_name, depth.status): capped(depth.number) for depth in engine.queues.depths()}
     failed = _failed_by_queue(engine)
     names = declared_queues(engine.alias) | rows.keys() | {name for name, _status in live}
     names = names.union(failed, *(executor.queues for executor in alive))
