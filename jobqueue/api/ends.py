@@ -13,7 +13,7 @@ from jobqueue.api.notifications import after_commit
 from jobqueue.conf.compat import is_heard, is_received, of_site, task_backends, task_finished
 from jobqueue.declarations import registry, results
 from jobqueue.declarations.results import Result
-from jobqueue.engine import Engine, engine_for, listen_to_ends
+from jobqueue.engine import Database, Engine, engine_for, listen_to_ends
 from jobqueue.values.records import Status
 
 BATCH = 100  # rows in memory at once, with their arguments
@@ -28,16 +28,17 @@ class _Delivery(threading.local):
 here = _Delivery()
 
 
-def announce(backend: str, ids: Collection[UUID], status: Status) -> None:
+def announce(db: Database, ids: Collection[UUID], status: Status) -> None:
     """Send task_finished after the commit for tasks that this transaction has ended, if somebody receives it."""
     is_failed = status is Status.FAILED
     if is_heard(task_finished, logging.ERROR) if is_failed else is_received(task_finished):
-        engine = engine_for(backend)
-        after_commit(engine, partial(here.deliver or partial(send_finished, engine), sorted(ids)))
+        deliver = here.deliver or partial(_send_finished, db.backend)
+        after_commit(db.using, partial(deliver, sorted(ids)))
 
 
-def send_finished(engine: Engine, ids: Sequence[UUID]) -> None:
+def _send_finished(backend: str, ids: Sequence[UUID]) -> None:
     """Send task_finished for ended tasks. Errors of receivers are logged by Django."""
+    engine = engine_for(backend)
     for signal, result in finished(engine, ids):
         signal.send_robust(sender=type(task_backends[engine.alias]), task_result=result)
 

@@ -64,7 +64,7 @@ def send_many(messages: Iterable[Send], *, sender: UUID | str | None = None, bac
     refuse_functions(engine, ids)
     with engine.db.bounded("a receiver of the messages"):
         sent = engine.messages.send(rows)
-    after_commit(engine, partial(wake_and_notify, engine, frozenset(ids)))
+    after_commit(engine.database, partial(wake_and_notify, engine, frozenset(ids)))
     return sent
 
 

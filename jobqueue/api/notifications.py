@@ -47,19 +47,19 @@ class Notifier:
 notifier = Notifier()
 
 
-def after_commit(engine: Engine, action: Callable[[], object]) -> None:
+def after_commit(database: str, action: Callable[[], object]) -> None:
     """Run an action that only saves time after the commit. Its errors are logged, not raised."""
 
     def run_action() -> None:  # Django logs the name of a callback that fails, and a partial has none
         action()
 
-    transaction.on_commit(run_action, using=engine.database, robust=True)
+    transaction.on_commit(run_action, using=database, robust=True)
 
 
 def notify_after_commit(engine: Engine, queues: set[str]) -> None:
     if queues and engine.options.notify:
         # NOTIFY takes a database-wide lock at commit, so the caller's transaction never contains one.
-        after_commit(engine, partial(notifier.send, engine, queues))
+        after_commit(engine.database, partial(notifier.send, engine, queues))
 
 
 def wake_and_notify(engine: Engine, ids: frozenset[UUID]) -> None:

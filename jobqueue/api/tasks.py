@@ -50,7 +50,7 @@ def cancel(
     def act(engine: Engine, batch: Collection[UUID]) -> CancelReport:
         report = engine.tasks.cancel(batch, tree=tree, wait=False, may=may)
         if report.parents:
-            after_commit(engine, partial(wake_and_notify, engine, report.parents))
+            after_commit(engine.database, partial(wake_and_notify, engine, report.parents))
         if report.requested:
             notify_after_commit(engine, {CANCEL_NOTIFICATION})
         return report
@@ -76,7 +76,7 @@ def requeue(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = Non
     def act(engine: Engine, batch: Collection[UUID]) -> RequeueReport:
         report = engine.tasks.requeue(batch, wait=False)
         if report.requeued:
-            after_commit(engine, partial(notify_ready, engine, batch))
+            after_commit(engine.database, partial(notify_ready, engine, batch))
         return report
 
     reports, busy = _in_batches(ids, backend, act, RequeueReport)
@@ -98,7 +98,7 @@ def run_now(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = Non
     def act(engine: Engine, batch: Collection[UUID]) -> ChangeReport:
         report = engine.tasks.run_now(batch, wait=False)
         if report.changed:
-            after_commit(engine, partial(notify_ready, engine, batch))
+            after_commit(engine.database, partial(notify_ready, engine, batch))
         return report
 
     return _change(ids, backend, act)
@@ -168,6 +168,6 @@ def wake(ids: Iterable[UUID | str] | UUID | str, *, backend: str = "default") ->
         with engine.db.bounded("a task"):
             count = engine.messages.wake(batch)
         if count:
-            after_commit(engine, partial(notify_ready, engine, batch))
+            after_commit(engine.database, partial(notify_ready, engine, batch))
             woken += count
     return woken

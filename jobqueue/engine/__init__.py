@@ -54,7 +54,7 @@ from jobqueue.engine.code_waits import (
 )
 from jobqueue.engine.commit import RELEASE_BATCH
 from jobqueue.engine.counters import AGGREGATE_BATCH
-from jobqueue.engine.database import LockTimeout, read_list
+from jobqueue.engine.database import Database, LockTimeout, read_list
 from jobqueue.engine.ends import listen_to_ends
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.executors import LOST_CLASS_PATH
@@ -114,6 +114,7 @@ __all__ = [
     "UNREACHABLE",
     "BlockedHead",
     "Clock",
+    "Database",
     "Engine",
     "Group",
     "Head",

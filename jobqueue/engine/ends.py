@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from uuid import UUID
 
+from jobqueue.engine.database import Database
 from jobqueue.values.records import Status
 
-Listener = Callable[[str, Collection[UUID], Status], None]
+Listener = Callable[[Database, Collection[UUID], Status], None]
 
 _listeners: list[Listener] = []
 
 
 def listen_to_ends(listener: Listener) -> None:
-    """Let a function hear of ends. It gets the backend's alias, the ids and the state, in the transaction."""
+    """Let a function hear of ends. It gets the backend's rows, the ids and the state, in the transaction."""
     _listeners.append(listener)
 
 
-def ended(backend: str, ids: Collection[UUID], status: Status) -> None:
+def ended(db: Database, ids: Collection[UUID], status: Status) -> None:
     """Tell listeners of tasks that the caller's transaction has ended."""
     if ids:
         for listener in _listeners:
-            listener(backend, ids, status)
+            listener(db, ids, status)

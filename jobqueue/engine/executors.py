@@ -127,7 +127,7 @@ class Executors(Part):
             notified = self.messages.report_ends([ending for _, ending in taken if ending is not None])
             self.counters.add([count_of_loss(rescued) for rescued, _ in taken])
             for status in (Status.FAILED, Status.CANCELLED):
-                ended(self.db.backend, [rescued.id for rescued, _ in taken if rescued.status is status], status)
+                ended(self.db, [rescued.id for rescued, _ in taken if rescued.status is status], status)
             failpoint("rescue.before")
         failpoint("rescue.after")
         if notified:

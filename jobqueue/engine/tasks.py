@@ -150,7 +150,7 @@ class Tasks(Part):
                 counts_while_waiting=False,
             )
             self.admissions.request(ids, are_freed=True)
-            ended(self.db.backend, ids, Status.CANCELLED)
+            ended(self.db, ids, Status.CANCELLED)
 
     # --- requeue
 

@@ -250,7 +250,7 @@ class TestLeftUnread:
 def limit_reads(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     """Let a poll read this many messages."""
     engine = engine_for("default")
-    monkeypatch.setattr(engine.db.messages, "read_messages", partial(engine.messages.read_messages, limit=limit))
+    monkeypatch.setattr(engine.messages, "read_messages", partial(engine.messages.read_messages, limit=limit))
 
 
 class TestTyped:

@@ -386,7 +386,7 @@ def test_lock_timeout_is_reported(make, post, monkeypatch, backend):
     def refuse(*args, **kwargs):
         raise OperationalError("canceling statement due to lock timeout")
 
-    monkeypatch.setattr(engine_for(backend).db.tasks, "run_now", refuse)
+    monkeypatch.setattr(engine_for(backend).tasks, "run_now", refuse)
 
     assert messages_of(post(row, "wake")) == [
         "Nothing was changed: another transaction has locked the task. Try again in a moment."

@@ -162,7 +162,7 @@ def test_unreachable_database_is_not_ready(shop: Shop, monkeypatch: pytest.Monke
     def away() -> Any:
         raise OperationalError("connection refused")
 
-    monkeypatch.setattr(engine_for("default").db.queues, "queue_latency", away)
+    monkeypatch.setattr(engine_for("default").queues, "queue_latency", away)
 
     assert shown(shop) == [("default", "The database is unreachable.")]
 

@@ -55,7 +55,7 @@ def test_lost_connection_after_the_commit_is_no_error(
 def test_notifier_forgets_queues_that_callers_invent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notifications, "MAX_QUEUES", 10)
     monkeypatch.setattr(notifications, "MIN_INTERVAL_SECONDS", 0.0)
-    engine: Any = SimpleNamespace(alias="default", notify=lambda queues: None)
+    engine: Any = SimpleNamespace(alias="default", queues=SimpleNamespace(notify=lambda queues: None))
     own = notifications.Notifier()
     tracemalloc.start()
     try:

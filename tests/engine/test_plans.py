@@ -545,7 +545,7 @@ class TestLimits:
                 f"{value or 'TRUE'} WHERE id IN (SELECT id FROM jobqueue_task WHERE status = 'SCHEDULED' LIMIT 5000)"
             )
         AdmissionRequest.objects.create(
-            backend="default", kind=LimitKind.CONCURRENCY, key="slots:key-7", due_at=bench.engine.now()
+            backend="default", kind=LimitKind.CONCURRENCY, key="slots:key-7", due_at=bench.engine.db.now()
         )
         assert not read(bench.engine.admissions.admit_here, most_rows=200).queues
 

@@ -194,7 +194,7 @@ def test_server_without_disk_space_spends_no_attempt(burst: Burst, monkeypatch: 
     owner: Any
     owner, name = {
         "begin": (transaction.Atomic, "__enter__"),
-        "outcome": (engine_for("default"), "commit"),
+        "outcome": (engine_for("default").commits, "commit"),
         "COMMIT": (BaseDatabaseWrapper, "_commit"),
     }[place]
     original, left = getattr(owner, name), [no_room] * 2
