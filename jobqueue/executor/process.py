@@ -74,6 +74,7 @@ class ExecutorProcess:
         self.name = (settings.name or f"{socket.gethostname()}.{os.getpid()}")[:200]
         self.has_live_threads = False  # after run(): a thread remains, and only exit_now() ends the process
         self._signals, self._is_supervised, self._on_ready = signals or SignalPipe(), is_supervised, on_ready
+        self._has_own_signals = signals is None
         self._is_program = is_program
         self._build_parts(report_health)
         self._exit_code: int | None = None  # what a signal asked for, in place of 0
@@ -228,6 +229,8 @@ class ExecutorProcess:
         self.has_live_threads = not has_ended or self._heartbeat.is_alive()
         counts = (self.loop.counts.finished, self.loop.counts.lost, self.loop.counts.undelivered)
         logger.info("executor.stopped executor=%s finished=%d lost=%d undelivered=%d", self.name, *counts)
+        if self._has_own_signals:
+            self._signals.close()
         return self._code()
 
     def _code(self) -> int:

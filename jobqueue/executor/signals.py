@@ -73,9 +73,12 @@ class SignalPipe:
 
     def read(self, timeout_seconds: float) -> bytes:
         """Wait for events, and return b"" if none came. Raises SignalPipeClosed."""
-        sources = [self._reader] if self._lifeline is None else [self._reader, self._lifeline]
+        sources = select.poll()  # select.select() takes no descriptor above 1,023
+        for descriptor in (self._reader, self._lifeline):
+            if descriptor is not None:
+                sources.register(descriptor, select.POLLIN)
         try:
-            ready, _, _ = select.select(sources, [], [], timeout_seconds)
+            ready = {descriptor for descriptor, _ in sources.poll(1000 * timeout_seconds)}
             if [file_identity(descriptor) for descriptor in self.descriptors] != self._files:
                 raise OSError(errno.EBADF, "Its number belongs to another file")
             events = os.read(self._reader, 64) if self._reader in ready else b""
@@ -87,10 +90,12 @@ class SignalPipe:
         return events
 
     def close(self) -> None:
-        """Close the pipe. A thread that still calls end_read() writes nowhere, even if its number is used again."""
-        reader, writer, self._reader, self._writer = self._reader, self._writer, -1, -1
-        os.close(reader)
-        os.close(writer)
+        """Close the pipe, unless a task has. A thread that still calls end_read() writes nowhere."""
+        self._reader = self._writer = -1
+        for descriptor, file in list(zip(self.descriptors, self._files, strict=True))[:2]:  # the lifeline is not ours
+            with contextlib.suppress(OSError):
+                if file_identity(descriptor) == file:
+                    os.close(descriptor)
 
 
 @contextlib.contextmanager

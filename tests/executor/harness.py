@@ -50,6 +50,7 @@ class Running:
         self.is_ready = threading.Event()
         self.process = ExecutorProcess(ExecutorSettings(**settings), on_ready=self.is_ready.set)
         self.exit_code: int | None = None
+        self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="executor-under-test", daemon=True)
 
     @property
@@ -63,11 +64,16 @@ class Running:
     def start(self) -> Running:
         self._thread.start()
         assert self.is_ready.wait(DEADLINE_SECONDS)
+        if self._error is not None:
+            raise self._error
         return self
 
     def _run(self) -> None:
         try:
             self.exit_code = self.process.run()
+        except Exception as error:  # noqa: BLE001 - the test's thread raises it
+            self._error = error
+            self.is_ready.set()  # start() waits for it
         finally:
             connections.close_all()
 

@@ -1,7 +1,7 @@
 """
 Each broken engine of verification/ is still broken: what it replaces exists.
 
-A race that a repaired engine no longer loses runs for minutes before it says so. This takes a moment.
+Without this, a race runs for minutes before it finds a repaired engine.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ class FailingPairs(UserDict[str, Any]):
 
 
 class Failing:
-    """Fails whatever is done with it."""
+    """Fails at every use."""
 
     __class__ = property(fail)
     __repr__ = __eq__ = __bool__ = __len__ = __iter__ = fail
