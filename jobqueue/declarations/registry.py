@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from functools import lru_cache
 from inspect import iscoroutinefunction
 from typing import Any
 
@@ -14,10 +15,8 @@ from jobqueue.declarations.limits import Concurrency, Rate
 from jobqueue.values.arguments import Parameters, parameters_of
 from jobqueue.values.records import LimitKind, PoolName, is_internal
 
-
-def get(task_type: str) -> FunctionTask[..., Any] | None:
-    """Return the task declared under a name, or None if this process knows no such task."""
-    return declared.get(task_type)
+# Returns the task declared under a name, or None if this process knows no such task.
+get: Callable[[str], FunctionTask[..., Any] | None] = declared.get
 
 
 def all() -> dict[str, FunctionTask[..., Any]]:  # noqa: A001 - reads as registry.all()
@@ -36,15 +35,10 @@ def parameters(task_type: str) -> Parameters | None:
     return None if task is None else parameters_of(task.func, task.takes_context)
 
 
+@lru_cache(maxsize=4096)
 def pool_for(body: Callable[..., Any]) -> PoolName:
     """Return the pool that runs a task's function."""
     return PoolName.ASYNC if iscoroutinefunction(body) else PoolName.THREADS
-
-
-def pool_of(task_type: str) -> PoolName | None:
-    """Return the pool that runs a task, or None if this process knows no such task."""
-    task = get(task_type)
-    return None if task is None else pool_for(task.func)
 
 
 def autodiscover() -> None:

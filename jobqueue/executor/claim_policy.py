@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from uuid import UUID
 
 from jobqueue.engine import Engine
@@ -172,7 +173,7 @@ class ClaimPolicy:
         """Record the answer to a request. If a pool was asked for nothing, its values stay."""
         if request.limit == 0:
             return
-        of_pool = Counter(claimed.pool for claimed in claims)
+        of_pool = Counter(map(attrgetter("pool"), claims))
         is_full = claims.is_truncated or len(claims) >= request.limit
         for name, limit in request.pool_limits.items():
             if limit > 0:

@@ -122,6 +122,8 @@ class CommitBatches:
 
     def succeed(self, ended: Collection[UUID]) -> None:
         """Record outcomes that need no further commit."""
+        if not self._failed and self._limit == UNLIMITED:
+            return
         recovered = [pk for pk in ended if self._failed.pop(pk, None) is not None]
         if self._limit != UNLIMITED and (recovered or not self._failed):
             self._limit = UNLIMITED if self._limit > UNKNOWN_WEIGHT**2 else self._limit * 2

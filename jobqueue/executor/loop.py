@@ -518,7 +518,7 @@ class ExecutorLoop(threading.Thread):
         failpoint("claim.after")
         claims, undecided = self._block_missing_limits(claims)
         declared = [registry.get(claimed.task_type) for claimed in claims]
-        if None in declared:
+        if not all(declared):
             claims = self._await_code(claims)
             declared = [registry.get(claimed.task_type) for claimed in claims]
         actors = [claimed.id for claimed, task in zip(claims, declared, strict=True) if isinstance(task, ActorTask)]
@@ -529,13 +529,14 @@ class ExecutorLoop(threading.Thread):
         failpoint("begin")
         self.running_tasks.add(tasks)
         by_pool: dict[PoolName, list[RunningTask]] = defaultdict(list)
-        unread = set(actors) - messages.keys()
-        for task in tasks:
-            if task.id in unread or task.id in undecided:
-                self._complete(release_for_later(task))
+        for_later = {*actors} - messages.keys() | undecided
+        for running, task in zip(tasks, declared, strict=True):
+            assert task is not None
+            if for_later and running.id in for_later:
+                self._complete(release_for_later(running))
                 continue
             # Tasks of SQL, or of code in which their function was another, may be stored with the wrong pool.
-            by_pool[registry.pool_of(task.claimed.task_type) or PoolName.of_row(task.claimed.pool)].append(task)
+            by_pool[registry.pool_for(task.func)].append(running)
         for name, of_pool in by_pool.items():
             self.pools[name].submit(of_pool)
         for name, of_pool in by_pool.items():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -130,13 +131,15 @@ class RunningTasks:
     @property
     def may_unblock(self) -> bool:
         """Whether other tasks may wait for one of the outcomes to commit."""
-        return any(completed.outcome.may_unblock for completed in self._completed.values())
+        return any(map(attrgetter("outcome.may_unblock"), self._completed.values()))
 
     def add(self, tasks: Sequence[RunningTask]) -> None:
         """Add claimed tasks. Interrupt the bodies of earlier claims of the same tasks, which are lost."""
+        new, earlier = {task.claimed.id: task for task in tasks}, []
         with self._lock:
-            earlier = [self._tasks[task.id] for task in tasks if task.id in self._tasks]
-            self._tasks.update((task.id, task) for task in tasks)
+            known, self._tasks = self._tasks, self._tasks | new
+            if len(self._tasks) < len(known) + len(new):
+                earlier = [known[pk] for pk in new if pk in known]
         self._uncounted.update((task.id, task) for task in tasks if task.claimed.rate_key and not is_atomic(task))
         for task in earlier:
             task.interrupt(ClaimLost)
@@ -148,10 +151,12 @@ class RunningTasks:
         In an outage, or after the restore of a backup, a claim may be lost while its body runs, and this process may
         claim the task again. Claim numbers can repeat after a restore. So the earlier outcome must not be committed.
         """
-        pk = completed.running.id
+        pk = completed.running.claimed.id
         if self._tasks.get(pk) is not completed.running:
             return completed
-        earlier = self._completed.get(pk)
+        earlier = self._completed.setdefault(pk, completed)
+        if earlier is completed:
+            return None
         self._completed[pk] = completed
         return earlier
 
@@ -165,15 +170,14 @@ class RunningTasks:
 
         Raises django.db.Error, and forgets nothing then.
         """
-        rows = self._rows(pk for pk in result.lost if self._is_doubtful(pk))
-        counts = count_undelivered(self._engine, self._completed, result)
-        confirmed: list[Confirmed] = [
-            (replace(self._completed[pk], undelivered=counts[pk]) if counts[pk] else self._completed[pk], status)
-            for pk, status in result.done.items()
-        ]
+        doubtful = [pk for pk in result.lost if self._is_doubtful(pk)]
+        rows = self._rows(doubtful) if doubtful else {}
+        done = [(self._completed[pk], status) for pk, status in result.done.items()]
+        counts = count_undelivered(self._engine, done, result.dropped)
+        confirmed: list[Confirmed] = [*(with_undelivered(done, counts) if counts else done)]
         confirmed += [self._explain(pk, rows.get(pk)) for pk in result.lost]
         for completed, _ in confirmed:
-            self._completed.pop(completed.running.id)
+            del self._completed[completed.running.claimed.id]
         for pk, error in result.refused.items():
             self._completed[pk] = reject_by_database(self._completed[pk], error)
         if ended := [*result.done, *result.lost, *result.refused]:
@@ -213,10 +217,12 @@ class RunningTasks:
 
     def remove(self, task: RunningTask) -> None:
         """Forget this claim; a later claim of the same task stays."""
+        pk = task.claimed.id
         with self._lock:
-            if self._tasks.get(task.id) is task:
-                del self._tasks[task.id]
-                self._uncounted.pop(task.id, None)
+            if self._tasks.get(pk) is task:
+                del self._tasks[pk]
+                if self._uncounted:
+                    self._uncounted.pop(pk, None)
 
     def clear(self) -> None:
         with self._lock:
@@ -225,8 +231,8 @@ class RunningTasks:
     def _is_doubtful(self, pk: UUID) -> bool:
         return pk in self._in_doubt or self._completed[pk].if_lost is not None
 
-    def _rows(self, ids: Iterable[UUID]) -> dict[UUID, _Row]:
-        rows = self._engine.db.tasks.filter(pk__in=list(ids)).annotate(errors_text=Cast("errors", TextField()))
+    def _rows(self, ids: Sequence[UUID]) -> dict[UUID, _Row]:
+        rows = self._engine.db.tasks.filter(pk__in=ids).annotate(errors_text=Cast("errors", TextField()))
         columns = ("pk", "claim_number", "status", "polls", "errors_text")
         return {pk: _Row(*values) for pk, *values in rows.values_list(*columns)}
 
@@ -248,6 +254,15 @@ class RunningTasks:
         elif pk not in self._in_doubt:
             return completed, None
         return completed, Status.CANCELLED if is_ours and row.status == Status.CANCELLED else completed.outcome.status
+
+
+def with_undelivered(
+    done: Iterable[tuple[CompletedAttempt, Status]], counts: Mapping[UUID, int]
+) -> Iterator[Confirmed]:
+    """Add the numbers of undelivered messages to attempts."""
+    for completed, status in done:
+        count = counts.get(completed.running.id, 0)
+        yield (replace(completed, undelivered=count) if count else completed), status
 
 
 def first_of(values: Sequence[Any]) -> str:

@@ -254,6 +254,8 @@ def encode_result(value: Any, *, max_bytes: int) -> str:
     NUL characters and lone surrogates become escapes, because the work is done and its result matters.
     Raises InvalidResult for every other value that JSON cannot represent, and for more than max_bytes.
     """
+    if value is None:
+        return "null"
     try:
         return Normalizer(max_bytes, escapes=True).encode(value)
     except Oversized as oversized:

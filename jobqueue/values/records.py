@@ -164,12 +164,10 @@ class ClaimedTask(Struct, frozen=True, gc=False):
 
     @property
     def is_limited(self) -> bool:
+        """Whether it has a limit. Then other tasks may wait for its end."""
         return self.concurrency_key is not None or self.rate_key is not None
 
-    @property
-    def may_unblock(self) -> bool:
-        """Whether other tasks may wait for its end: those with the same key of a limit."""
-        return self.is_limited
+    may_unblock = is_limited
 
 
 class NewMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):

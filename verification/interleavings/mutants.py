@@ -281,13 +281,13 @@ class ReleaseCountsAnAttempt(PostgresEngine):
 
     class commits_class(PostgresCommits):
         def _write_rows(
-            self, changes: Sequence[tuple[Outcome, Status]], holder: UUID | None = None
-        ) -> dict[UUID, Status | None]:
+            self, outcomes: Sequence[Outcome], holder: UUID | None = None
+        ) -> tuple[dict[UUID, Status], set[UUID]]:
             def failed(outcome: Outcome) -> Outcome:
                 is_released = outcome.status is Status.READY and not outcome.has_succeeded
                 return structs.replace(outcome, attempts=outcome.attempts + 1) if is_released else outcome
 
-            return super()._write_rows([(failed(outcome), entering) for outcome, entering in changes], holder)
+            return super()._write_rows(list(map(failed, outcomes)), holder)
 
 
 class WritesOnlyFirstHeartbeat(PostgresEngine):

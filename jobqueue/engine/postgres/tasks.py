@@ -42,6 +42,7 @@ SELECT id, enqueued_at, status FROM jobqueue_enqueue(%(backend)s::text, %(aging)
 SURPLUS, MIN_SURPLUS = 2, 20  # a search reads limit * SURPLUS + MIN_SURPLUS tasks: others may have locked some
 FEW_LOCKS = 200  # a claim that would lock no more unneeded rows than these does not search first
 DEEPER = 4
+IS_PLAIN = attrgetter("is_plain")
 
 Place = tuple[str, UUID]  # in the order of claiming: rank, id
 END: Place = ("infinity", UUID(int=2**128 - 1))
@@ -188,7 +189,7 @@ class PostgresClaims(Claims):
             **self._queues_of(request),
         )
         # RETURNING has no order.
-        return ClaimedBatch(sorted(starmap(ClaimedTask, rows), key=attrgetter("rank", "id")))
+        return ClaimedBatch(sorted(starmap(ClaimedTask, rows), key=attrgetter("rank", "id.int")))
 
     def _queues_of(self, request: ClaimRequest) -> dict[str, Any]:
         limits = request.max_per_queue
@@ -215,19 +216,16 @@ class PostgresCommits(Commits):
         return super()._commit_together(outcomes, holder=holder, wait=wait, lock_wait=lock_wait)
 
     def apply(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
-        if wait or not all(outcome.is_plain for outcome in outcomes):
+        if wait or not all(map(IS_PLAIN, outcomes)):
             return super().apply(outcomes, holder=holder, wait=wait)
-        seen = self._write_rows([(outcome, outcome.status) for outcome in outcomes], holder)
-        self.admissions.settle(
-            {o.task_id: o.begun_seconds for o in outcomes if o.may_unblock and seen.get(o.task_id) is not None}
-        )
-        missing = {outcome.task_id for outcome in outcomes} - seen.keys()
+        done, lost = self._write_rows(outcomes, holder)
+        if limited := [outcome for outcome in outcomes if outcome.may_unblock]:
+            self.admissions.settle({o.task_id: o.begun_seconds for o in limited if o.task_id in done})
+        if len(done) == len(outcomes):  # as a rule
+            return CommitResult(done=done)
+        missing = {outcome.task_id for outcome in outcomes} - done.keys() - lost
         gone = self.db.missing(missing)
-        return CommitResult(
-            done={pk: status for pk, status in seen.items() if status is not None},
-            lost=frozenset({pk for pk, status in seen.items() if status is None} | gone),
-            unknown=frozenset(missing - gone),
-        )
+        return CommitResult(done=done, lost=frozenset(lost | gone), unknown=frozenset(missing - gone))
 
     def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
         if wait:
@@ -245,19 +243,15 @@ class PostgresCommits(Commits):
 
     def _write(self, changes: Sequence[tuple[Outcome, Status]]) -> None:
         if changes:
-            self._write_rows(changes)
+            self._write_rows(list(starmap(as_written, changes)))
 
     def _write_rows(
-        self, changes: Sequence[tuple[Outcome, Status]], holder: UUID | None = None
-    ) -> dict[UUID, Status | None]:
-        """Return the status that each row entered; None: another claim holds it. Skip locked rows."""
-        rows = self.db.query_prepared(
-            "commit",
-            holder=holder,
-            edges=BUCKETS,
-            outcomes=as_json([as_written(outcome, entering) for outcome, entering in changes]),
-        )
-        return {pk: None if status is None else Status(status) for pk, status in rows}
+        self, outcomes: Sequence[Outcome], holder: UUID | None = None
+    ) -> tuple[dict[UUID, Status], set[UUID]]:
+        """Return the status that each row entered, and the rows that another claim holds. Skip locked rows."""
+        rows = self.db.query_prepared("commit", holder=holder, edges=BUCKETS, outcomes=as_json(outcomes))
+        done = {pk: STATUSES[status] for pk, status in rows if status is not None}
+        return done, {pk for pk, status in rows if status is None}
 
 
 def as_written(outcome: Outcome, entering: Status) -> Outcome:

@@ -160,7 +160,7 @@ def _commit(completed: CompletedAttempt, attempt: Attempt) -> CompletedAttempt:
     if pk not in result.done:
         # The loop commits the same outcome again, learns that the claim is lost, and logs it.
         raise _RolledBack(completed)
-    undelivered = count_undelivered(engine, {pk: completed}, result)[pk]
+    undelivered = count_undelivered(engine, [(completed, result.done[pk])], result.dropped)[pk]
     return replace(completed, is_committed=True, wake=result.wake, undelivered=undelivered)
 
 

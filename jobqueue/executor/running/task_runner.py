@@ -7,13 +7,13 @@ The engine knows no bodies, and bodies do not know the engine. This module knows
 from __future__ import annotations
 
 import contextlib
-import inspect
 import json
 import random
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from datetime import timedelta
+from types import CoroutineType
 from typing import Any
 from uuid import UUID
 
@@ -56,7 +56,7 @@ from jobqueue.values.arguments import parameters_of
 from jobqueue.values.causes import cause_of
 from jobqueue.values.history import Event, line_of
 from jobqueue.values.json import decode, encode_result
-from jobqueue.values.records import FINAL, ClaimedTask, CommitResult, Outcome, Status, release_outcome
+from jobqueue.values.records import FINAL, ClaimedTask, Outcome, Status, release_outcome
 from jobqueue.values.text import clean_text
 
 logger = get_logger(__name__)
@@ -83,7 +83,7 @@ def missing_limits(claims: Iterable[ClaimedTask]) -> list[tuple[ClaimedTask, dic
     found = []
     for claimed in claims:
         task = registry.get(claimed.task_type)
-        if task is None or claimed.is_limited or (task.concurrency is None and task.rate is None):
+        if task is None or (task.concurrency is None and task.rate is None) or claimed.is_limited:
             continue
         with contextlib.suppress(InvalidArguments, TypeError, ValueError, RecursionError):
             parameters = parameters_of(task.func, task.takes_context)
@@ -121,7 +121,7 @@ def read_attempt(running: RunningTask, connections: TaskConnections) -> Attempt 
             task=task,
             args=decode(claimed.args),
             kwargs=decode(claimed.kwargs) if claimed.kwargs != "{}" else {},
-            run_options=run_options(task, claimed.options, identity.options),
+            run_options=run_options(task, claimed.options, identity.engine.options),
         )
         if not isinstance(attempt.args, list) or not isinstance(attempt.kwargs, dict):
             raise ValueError("its arguments are not a list and an object")
@@ -207,12 +207,13 @@ def success_outcome(attempt: Attempt, value: Any) -> Outcome:
     """Turn what a body returned into an outcome: a function's result, an actor's actions."""
     if attempt.context is not None:
         return outcome_of_poll(attempt, value)
-    claimed, identity = attempt.claimed, attempt.identity
+    running = attempt.running
+    claimed, identity = running.claimed, running.identity
     try:
-        if inspect.iscoroutine(value):
+        if isinstance(value, CoroutineType):
             value.close()
             raise InvalidResult("The function returned a coroutine. Declare the task with `async def`.")
-        return_value = encode_result(value, max_bytes=identity.options.max_payload_bytes)
+        return_value = encode_result(value, max_bytes=identity.engine.options.max_payload_bytes)
     except InvalidResult as refusal:
         raise refusal.with_traceback(None)  # noqa: B904 - its frames and its context are ours
     return Outcome(
@@ -517,16 +518,16 @@ def fail_unbound(running: RunningTask, problem: str, attempt: Attempt | None = N
 
 
 def count_undelivered(
-    engine: Engine, completed: Mapping[UUID, CompletedAttempt], result: CommitResult
+    engine: Engine, done: Iterable[tuple[CompletedAttempt, Status]], dropped: Mapping[UUID, int]
 ) -> Counter[UUID]:
     """
     Count the messages that no task will read: left by an actor that has ended, or sent to a parent that had ended.
 
     Counts after the commit. It misses messages that commit later. The admin shows these, too.
     """
-    ended = [completed[pk].attempt for pk, status in result.done.items() if status in FINAL]
+    ended = [completed.attempt for completed, status in done if status in FINAL]
     actors = [attempt.running.id for attempt in ended if attempt is not None and attempt.context is not None]
     unread = engine.messages.count_unread(actors) if actors else {}
     for pk, count in unread.items():
         logger.info("message.undelivered id=%s count=%d", pk, count)
-    return Counter(result.dropped) + Counter(unread)
+    return Counter(dropped) + Counter(unread)
