@@ -49,6 +49,11 @@ class TaskConnections:
         self._close_all()
         self._wrappers, _current.connections = (), None
 
+    @property
+    def keeps_some(self) -> bool:
+        """Whether a connection is kept for the next body."""
+        return bool(self._idle)
+
     def reset(self) -> None:
         """
         Reset or close each connection that was used since the last call, and clear logged queries.
@@ -192,10 +197,15 @@ class _Current(threading.local):
 _current = _Current()
 
 
-def reset() -> None:
-    """Reset this thread's connections. The executor's own threads have none of this kind."""
-    if _current.connections is not None:
-        _current.connections.reset()
+def reset(*, has_run_code: bool) -> None:
+    """
+    Reset this thread's connections before a body. The executor's own threads have none of this kind.
+
+    has_run_code: code of the site has run since the last reset(). If not, only a connection that was kept can be dead.
+    """
+    current = _current.connections
+    if current is not None and (has_run_code or current.keeps_some):
+        current.reset()
 
 
 def driver_settings(raw: Any) -> tuple[Any, ...]:

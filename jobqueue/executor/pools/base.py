@@ -87,8 +87,8 @@ class PoolContext:
 
     def on_start(self, attempt: Attempt) -> None:
         """Announce that an attempt starts, then start its clock. Receivers of the signal leave no connection open."""
-        events.report_start(attempt)
-        task_connections.reset()  # a connection may have died since the last body
+        has_run_code = events.report_start(attempt) or attempt.context is not None  # an actor's State is code, too
+        task_connections.reset(has_run_code=has_run_code)  # a connection may have died since the last body
         timeout = attempt.run_options.timeout
         attempt.running.start(timeout)
         if timeout is not None and timeout < CHECK_SECONDS:  # the watchdog sees a longer timeout in time by itself
@@ -104,7 +104,8 @@ class Pool(SiteThreads):
         self._waiting: deque[RunningTask] = deque()
         self._running: dict[RunningTask, float] = {}  # the moment when each started
         self._mean_seconds: float | None = None
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)  # slower to enter than its lock: by two calls of Python
 
     def submit(self, tasks: Sequence[RunningTask]) -> None:
         """Run tasks, best rank first, as soon as slots are free."""
@@ -114,7 +115,7 @@ class Pool(SiteThreads):
 
     def free_slots(self) -> int:
         """Return the number of slots that no task uses or waits for. It is negative when tasks wait."""
-        with self._changed:
+        with self._lock:
             return self._slots - len(self._running) - len(self._waiting)
 
     def capacity(self) -> int:
@@ -127,7 +128,7 @@ class Pool(SiteThreads):
 
         A slot does not count if its task has run for long, because it will not be free soon.
         """
-        with self._changed:
+        with self._lock:
             mean = self._mean_seconds
             if mean is None or mean * 2 > PREFETCH_SECONDS:
                 return 0
@@ -142,7 +143,7 @@ class Pool(SiteThreads):
     def evict(self, waited_seconds: float) -> list[RunningTask]:
         """Remove and return the tasks that have waited so long for a slot, or were interrupted."""
         limit = time.monotonic() - waited_seconds
-        with self._changed:
+        with self._lock:
             evicted = [task for task in self._waiting if task.claimed_at <= limit or task.should_stop()]
             if evicted:
                 removed = set(evicted)
@@ -151,7 +152,7 @@ class Pool(SiteThreads):
 
     def _take(self) -> RunningTask | None:
         """Give the next task a slot. Return None when no task waits, or no slot is free."""
-        with self._changed:
+        with self._lock:
             if not self._waiting or len(self._running) >= self._slots:
                 return None
             task = self._waiting.popleft()
@@ -160,7 +161,7 @@ class Pool(SiteThreads):
 
     def _release(self, task: RunningTask) -> None:
         """Free the slot of a task that has ended."""
-        with self._changed:
+        with self._lock:
             seconds = time.monotonic() - self._running.pop(task)
             mean = seconds if self._mean_seconds is None else self._mean_seconds
             self._mean_seconds = mean + LAST_TASK_WEIGHT * (seconds - mean)

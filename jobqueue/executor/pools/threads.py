@@ -33,7 +33,7 @@ class ThreadPool(Pool):
 
     def _wait_and_take(self) -> RunningTask | None:
         """Wait for a task and give it a slot. Return None when the pool is closed and no task waits."""
-        with self._changed:
+        with self._lock:
             while not self._waiting:
                 if self._is_closed:
                     return None

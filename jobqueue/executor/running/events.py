@@ -43,16 +43,21 @@ EVENTS = {
 ATTEMPT = "task=%(task)s id=%(task_id)s queue=%(queue)s attempt=%(attempt)d/%(max_attempts)d wait_ms=%(wait_ms).0f"
 
 
-def report_start(attempt: Attempt) -> None:
-    """Report the first poll of an attempt: a line for debugging, and task_started."""
-    if attempt.claimed.polls:
-        return
-    if logger.isEnabledFor(logging.DEBUG):
+def report_start(attempt: Attempt) -> bool:
+    """
+    Report the first poll of an attempt: a line for debugging, and task_started.
+
+    Return whether this may have run code of the site: its log handlers and receivers.
+    """
+    if attempt.running.claimed.polls:
+        return False
+    if is_logged := logger.isEnabledFor(logging.DEBUG):
         fields = task_fields(attempt.running)
         values = {**fields, "max_attempts": attempt.run_options.max_attempts}
         logger.debug(f"task.started {ATTEMPT}", values, extra=fields)
-    if is_heard(task_started, logging.INFO):
+    if is_sent := is_heard(task_started, logging.INFO):
         _send(task_started, attempt.result, mask_for(attempt.claimed, attempt.identity.options))
+    return is_logged or is_sent
 
 
 def is_start_received(claimed: ClaimedTask) -> bool:
