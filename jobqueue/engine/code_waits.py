@@ -37,6 +37,10 @@ class ReadyHead(NamedTuple):
     queue_name: str
     pool: PoolName
 
+    @property
+    def status(self) -> Status:
+        return Status.READY
+
 
 class BlockedHead(NamedTuple):
     """The next tasks of a queue that are BLOCKED by a key of a limit."""
@@ -44,6 +48,10 @@ class BlockedHead(NamedTuple):
     queue_name: str
     kind: LimitKind
     key: str
+
+    @property
+    def status(self) -> Status:
+        return Status.BLOCKED
 
 
 Head = ReadyHead | BlockedHead
@@ -97,39 +105,46 @@ class CodeWaits(Part):
 
     def park(
         self,
-        head: Head,
+        heads: Collection[Head],
         may_wait: Callable[[str], bool],
         judge: Callable[[str, str, str], Verdict | None],
         limit: int = HEAD_TASKS,
-    ) -> Counter[str]:
+    ) -> dict[Head, Counter[str]]:
         """
-        Make tasks AWAITING_CODE that this executor has no code for. Return their numbers by name.
+        Make tasks AWAITING_CODE that this executor has no code for. Return their numbers by head and name.
 
-        may_wait: takes a name; judge: takes the name and the JSON texts of the arguments; returns None for a task that
-        may run here. Each verdict is a statement. Locks: the rows, skipping locked ones.
+        The answer lacks heads that were not read because of the limit. may_wait: takes a name; judge: takes the name
+        and the JSON texts of the arguments; returns None for a task that may run here. Each verdict is a statement.
+        Locks: the rows, skipping locked ones.
         """
-        if isinstance(head, ReadyHead):
-            status, tasks = Status.READY, self._ready(head, limit)
-        else:
-            status, tasks = Status.BLOCKED, self._blocked(head, limit)
-        found = [pk for pk, queue_name, name in tasks if queue_name == head.queue_name and may_wait(name)]
+        parked: dict[Head, Counter[str]] = {}
+        found: dict[UUID, Head] = {}
+        for head in heads:
+            if limit <= 0:
+                break
+            tasks = self._ready(head, limit) if isinstance(head, ReadyHead) else self._blocked(head, limit)
+            limit -= len(tasks)
+            parked[head] = Counter()
+            for pk, queue_name, task_type in tasks:
+                if queue_name == head.queue_name and may_wait(task_type):
+                    found[pk] = head
         # Without locks: otherwise the claims of other executors would skip tasks that may run.
         calls = self.db.by_ids(found).values_list("pk", "task_type", *ARGUMENTS) if found else ()
-        judged = [(judge(task_type, args, kwargs), pk, task_type) for pk, task_type, args, kwargs in calls]
-        names = {pk: task_type for verdict, pk, task_type in judged if verdict is not None}
-        if not names:
-            return Counter()
+        judged = [(pk, task_type, judge(task_type, args, kwargs)) for pk, task_type, args, kwargs in calls]
+        waiting = [(pk, task_type, verdict) for pk, task_type, verdict in judged if verdict is not None]
+        if not waiting:
+            return parked
         with self.db.transaction():
             # With a condition for the status, the planner may read all BLOCKED tasks.
-            statuses = dict(self.db.lock(names).values_list("pk", "status"))
-            locked = {pk for pk in names if statuses.get(pk) == status}
+            statuses = dict(self.db.lock(pk for pk, *_ in waiting).values_list("pk", "status"))
             verdicts: dict[Verdict, list[UUID]] = {}
-            for verdict, pk, _ in judged:
-                if verdict is not None and pk in locked:
+            for pk, task_type, verdict in waiting:
+                if statuses.get(pk) == found[pk].status:
                     verdicts.setdefault(verdict, []).append(pk)
+                    parked[found[pk]][task_type] += 1
             for verdict, ids in verdicts.items():
                 self._park(verdict, ids)
-        return Counter(names[pk] for pk in locked)
+        return parked
 
     def _ready(self, head: ReadyHead, limit: int) -> list[tuple[UUID, str, str]]:
         """Return ids, queues and names."""

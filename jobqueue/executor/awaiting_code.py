@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
@@ -41,7 +41,9 @@ PAGE = 500  # calls that one look compares with the code
 NEW_PAGES = 10  # of calls that are new since the last look: they may be behind others that do not fit
 GROUPS_PER_LOOK = 20
 WALK_SECONDS = 10.0  # between two walks through all calls of a group
-HEADS_PER_TURN = 10  # of the loop
+HEADS_PER_TURN = 100  # of the loop
+MAX_QUEUES = 1000
+WIDEN_SECONDS = 10.0  # until it expects such tasks in all queues again
 MAX_PROBLEMS = 20  # of calls that are parked at once; each is a statement
 OTHER_PROBLEM = "compare them with its parameters"
 LOG_SECONDS = 60.0  # in which each name has one line
@@ -71,14 +73,22 @@ class AwaitingCode:
     A call that does not fit is read again only after all others: it may wait for days beside calls that fit.
     """
 
-    def __init__(self, engine: Engine, identity: ExecutorIdentity, serves: Callable[[str], bool]) -> None:
-        self._engine, self._identity, self._serves = engine, identity, serves
+    def __init__(
+        self,
+        engine: Engine,
+        identity: ExecutorIdentity,
+        serves: Callable[[str], bool],
+        queues: Callable[[], Sequence[str]],
+    ) -> None:
+        self._engine, self._identity, self._serves, self._queues = engine, identity, serves, queues
         self._walks: dict[tuple[str, str], Walk] = {}
         self._found: dict[UUID, str] = {}  # calls that fit, and their queues
         self._after = FIRST  # the group with which the next look begins
         self._seen: set[tuple[str, str]] = set()  # groups with code here since the first one
         self.has_looked = False  # at every call, at least once
-        self._names: dict[Head, set[str]] = {}  # of claimed unbound calls. What may have more tasks without code
+        self._heads: dict[Head, None] = {}  # which may have more tasks without code
+        self._unbound: set[str] = set()  # names of calls near them that did not fit
+        self._widens_at = 0.0
         self._counts: Counter[tuple[str, str]] = Counter()  # to be logged
         self._logged: set[tuple[str, str]] = set()  # in this minute
         self._logs_until = 0.0
@@ -93,13 +103,13 @@ class AwaitingCode:
         keys = {LimitKind.CONCURRENCY: claimed.concurrency_key, LimitKind.RATE: claimed.rate_key}
         heads: list[Head] = [ReadyHead(queue_name, PoolName.of_row(claimed.pool))]
         heads += [BlockedHead(queue_name, kind, key) for kind, key in keys.items() if key is not None]
-        names = {claimed.task_type} if registry.get(claimed.task_type) is not None else set()
-        for head in heads:
-            self._names[head] = self._names.get(head, set()) | names
+        self._heads.update(dict.fromkeys(heads))
+        if registry.get(claimed.task_type) is not None:
+            self._unbound.add(claimed.task_type)
 
     @property
     def is_parking(self) -> bool:
-        return bool(self._names)
+        return bool(self._heads)
 
     def park(self, limit: int = HEAD_TASKS) -> None:
         """
@@ -107,20 +117,32 @@ class AwaitingCode:
 
         Tasks without code may all have different names, so those of every unknown name move.
         """
-        at = iso_utc(self._engine.db.now())
-        for head in [*self._names][:HEADS_PER_TURN]:
-            names, problems = self._names.pop(head), set[str]()
-            may_wait = partial(self._may_wait, names, any_name=len(names) > 1)
-            counts = self._engine.code_waits.park(head, may_wait, partial(self._judge, at, problems), limit)
+        self._widen()
+        judge = partial(self._judge, iso_utc(self._engine.db.now()), set())
+        parked = self._engine.code_waits.park([*self._heads][:HEADS_PER_TURN], self._may_wait, judge, limit)
+        for head, counts in parked.items():
+            del self._heads[head]
             for name, count in counts.items():
                 error = UnknownTask if registry.get(name) is None else UnboundCall
                 self._count(name, error.__name__, count)
             if counts:
-                self._names[head] = names
+                self._heads[head] = None
+        if not self._heads:
+            self._unbound.clear()
 
-    def _may_wait(self, names: set[str], name: str, *, any_name: bool) -> bool:
-        """Whether a task may have no code here. names: of claimed calls that did not fit."""
-        return any_name or name in names or registry.get(name) is None
+    def _widen(self) -> None:
+        """After tasks without code in two queues, expect more in all queues: claims would find them one by one."""
+        now = time.monotonic()
+        if now < self._widens_at or len({head.queue_name for head in self._heads}) < 2:
+            return
+        self._widens_at = now + WIDEN_SECONDS
+        for queue_name in self._queues()[:MAX_QUEUES]:
+            for pool in PoolName:
+                self._heads.setdefault(ReadyHead(queue_name, pool))
+
+    def _may_wait(self, name: str) -> bool:
+        """Whether a task may have no code here."""
+        return len(self._unbound) > 1 or name in self._unbound or registry.get(name) is None
 
     def _judge(self, at: str, problems: set[str], name: str, args: str, kwargs: str) -> Verdict | None:
         """Return why a task waits for code; None if it may run here. problems: those of earlier ones."""

@@ -132,7 +132,7 @@ class ExecutorLoop(threading.Thread):
         self._threads = (*self.pools.values(), self.callbacks)
         self._policy = ClaimPolicy(engine, settings, executor_id, self.pools, running_tasks.uncompleted)
         self._isolation = Isolation(engine.options.heartbeat_timeout)
-        self._awaiting_code = AwaitingCode(engine, identity, self._policy.serves)
+        self._awaiting_code = AwaitingCode(engine, identity, self._policy.serves, self._policy.queues)
         self._budgets = Budgets(connection)
         self._maintenance = Maintenance(
             engine,

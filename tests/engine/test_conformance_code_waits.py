@@ -45,10 +45,8 @@ def park(
     def judge(name: str, args: str, kwargs: str) -> code_waits.Verdict | None:
         return None if json.loads(args) == [1] else code_waits.Verdict(json.dumps(ENTRY), longest)
 
-    counts: Counter[str] = Counter()
-    for head in heads:
-        counts += bench.engine.code_waits.park(head, lambda name: name.startswith("gone"), judge, limit)
-    return counts
+    parked = bench.engine.code_waits.park(heads, lambda name: name.startswith("gone"), judge, limit)
+    return sum(parked.values(), Counter())
 
 
 def calls(bench: Bench, **places: Any) -> list[UUID]:
@@ -170,9 +168,9 @@ def test_park_skips_tasks_that_another_session_claims_meanwhile(bench: Bench) ->
         bench.set(claimed, status=Status.RUNNING)
         return code_waits.Verdict(json.dumps(ENTRY), None)
 
-    counts = bench.engine.code_waits.park(HEADS[0], lambda name: True, judge)
+    parked = bench.engine.code_waits.park(HEADS[:1], lambda name: True, judge)
 
-    assert counts == {"gone": 1}
+    assert parked == {HEADS[0]: {"gone": 1}}
     assert (bench.status(claimed), bench.status(other)) == (Status.RUNNING, Status.AWAITING_CODE)
 
 
@@ -194,6 +192,20 @@ def test_park_takes_tasks_that_a_key_blocks(bench: Bench, kind: LimitKind) -> No
     assert {bench.status(pk) for pk in gone} == {Status.AWAITING_CODE}
     assert {bench.status(pk) for pk in (known, other_queue, other_key)} == {Status.BLOCKED}
     assert bench.status(holder) == Status.READY
+
+
+def test_park_reads_no_more_heads_than_the_limit_allows(bench: Bench) -> None:
+    bench.engine.enqueues.enqueue([new(task_type="gone") for _ in range(3)])
+    bench.add(task_type="gone", pool=PoolName.ASYNC)
+
+    def waits(name: str, args: str, kwargs: str) -> code_waits.Verdict:
+        return code_waits.Verdict(json.dumps(ENTRY), None)
+
+    first = bench.engine.code_waits.park(HEADS, lambda name: True, waits, 3)
+    both = bench.engine.code_waits.park(HEADS, lambda name: True, waits, 3)
+
+    assert first == {HEADS[0]: {"gone": 3}}
+    assert both == {HEADS[0]: {}, HEADS[1]: {"gone": 1}}
 
 
 def test_park_gives_the_places_of_limits_back(bench: Bench) -> None:

@@ -576,14 +576,15 @@ class TestLimits:
         ("kind", "key"), [(LimitKind.CONCURRENCY, "slots:key-7"), (LimitKind.RATE, "starts:key-7")]
     )
     def test_park_of_blocked_tasks_of_a_key_reads_few_rows(self, bench: Bench, kind: LimitKind, key: str) -> None:
-        counts = read(
+        head = BlockedHead("queue-1", kind, key)
+        parked = read(
             lambda: bench.engine.code_waits.park(
-                BlockedHead("queue-1", kind, key),
+                [head],
                 lambda name: True,
                 lambda name, args, kwargs: Verdict("{}", None),
             )
         )
-        assert counts == {"tests.noop": 10}
+        assert parked == {head: {"tests.noop": 10}}
 
     @pytest.mark.parametrize("key", ["concurrency:slots:key-7", "rate:starts:key-7"])
     @pytest.mark.parametrize("status", [{}, {"status": "BLOCKED"}])
@@ -705,16 +706,17 @@ class TestAwaitingCode:
         assert len(read(lambda: waiting.engine.code_waits.claim_ended(waiting.executor_id))) == 50
 
     def test_park_reads_the_head_of_the_queue(self, bench: Bench) -> None:
-        counts = read(
+        head = ReadyHead("queue-1", PoolName.THREADS)
+        parked = read(
             lambda: bench.engine.code_waits.park(
-                ReadyHead("queue-1", PoolName.THREADS),
+                [head],
                 lambda name: True,
                 lambda name, args, kwargs: Verdict("{}", None),
             ),
             most_rows=10_000,
         )
 
-        assert counts == {"tests.noop": 2000}
+        assert parked == {head: {"tests.noop": 2000}}
 
     def test_depths_read_few_rows(self, waiting: Bench) -> None:
         with pytest.MonkeyPatch.context() as patch:

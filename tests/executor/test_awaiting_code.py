@@ -297,6 +297,21 @@ def test_tasks_without_code_do_not_delay_others(start: Start, backend: str, name
     assert running.loop.counts.turns < 200
 
 
+@on_both_databases
+def test_tasks_without_code_in_very_many_queues_do_not_delay_others(start: Start, backend: str) -> None:
+    now = engine_for(backend).db.now() - timedelta(hours=1)
+    places = [{"task_type": f"moved.away{number}", "queue_name": f"q{number % 1000}"} for number in range(5000)]
+    rows = [Task(backend=backend, rank=now, enqueued_at=now, args=[1], **place) for place in places]
+    Task.objects.using(backend).bulk_create(rows)
+    results = tasks.add.using(backend=backend, queue_name="q7").enqueue_many([((number,), {}) for number in range(100)])
+
+    running = start(backend=backend, threads=2)
+    wait_until(lambda: running.loop.counts.finished == len(results), "the end of the known tasks")
+
+    wait_until(lambda: Task.objects.using(backend).awaiting_code().count() == len(rows), "the others to wait")
+    assert running.loop.counts.turns < 200
+
+
 def test_unbound_calls_do_not_delay_others(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     deploy(monkeypatch, code.two)
     now = engine_for("default").db.now() - timedelta(hours=1)
