@@ -7,6 +7,7 @@ a database cannot store, or that Python cannot read back, is rejected before any
 
 from __future__ import annotations
 
+from collections import UserString
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any
@@ -36,6 +37,8 @@ ADVICE: Mapping[str, str] = {
     "QuerySet": "pass a list of primary keys",
     "bytearray": "pass its decode(), or base64 text",
     "memoryview": "pass str(it, 'utf-8'), or base64 text",
+    "UserString": "pass str() of it",
+    "generator": "pass a list",
 }
 
 
@@ -132,7 +135,7 @@ class Normalizer:
                     return self._text(bytes(value).decode())
                 except UnicodeDecodeError:
                     raise Rejected("bytes that are not UTF-8 are not JSON; pass base64 text") from None
-            case bytearray() | memoryview():  # sequences of numbers for Python, and bytes for people
+            case bytearray() | memoryview() | UserString():  # for people no sequences, but bytes and text
                 raise Rejected(_type_problem(value))
             case Sequence():
                 return self._items(value, depth)

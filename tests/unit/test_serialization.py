@@ -5,7 +5,7 @@ import decimal
 import enum
 import itertools
 import uuid
-from collections import UserList, deque
+from collections import UserList, UserString, deque
 from collections.abc import Iterator
 from importlib import import_module
 from types import MappingProxyType
@@ -128,6 +128,8 @@ def test_other_types_become_plain_json(value: Any, expected: Any) -> None:
         (b"a\x00", "a NUL character cannot be stored"),
         (b"\xff", "bytes that are not UTF-8 are not JSON; pass base64 text"),
         (bytearray(b"ab"), "bytearray is not JSON; pass its decode(), or base64 text"),
+        (UserString("ab"), "collections.UserString is not JSON; pass str() of it"),
+        ((number for number in [1]), "generator is not JSON; pass a list"),
         (memoryview(b"ab"), "memoryview is not JSON; pass str(it, 'utf-8'), or base64 text"),
         ({1, 2}, "set is not JSON; pass a list"),
         (datetime.date(2026, 1, 1), "datetime.date is not JSON; pass its isoformat()"),
