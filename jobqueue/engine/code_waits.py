@@ -43,9 +43,8 @@ class ReadyHead(NamedTuple):
 
 
 class BlockedHead(NamedTuple):
-    """The next tasks of a queue that are BLOCKED by a key of a limit."""
+    """The next tasks that are BLOCKED by a key of a limit, of any queue."""
 
-    queue_name: str
     kind: LimitKind
     key: str
 
@@ -106,15 +105,16 @@ class CodeWaits(Part):
     def park(
         self,
         heads: Collection[Head],
-        may_wait: Callable[[str], bool],
+        may_wait: Callable[[str, str], bool],
         judge: Callable[[str, str, str], Verdict | None],
         limit: int = HEAD_TASKS,
     ) -> dict[Head, Counter[str]]:
         """
         Make tasks AWAITING_CODE that this executor has no code for. Return their numbers by head and name.
 
-        The answer lacks heads that were not read because of the limit. may_wait: takes a name; judge: takes the name
-        and the JSON texts of the arguments; returns None for a task that may run here. Each verdict is a statement.
+        The answer lacks heads that were not read because of the limit. may_wait: takes a queue and a name; judge: takes
+        the name and the JSON texts of the arguments; returns None for a task that may run here. Each verdict is a
+        statement.
         Locks: the rows, skipping locked ones.
         """
         parked: dict[Head, Counter[str]] = {}
@@ -126,7 +126,7 @@ class CodeWaits(Part):
             limit -= len(tasks)
             parked[head] = Counter()
             for pk, queue_name, task_type in tasks:
-                if queue_name == head.queue_name and may_wait(task_type):
+                if may_wait(queue_name, task_type):
                     found[pk] = head
         # Without locks: otherwise the claims of other executors would skip tasks that may run.
         calls = self.db.by_ids(found).values_list("pk", "task_type", *ARGUMENTS) if found else ()

@@ -99,10 +99,9 @@ class AwaitingCode:
     def parked(self, claimed: ClaimedTask, error: BaseException | None) -> None:
         """Note a task that waits for code now. Others like it are in the way of the next claims, or of its limits."""
         self._count(claimed.task_type, type(error).__name__, 1)
-        queue_name = claimed.queue_name
         keys = {LimitKind.CONCURRENCY: claimed.concurrency_key, LimitKind.RATE: claimed.rate_key}
-        heads: list[Head] = [ReadyHead(queue_name, PoolName.of_row(claimed.pool))]
-        heads += [BlockedHead(queue_name, kind, key) for kind, key in keys.items() if key is not None]
+        heads: list[Head] = [ReadyHead(claimed.queue_name, PoolName.of_row(claimed.pool))]
+        heads += [BlockedHead(kind, key) for kind, key in keys.items() if key is not None]
         self._heads.update(dict.fromkeys(heads))
         if registry.get(claimed.task_type) is not None:
             self._unbound.add(claimed.task_type)
@@ -133,15 +132,18 @@ class AwaitingCode:
     def _widen(self) -> None:
         """After tasks without code in two queues, expect more in all queues: claims would find them one by one."""
         now = time.monotonic()
-        if now < self._widens_at or len({head.queue_name for head in self._heads}) < 2:
+        found = {head.queue_name for head in self._heads if isinstance(head, ReadyHead)}
+        if now < self._widens_at or len(found) < 2:
             return
         self._widens_at = now + WIDEN_SECONDS
         for queue_name in self._queues()[:MAX_QUEUES]:
             for pool in PoolName:
                 self._heads.setdefault(ReadyHead(queue_name, pool))
 
-    def _may_wait(self, name: str) -> bool:
-        """Whether a task may have no code here."""
+    def _may_wait(self, queue_name: str, name: str) -> bool:
+        """Whether a task is ours and may have no code here."""
+        if not self._serves(queue_name):
+            return False
         return len(self._unbound) > 1 or name in self._unbound or registry.get(name) is None
 
     def _judge(self, at: str, problems: set[str], name: str, args: str, kwargs: str) -> Verdict | None:

@@ -45,7 +45,9 @@ def park(
     def judge(name: str, args: str, kwargs: str) -> code_waits.Verdict | None:
         return None if json.loads(args) == [1] else code_waits.Verdict(json.dumps(ENTRY), longest)
 
-    parked = bench.engine.code_waits.park(heads, lambda name: name.startswith("gone"), judge, limit)
+    parked = bench.engine.code_waits.park(
+        heads, lambda queue, name: queue == "default" and name.startswith("gone"), judge, limit
+    )
     return sum(parked.values(), Counter())
 
 
@@ -168,7 +170,7 @@ def test_park_skips_tasks_that_another_session_claims_meanwhile(bench: Bench) ->
         bench.set(claimed, status=Status.RUNNING)
         return code_waits.Verdict(json.dumps(ENTRY), None)
 
-    parked = bench.engine.code_waits.park(HEADS[:1], lambda name: True, judge)
+    parked = bench.engine.code_waits.park(HEADS[:1], lambda queue, name: True, judge)
 
     assert parked == {HEADS[0]: {"gone": 1}}
     assert (bench.status(claimed), bench.status(other)) == (Status.RUNNING, Status.AWAITING_CODE)
@@ -186,7 +188,7 @@ def test_park_takes_tasks_that_a_key_blocks(bench: Bench, kind: LimitKind) -> No
     other_key = bench.add(task_type="gone", **limits | {f"{kind}_key": "k:x"})
     assert (bench.status(holder), bench.status(gone[0])) == (Status.READY, Status.BLOCKED)
 
-    counts = park(bench, heads=[code_waits.BlockedHead("default", kind, "k:")])
+    counts = park(bench, heads=[code_waits.BlockedHead(kind, "k:")])
 
     assert counts == {f"gone{number}": 1 for number in range(3)}
     assert {bench.status(pk) for pk in gone} == {Status.AWAITING_CODE}
@@ -201,8 +203,8 @@ def test_park_reads_no_more_heads_than_the_limit_allows(bench: Bench) -> None:
     def waits(name: str, args: str, kwargs: str) -> code_waits.Verdict:
         return code_waits.Verdict(json.dumps(ENTRY), None)
 
-    first = bench.engine.code_waits.park(HEADS, lambda name: True, waits, 3)
-    both = bench.engine.code_waits.park(HEADS, lambda name: True, waits, 3)
+    first = bench.engine.code_waits.park(HEADS, lambda queue, name: True, waits, 3)
+    both = bench.engine.code_waits.park(HEADS, lambda queue, name: True, waits, 3)
 
     assert first == {HEADS[0]: {"gone": 3}}
     assert both == {HEADS[0]: {}, HEADS[1]: {"gone": 1}}

@@ -576,11 +576,11 @@ class TestLimits:
         ("kind", "key"), [(LimitKind.CONCURRENCY, "slots:key-7"), (LimitKind.RATE, "starts:key-7")]
     )
     def test_park_of_blocked_tasks_of_a_key_reads_few_rows(self, bench: Bench, kind: LimitKind, key: str) -> None:
-        head = BlockedHead("queue-1", kind, key)
+        head = BlockedHead(kind, key)
         parked = read(
             lambda: bench.engine.code_waits.park(
                 [head],
-                lambda name: True,
+                lambda queue, name: True,
                 lambda name, args, kwargs: Verdict("{}", None),
             )
         )
@@ -710,7 +710,7 @@ class TestAwaitingCode:
         parked = read(
             lambda: bench.engine.code_waits.park(
                 [head],
-                lambda name: True,
+                lambda queue, name: True,
                 lambda name, args, kwargs: Verdict("{}", None),
             ),
             most_rows=10_000,

@@ -358,7 +358,8 @@ def test_tasks_without_code_that_a_key_blocks_do_not_delay_others(start: Start, 
     limits: dict[str, Any] = {f"{kind}_key": "k:", f"{kind}_limit": 1}
     if kind == LimitKind.RATE:
         limits["rate_seconds"] = 3600.0
-    unknown = [new(task_type=f"moved.away{number}", args="[1]", **limits) for number in range(1000)]
+    places = [{"task_type": f"moved.away{number}", "queue_name": f"q{number % 300}"} for number in range(1000)]
+    unknown = [new(args="[1]", **place, **limits) for place in places]
     known = new(task_type=tasks.add.task_type, args="[1]", kwargs='{"b": 1}', **limits)
     engine_for(backend).enqueues.enqueue([*unknown, known])
 
