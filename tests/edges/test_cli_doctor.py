@@ -24,7 +24,7 @@ from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.engine.schema import schema_problem
 from jobqueue.executor.pools.event_loop import MAX_BODY_THREADS
 from jobqueue.management.cli import notification_checks
-from jobqueue.models import STOPPED_BY
+from jobqueue.models import STOPPED_BY, Task
 from jobqueue.operations.overview import findings, server_findings
 from jobqueue.operations.overview.schedule_findings import schedule_findings
 from jobqueue.operations.overview.stats import read_stats
@@ -154,6 +154,15 @@ def test_async_tasks_that_wait_for_connections_are_a_warning(backend) -> None:
     assert "4 tasks wait for database connections" in warning
     assert "in 2 executors: web-" in warning
     assert "Let actors wait" in warning
+
+
+def test_very_many_names_without_code_are_counted_as_far_as_they_are_read(backend) -> None:
+    waits = {"backend": backend, "status": "AWAITING_CODE", "rank": ago(60), "enqueued_at": ago(60)}
+    rows = [Task(task_type=f"shop.gone{number}", awaits_code_since=ago(60), **waits) for number in range(1200)]
+    Task.objects.using(backend).bulk_create(rows)
+    ExecutorFactory.create(backend=backend, using=backend)
+
+    assert any("tasks of 990+ more names wait for code" in text for text in findings_of(backend, "warning"))
 
 
 def test_retention_unset_or_exceeded_is_a_warning(settings, backend) -> None:
