@@ -26,8 +26,8 @@ from jobqueue.models import Limit
 from jobqueue.operations import log_entries
 from jobqueue.operations.bulk import audit_log
 from jobqueue.operations.formatting import number_text
+from jobqueue.operations.holders import Holder, read_holders
 from jobqueue.operations.limits import KeyState, kind_words, list_keys, parse_key, read_keys
-from jobqueue.operations.task.detail import Holder, read_holders
 
 KEYS_PER_PAGE = 25
 MAX_SEARCH_CHARACTERS = 560

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlencode
 
+from django.contrib.admin.utils import quote
 from django.http import HttpRequest
 from django.urls import reverse
 
@@ -26,7 +27,7 @@ class Pages:
 
     def address(self, rows: Rows) -> str:
         """Return the address of rows; empty if the user may not view them."""
-        args = [] if rows.pk is None else [rows.pk]
+        args = [] if rows.pk is None else [quote(str(rows.pk))]
         return self.page(rows.model, rows.page or ("changelist" if rows.pk is None else "change"), *args, **rows.query)
 
     def page(self, model: str, name: str, /, *args: object, **query: object) -> str:

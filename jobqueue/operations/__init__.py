@@ -4,7 +4,9 @@ What the admin, the command line and HTTP show of the queue, and the bulk action
 * `backends`: options and databases of the backends in TASKS
 * `bulk/`: actions on many tasks
 * `executors`: executors as people see them: what each does, and how many tasks it runs
+* `explain`: why a task is in its state, and what happens next: a few plain sentences, computed from values alone
 * `formatting`: times, errors and names as text
+* `holders`: why tasks wait: what the explanation of a task needs, and the tasks that keep a limit from others
 * `limits`: limits by key as people see them: how many tasks of a key wait, how many are active, and which number
   applies
 * `links`: rows that a page of the admin shows

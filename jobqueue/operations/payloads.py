@@ -39,6 +39,17 @@ READ_CHARACTERS = 2_000_000  # larger values are not read, because a part cannot
 
 UNREADABLE = object()
 
+RAW = (
+    "args",
+    "kwargs",
+    "options",
+    "metadata",
+    "inner_state",
+    "worker_ids",
+    "errors",
+    "return_value",
+)  # columns of JSON
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisplayedValue:

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from jobqueue.models import AdmissionRequest, Limit
-from jobqueue.operations.task.detail import MAX_HOLDERS
+from jobqueue.operations.holders import MAX_HOLDERS
 from tests.edges.admin import BOTH, LIST_URL, SCRIPT, messages_of, task_url
 from tests.edges.cli import jobqueue
 from tests.edges.limited import rated, started, waiting

@@ -62,7 +62,9 @@ def figures(content):
 
 def test_overview_shows_five_numbers(make, make_executor, show):
     executor = make_executor()
-    for traits in ({"running": True, "executor_id": executor.pk}, {}, {}, {"scheduled": True}, {"blocked": True}):
+    held = {"concurrency_key": "slots:a"}
+    running = {"running": True, "executor_id": executor.pk, **held}
+    for traits in (running, {}, {}, {"scheduled": True}, {"blocked": True, **held}):
         make(**traits)
     make(failed=True)
     make(failed=True, finished_at=ago(2 * 86_400))

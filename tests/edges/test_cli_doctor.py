@@ -24,7 +24,7 @@ from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.engine.schema import schema_problem
 from jobqueue.executor.pools.event_loop import MAX_BODY_THREADS
 from jobqueue.management.cli import notification_checks
-from jobqueue.models import STOPPED_BY, Task
+from jobqueue.models import STOPPED_BY, Schedule, Task
 from jobqueue.operations.overview import findings, server_findings
 from jobqueue.operations.overview.schedule_findings import schedule_findings
 from jobqueue.operations.overview.stats import read_stats
@@ -237,7 +237,12 @@ class TestSchedules:
                 "error",
                 "an error has stopped it: the minute is not valid. Correct the schedule, then run: {resume}",
             ),
-            ({"task_type": "shop.gone"}, [], "error", "no running executor knows its task shop.gone."),
+            (
+                {"task_type": "shop.gone"},
+                [],
+                "error",
+                "no running executor that serves the queue default knows its task shop.gone.",
+            ),
             (
                 {"due_at": ago(3 * 86_400)},
                 [],
@@ -281,6 +286,26 @@ class TestSchedules:
         for age, (count, reason) in enumerate(reversed(ticks)):
             TickFactory.create(using=backend, schedule=row, count=count, reason=reason, tick_at=ago(60 * age + 60))
         assert not [one for level in ("warning", "error") for one in findings_of(backend, level) if "report" in one]
+
+    @pytest.mark.parametrize(("queue", "is_known"), [("default", False), ("reports", True)])
+    def test_schedule_whose_task_executors_of_another_queue_know_is_found(
+        self, backend, make_executor, queue, is_known
+    ) -> None:
+        make_executor(task_types=["tests.tasks.add"], queues=["reports"])
+        make_executor(task_types=["shop.other"], queues=[])
+        row = ScheduleFactory.create(backend=backend, using=backend, name="report")
+        Schedule.objects.using(backend).update(new_task={**row.new_task, "queue_name": queue})
+
+        errors = [one for one in findings_of(backend, "error") if "knows its task" in one]
+
+        text = f"Schedule report: no running executor that serves the queue {queue} knows its task tests.tasks.add."
+        assert [one.startswith(text) for one in errors] == [True] * (not is_known)
+
+    def test_schedule_whose_time_zone_this_host_lacks_is_found_before_it_is_due(self, add, backend) -> None:
+        add(due_at=ago(-3600), expression="0 0 * * *", timezone="Atlantis/Poseidonis")
+        (warning,) = [one for one in findings_of(backend, "warning") if "Schedule" in one]
+        text = "Schedule report (shop/tasks.py:42): this host does not have its time zone Atlantis/Poseidonis."
+        assert warning.startswith(f"{text} Install the time zone: pip install tzdata.")
 
     def test_schedule_that_was_due_a_moment_ago_is_no_finding(self, add, backend) -> None:
         add(due_at=ago(5))
@@ -616,3 +641,21 @@ def test_sequences_of_all_numbered_tables_are_watched() -> None:
 
     assert {"jobqueue_counterdelta", "jobqueue_inboxmessage", "jobqueue_schedule"} <= {*names}
     assert {row[0] for row in rows} == {*names}
+
+
+class TestUnknownBackends:
+    def test_tasks_of_a_backend_that_tasks_lacks_are_an_error(self, backend) -> None:
+        """SQL takes any name: a misspelled one creates a task that no executor ever claims."""
+        for name in ("defualt", "old"):
+            TaskFactory.create(backend=name, using=backend)
+        TaskFactory.create(backend="later", using=backend, scheduled=True)
+        TaskFactory.create(backend="gone", using=backend, successful=True)
+
+        errors = [one for one in findings_of(backend, "error") if "which TASKS does not have" in one]
+
+        assert [one.split("'")[1] for one in errors] == ["defualt", "later", "old"]
+        assert "or give the tasks one that it has: 'default', 'sqlite'." in errors[0]
+
+    def test_tasks_of_known_backends_are_no_finding(self, backend) -> None:
+        TaskFactory.create(backend=backend, using=backend)
+        assert not [one for one in findings_of(backend, "error") if "which TASKS does not have" in one]

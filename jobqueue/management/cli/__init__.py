@@ -12,7 +12,6 @@
 * `enqueue`: `submit` and `send`: a task or a message by hand
 * `executors`: `executors`: list executors, or send them a command and wait for the answers
 * `import_celery_beat`: `import_celery_beat`: create schedules that do what Celery beat does
-* `limit_checks`: the checks of `doctor` about limits
 * `limits`: `limits`: list the keys of limits by key, and set or reset their numbers while the site runs
 * `listing`: `list`: tasks of a filter, as in the admin's list
 * `notification_checks`: the check of `doctor` that opens a connection and may wait for seconds

@@ -14,7 +14,6 @@ from jobqueue.declarations.checks import encoding_problems, run_checks
 from jobqueue.engine import Engine, migrate_command, missing_objects, schema_problem
 from jobqueue.management.cli.backends import engines
 from jobqueue.management.cli.console import Console, first_line
-from jobqueue.management.cli.limit_checks import limit_findings
 from jobqueue.management.cli.notification_checks import notification_findings
 from jobqueue.operations.overview.findings import findings
 from jobqueue.operations.overview.server_findings import lock_findings
@@ -25,6 +24,7 @@ from jobqueue.values.text import printable
 if TYPE_CHECKING:
     from jobqueue.engine import PostgresEngine
 
+KEYS_CHECKED = 200  # of limits, those with the most BLOCKED tasks
 LEVELS = {checks.INFO: "ok", checks.WARNING: "warning", checks.ERROR: "error"}
 
 
@@ -90,7 +90,6 @@ def _backend(engine: Engine) -> Iterator[checks.CheckMessage]:
             yield from locks
             return
     stats = read_stats(engine)
-    yield from findings(engine, stats)
+    yield from findings(engine, stats, keys_checked=KEYS_CHECKED)
     if is_postgresql and engine.options.notify:
         yield from notification_findings(engine)
-    yield from limit_findings(engine, stats)

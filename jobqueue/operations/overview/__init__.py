@@ -3,6 +3,7 @@ The state of the whole queue: figures, charts, and what is wrong.
 
 * `findings`: what is wrong with a backend, for `doctor` and for the overview: queues, executors, failures, limits,
   schedules, server
+* `limit_findings`: the findings about limits: keys that keep tasks BLOCKED, and why
 * `periods`: the counters of minutes and hours, as points of a chart and as sums of a range
 * `schedule_findings`: the findings about schedules
 * `server_findings`: the findings about a PostgreSQL server: locks, durability and connections

@@ -18,15 +18,18 @@ from django.db.models import Sum
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from jobqueue.api import aliases
 from jobqueue.engine import MAX_GROUPS, Engine, now_plus
-from jobqueue.models import AdmissionRequest, CounterPeriod, Executor, TaskQuerySet
+from jobqueue.models import CounterPeriod, Executor, Task, TaskQuerySet
+from jobqueue.operations.backends import backends_on
 from jobqueue.operations.executors import ExecutorState
 from jobqueue.operations.formatting import duration, number_text
 from jobqueue.operations.links import Rows
+from jobqueue.operations.overview.limit_findings import KEYS_CHECKED, limit_findings
 from jobqueue.operations.overview.schedule_findings import schedule_findings
 from jobqueue.operations.overview.server_findings import server_findings
 from jobqueue.operations.overview.stats import BackendStats, QueueStats
-from jobqueue.operations.queries import Count, count, many_executors, many_tasks, of_status
+from jobqueue.operations.queries import Count, count, many_executors, many_tasks, of_status, status_condition
 from jobqueue.values.counters import Length, Scope
 from jobqueue.values.records import FINAL, WAITING, Status
 
@@ -36,26 +39,24 @@ if TYPE_CHECKING:
 OVERDUE_SECONDS = 3600.0  # executors prune twice a minute
 PAUSED_LONG = timedelta(days=1)
 LATENCY_LONG_SECONDS = 300.0
-UNANSWERED_SECONDS = 10.0  # executors look at the key of a limit within a second
-BLOCKED_MANY = 1000  # tasks of a queue
 CODE_AWAITED_LONG = timedelta(minutes=5)  # a rolling deploy may take as long
-MAX_NAMES = 10  # of tasks that wait for code
+MAX_NAMES = 10  # of tasks that wait for code, and of unknown backends
 FAILED_MANY = 10  # failures in an hour
 FAILURES_RISE = 3  # times as many as in an hour of the day before
 SNAPSHOT_LONG_SECONDS = 900.0
 DAY_SECONDS, HOUR_SECONDS = 86_400.0, 3600.0
 
 
-def findings(engine: Engine, stats: BackendStats) -> Iterator[checks.CheckMessage]:
-    """Yield what is wrong with a backend, and what is all right."""
+def findings(engine: Engine, stats: BackendStats, *, keys_checked: int = KEYS_CHECKED) -> Iterator[checks.CheckMessage]:
+    """Yield what is wrong with a backend, and what is all right. keys_checked: of limits with BLOCKED tasks."""
     yield from _queues(stats)
     yield from _latency(stats)
     yield from _awaiting_code(engine, stats)
     yield from _failures(engine)
     yield from _executors(stats)
     yield from schedule_findings(engine, stats)
-    yield from _limits(stats)
-    yield from unanswered_requests(engine, stats)
+    yield from limit_findings(engine, stats, keys_checked)
+    yield from _unknown_backends(engine)
     yield from _retention(engine)
     if connections[engine.database].vendor == "postgresql":
         yield from _snapshots(cast("PostgresEngine", engine))
@@ -292,37 +293,32 @@ def _executors(stats: BackendStats) -> Iterator[checks.CheckMessage]:
         yield checks.Warning(text % here, hint="manage.py run_executors", obj=rows)
 
 
+def _unknown_backends(engine: Engine) -> Iterator[checks.CheckMessage]:
+    """Find tasks of backends that TASKS lacks, such as a misspelled one in SQL. Each name costs an index lookup."""
+    first, *_others = backends_on(engine.database)
+    if engine.alias != first:
+        return  # one finding for each database
+    known, unknown = set(aliases()), list[str]()
+    for condition in (Status.READY, Status.SCHEDULED):
+        names = Task.objects.using(engine.database).filter(status_condition(condition)).order_by("backend")
+        name: str | None = ""
+        for _round in range(len(known) + MAX_NAMES):
+            name = names.filter(backend__gt=name).values_list("backend", flat=True).first()
+            if name is None:
+                break
+            if name not in known and name not in unknown:
+                unknown.append(name)
+    for name in sorted(unknown)[:MAX_NAMES]:
+        text = _("Database %(database)s: tasks of the backend %(name)s, which TASKS does not have, never run.")
+        yield checks.Error(
+            text % {"database": engine.database, "name": repr(name)},
+            hint=_("Add the backend to TASKS, or give the tasks one that it has: %(known)s.")
+            % {"known": ", ".join(map(repr, sorted(known)))},
+        )
+
+
 def _names(executors: Sequence[Executor]) -> str:
     return ", ".join(row.name for row in executors[:3]) + ("…" if len(executors) > 3 else "")
-
-
-def _limits(stats: BackendStats) -> Iterator[checks.CheckMessage]:
-    for queue in stats.queues:
-        blocked = queue.counts[Status.BLOCKED]
-        if blocked.number >= BLOCKED_MANY:
-            text = _("Queue %(queue)s: limits block %(tasks)s.")
-            yield checks.Warning(
-                text % {"queue": queue.name, "tasks": many_tasks(blocked)},
-                hint=_("If they should run sooner, raise the limits: %(command)s")
-                % {"command": "manage.py jobqueue limits"},
-                obj=_tasks(Status.BLOCKED, queue=queue.name),
-            )
-
-
-def unanswered_requests(engine: Engine, stats: BackendStats) -> Iterator[checks.CheckMessage]:
-    """Find requests to look at a limit that executors do not answer. Without executors, another check says so."""
-    if not stats.alive:
-        return
-    requests = AdmissionRequest.objects.using(engine.database).filter(backend=engine.alias)
-    late = requests.filter(due_at__lt=now_plus(-UNANSWERED_SECONDS)).order_by("due_at")
-    if (first := late.first()) is not None:
-        text = _(
-            "Backend %(backend)s: executors have not looked at the %(kind)s limit %(key)s, "
-            "which has BLOCKED tasks, for %(time)s."
-        )
-        values = {"kind": first.kind, "key": first.key, "time": duration(stats.now - first.due_at)}
-        advice = _("Look for errors in the log of executors, and for a session that keeps rows of these tasks locked.")
-        yield checks.Error(text % {"backend": stats.backend, **values}, hint=advice, obj=Rows("limit"))
 
 
 def _snapshots(engine: PostgresEngine) -> Iterator[checks.CheckMessage]:

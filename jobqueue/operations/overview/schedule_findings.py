@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from shlex import quote
+from zoneinfo import ZoneInfo
 
 from django.core import checks
 from django.db.models import Exists, OuterRef, Q, QuerySet
@@ -18,12 +19,13 @@ from jobqueue.operations.formatting import duration, number_text
 from jobqueue.operations.links import Rows
 from jobqueue.operations.overview.stats import BackendStats
 from jobqueue.operations.queries import Count
-from jobqueue.schedules.rows import policy_of, ticks_of
+from jobqueue.schedules.rows import policy_of, queue_name_of, ticks_of
 
 OVERDUE_LONG = timedelta(seconds=30)  # executors enqueue a tick within a second
 PAUSED_LONG = timedelta(days=1)
 SKIPPED_OFTEN = 10  # ticks in a row, for one reason
 MAX_LISTED = 10  # findings of one check
+MAX_ZONES = 1000
 IS_STOPPED = Q(paused_at__isnull=False, paused_by=STOPPED_BY)
 ADVICE = {
     ScheduleTick.Reason.OVERLAP: gettext_lazy(
@@ -36,11 +38,12 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class Fleet:
-    """What the checks of schedules compare with. known_tasks: those of running executors."""
+    """What the checks of schedules compare with."""
 
     engine: Engine
     stats: BackendStats
-    known_tasks: Collection[str]
+    knowing: Q  # the schedules whose task an executor of their queue knows
+    lost_zones: Collection[str]  # time zones of schedules that this host does not have
 
     @property
     def schedules(self) -> ScheduleQuerySet:
@@ -78,8 +81,7 @@ def title_of(row: Schedule) -> str:
 
 def schedule_findings(engine: Engine, stats: BackendStats) -> Iterator[checks.CheckMessage]:
     """Find schedules that do not run, and say why."""
-    alive = engine.db.executors.filter(pk__in=[executor.row.pk for executor in stats.alive])
-    fleet = Fleet(engine, stats, set().union(*alive.values_list("task_types", flat=True)))
+    fleet = Fleet(engine, stats, _knowing(engine, stats), _lost_zones(engine))
     is_sound = True
     for check in CHECKS:
         rows = check.find(fleet)
@@ -107,6 +109,34 @@ def schedule_findings(engine: Engine, stats: BackendStats) -> Iterator[checks.Ch
         yield checks.Info(text % {"backend": stats.backend, "number": Count(number)})
 
 
+def _knowing(engine: Engine, stats: BackendStats) -> Q:
+    """Return the condition for schedules whose task is known to a running executor that serves their queue."""
+    alive = engine.db.executors.filter(pk__in=[executor.row.pk for executor in stats.alive])
+    names: dict[frozenset[str], set[str]] = {}
+    for queues, task_types in alive.values_list("queues", "task_types"):
+        names.setdefault(frozenset(queues), set()).update(task_types)
+    everywhere = names.pop(frozenset(), set())
+    condition = Q(task_type__in=everywhere)
+    for queues, own in names.items():
+        if own - everywhere:
+            condition |= Q(task_type__in=own - everywhere, new_task__queue_name__in=list(queues))
+    return condition
+
+
+def _lost_zones(engine: Engine) -> list[str]:
+    """Return the time zones that active schedules have and this host lacks."""
+    zones = engine.db.schedules.active().exclude(timezone="").order_by().values_list("timezone", flat=True).distinct()
+    return [zone for zone in zones[:MAX_ZONES] if not _has_zone(zone)]
+
+
+def _has_zone(name: str) -> bool:
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):  # not found, not a name, or a folder
+        return False
+    return True
+
+
 def _stopped(fleet: Fleet, row: Schedule) -> checks.CheckMessage:
     text = _("%(schedule)s: an error has stopped it: %(error)s")
     advice = _("Correct the schedule, then run: %(command)s") % {"command": fleet.resume(row)}
@@ -114,14 +144,14 @@ def _stopped(fleet: Fleet, row: Schedule) -> checks.CheckMessage:
 
 
 def _find_unknown_tasks(fleet: Fleet) -> ScheduleQuerySet:
-    rows = fleet.schedules
-    return rows.exclude(task_type__in=fleet.known_tasks) if fleet.known_tasks else rows.none()
+    return fleet.schedules.exclude(fleet.knowing) if fleet.stats.alive else fleet.schedules.none()
 
 
 def _unknown_task(_fleet: Fleet, row: Schedule) -> checks.CheckMessage:
-    text = _("%(schedule)s: no running executor knows its task %(task)s.")
+    text = _("%(schedule)s: no running executor that serves the queue %(queue)s knows its task %(task)s.")
     advice = _("Start executors with the code of the task, or pause the schedule.")
-    return checks.Error(text % {"schedule": title_of(row), "task": row.task_type}, hint=advice)
+    values = {"schedule": title_of(row), "queue": queue_name_of(row), "task": row.task_type}
+    return checks.Error(text % values, hint=advice)
 
 
 def _find_overdue(fleet: Fleet) -> ScheduleQuerySet:
@@ -153,6 +183,17 @@ def _reason_why_unusable(row: Schedule) -> str:
     except (ValueError, LookupError, ArithmeticError) as error:
         return str(error)
     return ""
+
+
+def _find_without_zone(fleet: Fleet) -> ScheduleQuerySet:
+    late = Q(due_at__lt=fleet.stats.now - OVERDUE_LONG)
+    return fleet.schedules.filter(timezone__in=fleet.lost_zones).exclude(late)  # another check names these
+
+
+def _without_zone(_fleet: Fleet, row: Schedule) -> checks.CheckMessage:
+    text = _("%(schedule)s: this host does not have its time zone %(zone)s.")
+    advice = _("Install the time zone: pip install tzdata. Until then, executors of other hosts enqueue its tasks.")
+    return checks.Warning(text % {"schedule": title_of(row), "zone": row.timezone}, hint=advice)
 
 
 def _find_without_ticks(fleet: Fleet) -> ScheduleQuerySet:
@@ -207,6 +248,7 @@ CHECKS = (
     ScheduleCheck(lambda fleet: fleet.schedules.filter(IS_STOPPED), _stopped),
     ScheduleCheck(_find_unknown_tasks, _unknown_task),
     ScheduleCheck(_find_overdue, _overdue),
+    ScheduleCheck(_find_without_zone, _without_zone),
     ScheduleCheck(_find_without_ticks, _never_fires),
     ScheduleCheck(_find_paused, _paused),
     ScheduleCheck(_find_always_skipped, _always_skipped),

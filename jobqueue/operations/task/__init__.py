@@ -3,7 +3,6 @@ One task, as its page and `jobqueue show` show it.
 
 * `body_log`: the lines that the body of a task has logged, as they are shown
 * `detail`: the details of a task, as its page and `jobqueue show` show them
-* `explain`: why a task is in its state, and what happens next: a few plain sentences, computed from values alone
 * `inbox`: the inbox of a task, as it is shown
 * `progress`: the progress that the body of a task has reported, as it is shown
 * `timeline`: the timeline of a task: its attempts and polls, newest first, with requeues between them

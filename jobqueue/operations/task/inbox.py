@@ -14,9 +14,9 @@ from jobqueue.declarations import registry
 from jobqueue.declarations.actor import Actor, ActorTask
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.models import InboxMessage, Task
+from jobqueue.operations.explain import MAX_UNREAD
 from jobqueue.operations.formatting import Text
 from jobqueue.operations.payloads import DisplayedValue, raw, read, secrets_of_tasks, show
-from jobqueue.operations.task.explain import MAX_UNREAD
 from jobqueue.values.json import encode_message
 from jobqueue.values.records import is_internal
 from jobqueue.values.redaction import MASK, NO_SECRETS, redact, redact_texts
