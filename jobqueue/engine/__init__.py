@@ -15,7 +15,6 @@ The engine: all changes of the queue's rows go through it.
 * `engine`: the engine of one backend: its verbs, and the parts that perform them
 * `enqueues`: enqueue tasks: insert their rows, and do what is wanted if a unique key is taken
 * `executors`: heartbeats, commands, and the rescue of tasks from lost executors
-* `failpoints`: named points where a test makes this process die, freeze, wait or fail
 * `heartbeats`: when an executor last sent a heartbeat
 * `inserts`: insert the rows of new tasks
 * `messages`: messages to tasks, from code, other tasks and ended children; and the wake-up of tasks that wait
@@ -58,7 +57,6 @@ from jobqueue.engine.database import Database, LockTimeout, read_list
 from jobqueue.engine.ends import listen_to_ends
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.executors import LOST_CLASS_PATH
-from jobqueue.engine.failpoints import failpoint
 from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.engine.messages import MESSAGES_PER_POLL
 from jobqueue.engine.postgres.connection import configure_session, notify_from_elsewhere, statement
@@ -127,7 +125,6 @@ __all__ = [
     "applied_migrations",
     "configure_session",
     "engine_for",
-    "failpoint",
     "is_locked",
     "is_slow",
     "iso_utc",

@@ -14,9 +14,9 @@ from django.db.models import Case, Count, DateTimeField, ExpressionWrapper, F, M
 
 from jobqueue.engine.clock import Clock, rank_from
 from jobqueue.engine.database import Part
-from jobqueue.engine.failpoints import failpoint
 from jobqueue.models import AdmissionRequest, KeyReservation, Limit, RateStart, TaskQuerySet
 from jobqueue.values.counters import MAX_BLOCKED, LimitGauges
+from jobqueue.values.failpoints import failpoint
 from jobqueue.values.limit_keys import AFTER_SEPARATOR, SEPARATOR, split_key
 from jobqueue.values.records import Admitted, ClaimedTask, LimitKind, Start, Status
 from jobqueue.values.text import printable

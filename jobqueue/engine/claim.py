@@ -14,10 +14,10 @@ from django.db.models.functions import Coalesce
 
 from jobqueue.engine.clock import Clock
 from jobqueue.engine.database import RAW, Part, with_texts
-from jobqueue.engine.failpoints import failpoint
 from jobqueue.engine.queues import Queues
 from jobqueue.engine.tasks import LockedRow
 from jobqueue.models import ISOLATION_LOSSES, Task
+from jobqueue.values.failpoints import failpoint
 from jobqueue.values.records import ClaimedBatch, ClaimedTask, ClaimRequest, PoolName, Status
 
 # Fields of a ClaimedTask that are columns of its row.

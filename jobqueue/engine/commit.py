@@ -31,12 +31,12 @@ from jobqueue.engine.database import (
     read_list,
     with_texts,
 )
-from jobqueue.engine.failpoints import failpoint
 from jobqueue.engine.inserts import Inserts
 from jobqueue.engine.messages import Messages, ending_of
 from jobqueue.engine.tasks import LockedRow, Tasks
 from jobqueue.engine.timeouts import SHORT_WAIT, is_locked
 from jobqueue.exceptions import DuplicateKey, MessageAlreadyConsumed, TaskFinished, TaskNotFound
+from jobqueue.values.failpoints import failpoint
 from jobqueue.values.records import (
     FINAL,
     WAITING,

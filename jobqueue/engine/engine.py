@@ -17,7 +17,6 @@ from jobqueue.engine.counters import Counters
 from jobqueue.engine.database import Database
 from jobqueue.engine.enqueues import Enqueues
 from jobqueue.engine.executors import Executors
-from jobqueue.engine.failpoints import failpoint
 from jobqueue.engine.inserts import Inserts
 from jobqueue.engine.messages import Messages
 from jobqueue.engine.progress import ProgressTable
@@ -25,6 +24,7 @@ from jobqueue.engine.queues import Queues
 from jobqueue.engine.schedules import Schedules
 from jobqueue.engine.tasks import Tasks
 from jobqueue.engine.timeouts import is_locked
+from jobqueue.values.failpoints import failpoint
 from jobqueue.values.records import ClaimedBatch, ClaimRequest, CommitResult, Outcome
 
 

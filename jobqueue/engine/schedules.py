@@ -15,7 +15,6 @@ from django.db.models import Count, Exists, Min, OuterRef, Q, Subquery
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.commit import REFUSALS, is_refusal
 from jobqueue.engine.database import Database, LockTimeout, Part
-from jobqueue.engine.failpoints import failpoint
 from jobqueue.engine.inserts import Inserts
 from jobqueue.engine.tasks import Tasks
 from jobqueue.exceptions import DuplicateKey, ScheduleNotFound
@@ -23,6 +22,7 @@ from jobqueue.models import STOPPED_BY, Schedule, ScheduleQuerySet, ScheduleTick
 from jobqueue.schedules.planning import Plan, Policy, Skipped, first_tick, make_plan
 from jobqueue.schedules.rows import aware, paused_until, policy_of, stored, task_of, ticks_of
 from jobqueue.values.counters import ScheduleGauges
+from jobqueue.values.failpoints import failpoint
 from jobqueue.values.policies import Overlap, SkipReason
 from jobqueue.values.records import CancelReport, Enqueued, FiredSchedules, NewTask, Status
 from jobqueue.values.text import printable

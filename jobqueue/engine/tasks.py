@@ -17,12 +17,12 @@ from jobqueue.engine.clock import Clock, now_plus, rank_from
 from jobqueue.engine.counters import Counters
 from jobqueue.engine.database import Part, appended
 from jobqueue.engine.ends import ended
-from jobqueue.engine.failpoints import failpoint
 from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.engine.inserts import Inserts
 from jobqueue.engine.messages import UNSUCCESSFUL, Messages, ending_of
 from jobqueue.engine.progress import ProgressTable
 from jobqueue.models import FallbackHeartbeat, Task, TaskQuerySet
+from jobqueue.values.failpoints import failpoint
 from jobqueue.values.history import Event, line_of
 from jobqueue.values.records import FINAL, WAITING, CancelReport, ChangeReport, RequeueReport, Status, is_internal
 

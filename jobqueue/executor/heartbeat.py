@@ -11,13 +11,14 @@ from uuid import UUID
 
 import django.db
 
-from jobqueue.engine import Engine, failpoint, schema_problem
+from jobqueue.engine import Engine, schema_problem
 from jobqueue.exceptions import ClaimLost, TaskCancelled
 from jobqueue.executor.database.connection import DatabaseState, GuardedConnection, ReconnectBackoff
 from jobqueue.executor.running.attempt import RunningTask
 from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
+from jobqueue.values.failpoints import failpoint
 from jobqueue.values.records import ExecutorInfo, OwnedTask
 from jobqueue.values.text import printable
 

@@ -16,7 +16,7 @@ from jobqueue.api import ends
 from jobqueue.api.notifications import notifier
 from jobqueue.declarations import registry
 from jobqueue.declarations.actor import ActorTask
-from jobqueue.engine import HEAD_TASKS, MESSAGES_PER_POLL, SHORT_WAIT, failpoint
+from jobqueue.engine import HEAD_TASKS, MESSAGES_PER_POLL, SHORT_WAIT
 from jobqueue.executor.awaiting_code import AwaitingCode
 from jobqueue.executor.budgets import Budgets
 from jobqueue.executor.callbacks import ResultCallbacks
@@ -41,6 +41,7 @@ from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
+from jobqueue.values.failpoints import failpoint
 from jobqueue.values.records import (
     FINAL,
     NO_EFFECTS,

@@ -11,10 +11,11 @@ from uuid import UUID
 from jobqueue.api import limits
 from jobqueue.api.notifications import CANCEL_NOTIFICATION
 from jobqueue.api.schedule_deployments import DeclaredSchedules
-from jobqueue.engine import AGGREGATE_BATCH, FIRE_BATCH, RELEASE_BATCH, REQUESTS_READ, Engine, failpoint
+from jobqueue.engine import AGGREGATE_BATCH, FIRE_BATCH, RELEASE_BATCH, REQUESTS_READ, Engine
 from jobqueue.executor.budgets import Budgets
 from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.telemetry.logger import get_logger
+from jobqueue.values.failpoints import failpoint
 from jobqueue.values.records import (
     Admitted,
     Command,

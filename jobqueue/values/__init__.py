@@ -6,6 +6,7 @@ Values that all other parts of the queue exchange, and how they become text and 
 * `body_log`: the lines that a body logs, as the column `lines` of `jobqueue_tasklog` has them
 * `causes`: the cause of a failure: task, exception class, and message without numbers and ids
 * `counters`: the values behind the metrics: counters of tasks and ticks, and gauges of the current state
+* `failpoints`: named points where a test makes this process die, freeze, wait or fail
 * `history`: the history of a task: what its other columns do not keep of successful polls, releases and requeues
 * `ids`: ids of tasks: UUIDv7, made in Python, so that a parent knows its child's id before the insert
 * `json`: JSON text for rows, and values from rows

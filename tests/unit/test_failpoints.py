@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from django.db import OperationalError
 
-from jobqueue.engine import failpoints
+from jobqueue.values import failpoints
 
 PACKAGE = Path(failpoints.__file__).parents[1]
 
@@ -45,8 +45,8 @@ def test_unknown_point_or_action_is_refused(text: str) -> None:
 
 
 def test_environment_enables_failpoints() -> None:
-    code = "import django; django.setup(); from jobqueue.engine import failpoint; failpoint('begin')"
-    environment = os.environ | {failpoints.VARIABLE: "begin=kill", "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    code = "from jobqueue.values.failpoints import failpoint; failpoint('begin')"
+    environment = os.environ | {failpoints.VARIABLE: "begin=kill"}
     assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == -signal.SIGKILL
 
 

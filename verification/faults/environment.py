@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from demo_project.postgres import Cluster
-from jobqueue.engine.failpoints import VARIABLE as FAILPOINTS
+from jobqueue.values.failpoints import VARIABLE as FAILPOINTS
 from tests.acceptance.harness import threads
 from verification.faults import diary, history
 from verification.faults.pgbouncer import Mode, Pooler, run_pooler

@@ -23,7 +23,7 @@ from django.core.checks import run_checks
 from django.core.management import call_command, execute_from_command_line
 from django.db import connections
 
-from jobqueue.engine import failpoints
+from jobqueue.values import failpoints
 
 CHECK_SECONDS = 0.02
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jobqueue.engine.failpoints import POINTS
+from jobqueue.values.failpoints import POINTS
 from verification.faults import server_faults
 from verification.faults.environment import FaultEnvironment, LaunchedProcess
 from verification.faults.fault_runner import FaultRunner, Figures, check_run

@@ -7,11 +7,11 @@ from contextlib import nullcontext
 from itertools import starmap
 from uuid import UUID
 
-from jobqueue.engine.failpoints import failpoint
 from jobqueue.engine.messages import Messages
 from jobqueue.engine.postgres.connection import PostgresDatabase, as_array, as_json
 from jobqueue.engine.timeouts import LOCK_WAIT
 from jobqueue.exceptions import TaskFinished
+from jobqueue.values.failpoints import failpoint
 from jobqueue.values.records import NewMessage, Status, StoredMessage
 
 WAKE_LOCK_TIMEOUT = LOCK_WAIT

@@ -15,7 +15,7 @@ from django.db import transaction
 from django.db.transaction import TransactionManagementError
 from msgspec.structs import replace
 
-from jobqueue.engine import Engine, failpoint, sqlstate_of
+from jobqueue.engine import Engine, sqlstate_of
 from jobqueue.exceptions import ClaimLost, GiveUp, Stale
 from jobqueue.executor.running.actor_runner import poll_again
 from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, Raised, Returned, run_interruptibly
@@ -30,6 +30,7 @@ from jobqueue.executor.running.task_runner import (
 )
 from jobqueue.executor.telemetry.errors import first_line_of, from_the_body, message_of
 from jobqueue.executor.telemetry.logger import get_logger, mask_for
+from jobqueue.values.failpoints import failpoint
 from jobqueue.values.records import Outcome, release_outcome
 from jobqueue.values.text import printable
 
