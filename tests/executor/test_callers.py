@@ -157,7 +157,8 @@ def test_run_executors_leaves_the_process_of_its_caller_unchanged(
 def test_run_executors_with_a_stuck_task_does_not_replace_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     replaced: list[Any] = []
     monkeypatch.setattr(os, "execv", lambda *command: replaced.append(command))
-    monkeypatch.setattr(ExecutorProcess, "run", lambda self: EXIT_REPLACE)
+    run = ExecutorProcess.run
+    monkeypatch.setattr(ExecutorProcess, "run", lambda self: run(self) + EXIT_REPLACE)
 
     with pytest.raises(CommandError, match="a task does not stop"):
         run_executors()
