@@ -58,8 +58,10 @@ def options(settings: Any) -> Options:
 @pytest.fixture
 def own_registry() -> Iterator[None]:
     """Forget the tasks that a test declares at its end."""
+    late = {*function.late}
     with patch.dict(function.declared):
         yield
+    function.late.intersection_update(late)
     function.duplicates.clear()
     function.invalid_declarations.problems.clear()
 
