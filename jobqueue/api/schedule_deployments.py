@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,9 +12,10 @@ from django.db.models import QuerySet
 from jobqueue.declarations.schedules import Declaration, declarations, digest_of
 from jobqueue.engine import LOCK_WAIT, Engine, LockTimeout, with_last_heartbeat
 from jobqueue.models import Schedule, ScheduleDeployment
+from jobqueue.values.safe_log import safe_logger
 from jobqueue.values.text import printable
 
-logger = logging.getLogger(__name__)
+logger = safe_logger(__name__)
 
 VERSION = "schedules"  # name of the digest among the versions of an executor
 MAX_START_TIME = timedelta(hours=1)  # from `migrate` to the start of executors with the same code

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -19,9 +18,10 @@ from jobqueue.values.counters import MAX_BLOCKED, LimitGauges
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.limit_keys import AFTER_SEPARATOR, SEPARATOR, split_key
 from jobqueue.values.records import Admitted, ClaimedTask, LimitKind, Start, Status
+from jobqueue.values.safe_log import safe_logger
 from jobqueue.values.text import printable
 
-logger = logging.getLogger(__name__)
+logger = safe_logger(__name__)
 
 REQUESTS_READ = 1000
 KEYS_LOOKED_AT = 200  # at once. In PostgreSQL, each has one of 4,096 locks

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -49,8 +48,9 @@ from jobqueue.values.records import (
     Status,
     release_outcome,
 )
+from jobqueue.values.safe_log import safe_logger
 
-logger = logging.getLogger(__name__)
+logger = safe_logger(__name__)
 
 # Errors that the values of an outcome cause, not the state of the database.
 REFUSALS = (

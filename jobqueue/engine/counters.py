@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,8 +18,9 @@ from jobqueue.schedules.planning import Skipped
 from jobqueue.schedules.rows import ScheduleRow, queue_name_of
 from jobqueue.values.counters import COUNTERS, EDGES, TICK_COUNTERS, Counted, Length, Scope, bucket
 from jobqueue.values.records import NewTask, Outcome, Status
+from jobqueue.values.safe_log import safe_logger
 
-logger = logging.getLogger(__name__)
+logger = safe_logger(__name__)
 
 AGGREGATE_BATCH = 2000  # deltas: if each has another name, they take half a second of the loop
 KEPT_SECONDS = {Length.MINUTE: 86_400.0, Length.HOUR: 31 * 86_400.0}

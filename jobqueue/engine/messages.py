@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
@@ -20,8 +19,9 @@ from jobqueue.exceptions import TaskFinished, TaskNotFound
 from jobqueue.models import InboxMessage
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.records import FINAL, WAITING, NewMessage, Status, StoredMessage
+from jobqueue.values.safe_log import safe_logger
 
-logger = logging.getLogger(__name__)
+logger = safe_logger(__name__)
 
 UNSUCCESSFUL = (Status.FAILED, Status.CANCELLED)  # may be requeued
 MESSAGES_PER_POLL = 1000  # with more messages, the task runs again at once

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -25,9 +24,10 @@ from jobqueue.values.counters import ScheduleGauges
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.policies import Overlap, SkipReason
 from jobqueue.values.records import CancelReport, Enqueued, FiredSchedules, NewTask, Status
+from jobqueue.values.safe_log import safe_logger
 from jobqueue.values.text import printable
 
-logger = logging.getLogger(__name__)
+logger = safe_logger(__name__)
 
 FIRE_BATCH = 500  # schedules in one transaction
 KEY_WAIT, NO_WAIT = "500ms", "1ms"  # for a transaction that uses the key of a task; PostgreSQL only

@@ -15,6 +15,7 @@ Values that all other parts of the queue exchange, and how they become text and 
 * `posix`: what only POSIX systems have
 * `records`: values between the executor and the engine: claimed tasks, outcomes, messages, reports
 * `redaction`: mask the values that OPTIONS["REDACT"] names, on every page and in the log
+* `safe_log`: a logger for code that must go on, whatever the site's handlers raise
 * `text`: text from outside: what a database can store, what a terminal can bear, and the name that a misspelled one
   means
 * `typed`: read the State and the Message of an actor from JSON, by their types

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from jobqueue import Actor, Done, Spawn
+from jobqueue.models import Task
 from jobqueue.values.records import Status
 from tests.executor import tasks
-from tests.executor.harness import Burst, on_postgresql, row_of
+from tests.executor.harness import Burst, database_of, on_both_databases, on_postgresql, row_of
 
 EVENTS = "jobqueue.executor.running.events"
 
@@ -74,3 +76,40 @@ def test_tasks_run_if_logging_raises(burst: Burst, broken_logging: None, capsys:
     assert "--- Logging error ---" in errors
     assert "'task.started " in errors
     assert "Broken" in errors
+
+
+class LeavesChild(Actor):
+    """Ends before its child, whose message is dropped."""
+
+    def poll(self, context: Any) -> Any:
+        return Spawn(tasks.add, 1), Done()
+
+
+class Raising(logging.Handler):
+    def __init__(self, error: type[BaseException]) -> None:
+        super().__init__()
+        self.error = error
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise self.error(record.getMessage())
+
+
+@pytest.mark.parametrize("error", [ValueError, RuntimeError, SystemExit])
+@on_both_databases
+def test_commit_succeeds_if_a_handler_raises_within_it(
+    burst: Burst, backend: str, error: type[BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
+    parent = LeavesChild.using(backend=backend).enqueue()
+    logger, handler = logging.getLogger("jobqueue"), Raising(error)
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        burst(backend=backend)
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+    child = Task.objects.using(database_of(parent)).get(parent_id=parent.id)
+    assert (row_of(parent).status, child.status, child.claim_number) == (Status.SUCCESSFUL, Status.SUCCESSFUL, 1)
+    assert "message.dropped" in capsys.readouterr().err

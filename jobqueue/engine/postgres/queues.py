@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import starmap
@@ -18,8 +17,9 @@ from jobqueue.engine.queues import MAX_COUNTED, QUEUES_READ, RUNNING_READ, TASKS
 from jobqueue.models import TaskQuerySet
 from jobqueue.values.counters import Depth
 from jobqueue.values.records import QueueLatency, Status
+from jobqueue.values.safe_log import safe_logger
 
-logger = logging.getLogger(__name__)
+logger = safe_logger(__name__)
 
 NOTIFICATION_QUEUE_FULL = "54000"  # program_limit_exceeded
 LOG_FULL_SECONDS = 300.0
