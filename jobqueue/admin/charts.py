@@ -162,11 +162,11 @@ def wait_chart(timeline: Timeline) -> Chart:
 def wait_summary(total: Counts) -> str:
     p50, p95 = total.wait(0.5), total.wait(0.95)
     if p50 == math.inf:
-        form = _("More than half of the attempts waited %(p50)s.")
+        form = _("Median wait: %(p50)s.")
     elif p95 == math.inf:
-        form = _("Half of the attempts waited at most %(p50)s, more than 5 of 100 %(p95)s.")
+        form = _("Median wait at most %(p50)s; more than 5%% waited %(p95)s.")
     else:
-        form = _("Half of the attempts waited at most %(p50)s, 95 of 100 at most %(p95)s.")
+        form = _("Median wait at most %(p50)s; 95%% within %(p95)s.")
     return form % {"p50": words(p50), "p95": words(p95)}
 
 

@@ -294,7 +294,7 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
         result = bulk_actor.start(target, rate)
         chosen_by = request.META.get("QUERY_STRING") or _("no filter")
         audit_log.write_start(request, target.action, target.bounds.number or 0, result.id, chosen_by)
-        self.message_user(request, _("A task does this. Cancel the task to stop it."))
+        self.message_user(request, _("This runs in the background; cancel this task to stop it."))
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:jobqueue_task_change", args=[result.id]))
 
     def _confirm_ticked(self, request: HttpRequest, action: BulkAction, ticked: list[UUID]) -> HttpResponse:

@@ -187,7 +187,7 @@ def test_charts_show_a_range_and_the_same_as_a_table(show, period, chosen, point
 
     assert content.count('class="jq-hover"') == 2 * points
     assert "6 successful, 3 failed with a retry, 1 failed." in content
-    assert "Half of the attempts waited at most 389 ms, 95 of 100 at most 8 s." in content
+    assert "Median wait at most 389 ms; 95% within 8 s." in content
     tables = re.findall(r"<tbody>(.*?)</tbody></table></details>", content, re.DOTALL)
     assert [table.count("<tr>") for table in tables] == [points, points]
 
@@ -197,11 +197,11 @@ def test_charts_show_a_range_and_the_same_as_a_table(show, period, chosen, point
     [
         (
             {"_7": 90, "_25000": 10},
-            "Half of the attempts waited at most 8 s, more than 5 of 100 over 60 min.",
+            "Median wait at most 8 s; more than 5% waited over 60 min.",
             "8 s", "over 60 min",
         ),
-        ({"_25000": 10}, "More than half of the attempts waited over 60 min.", "over 60 min", "over 60 min"),
-        ({"_3599": 10}, "Half of the attempts waited at most 38 min, 95 of 100 at most 58 min.", "38 min", "58 min"),
+        ({"_25000": 10}, "Median wait: over 60 min.", "over 60 min", "over 60 min"),
+        ({"_3599": 10}, "Median wait at most 38 min; 95% within 58 min.", "38 min", "58 min"),
     ],
 )  # fmt: skip
 def test_waits_above_an_hour_are_over_60_minutes_not_60(show, period, waits, summary, p50, p95):

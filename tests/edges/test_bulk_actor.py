@@ -54,13 +54,13 @@ def test_more_than_a_request_can_change_is_done_by_a_task(client, staff, make, b
     address = f"{LIST_URL}?backend={backend}&status=FAILED"
     ticked = {"action": "requeue_selected", "_selected_action": "all", "select_across": "1"}
     page = client.post(address, ticked)
-    assert "A task of the queue does it in batches." in page.content.decode()
+    assert "This runs in the background;" in page.content.decode()
 
     response = client.post(address, dict(page.context["hidden"]))
 
     task = bulk_row(backend)
     assert response.url == task_url(task)
-    assert messages_of(response) == ["A task does this. Cancel the task to stop it."]
+    assert messages_of(response) == ["This runs in the background; cancel this task to stop it."]
     assert {status_of(row) for row in rows} == {"FAILED"}
     before = client.get(task_url(task)).content.decode()
     testing.poll_once(task.pk, backend=backend)

@@ -179,7 +179,7 @@ def test_filter_of_a_bulk_action_is_hidden_on_its_task_and_kept_in_the_log(row, 
 
     response = client.post(address, fields)
 
-    assert messages_of(response) == ["A task does this. Cancel the task to stop it."]
+    assert messages_of(response) == ["This runs in the background; cancel this task to stop it."]
     task = Task.objects.using(backend).get(task_type="jobqueue.bulk_action")
     for page in ("change", "history"):
         content = reader().get(task_url(task, page)).content.decode()
