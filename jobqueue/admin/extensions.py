@@ -60,7 +60,7 @@ class Column:
 
 @dataclass
 class Extensions:
-    """What the modules of a site have added. A module that is loaded again replaces what it added."""
+    """The additions of a site's modules. A module that is loaded again replaces its own."""
 
     links: dict[str, LinksOf] = field(default_factory=dict)
     columns: dict[str, Column] = field(default_factory=dict)

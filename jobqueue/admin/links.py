@@ -12,7 +12,7 @@ from jobqueue.operations.links import Rows
 
 
 class Pages:
-    """What a request may see, and the addresses of it."""
+    """The pages that a request may see, and their addresses."""
 
     def __init__(self, request: HttpRequest, backend: str) -> None:
         self.request, self.backend = request, backend

@@ -86,7 +86,7 @@ class TaskChangeList(ChangeList):
 
     @cached_property
     def selection(self) -> Selection:
-        """What the address selects."""
+        """The tasks that the address selects."""
         filters: dict[str, str] = {}
         for spec in self.filter_specs:
             if isinstance(spec, TimeFilter):
@@ -109,7 +109,7 @@ class TaskChangeList(ChangeList):
 
     @cached_property
     def suggestions(self) -> list[str]:
-        """What the search box offers: names of known tasks, of their arguments if the user may see them, and tags."""
+        """The suggestions of the search box: known tasks, their arguments if the user may see them, and tags."""
         known = list(registry.offered())
         found = {short_type(name) for name in known}
         if self.with_payload:

@@ -117,7 +117,7 @@ class TimingForm(forms.Form):
 
 @dataclass(frozen=True)
 class Preview:
-    """What a form means: in words and as the next ticks. timezone: of the ticks. is_empty: no expression was typed."""
+    """A form's schedule, in words and as the next ticks. timezone: of the ticks. is_empty: no expression was typed."""
 
     words: str = ""
     timezone: str = ""

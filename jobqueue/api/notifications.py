@@ -1,4 +1,4 @@
-"""What runs after a commit: waking tasks, and NOTIFY to waiting executors. Polling finds the work without it."""
+"""Wake tasks and notify waiting executors after a commit. Without that, polling finds the work."""
 
 from __future__ import annotations
 

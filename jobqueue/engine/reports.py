@@ -1,4 +1,4 @@
-"""What the tables of reports have in common: rows of a task, without a foreign key to it."""
+"""The common part of the tables of reports: rows of a task, without a foreign key to it."""
 
 from __future__ import annotations
 

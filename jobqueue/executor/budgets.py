@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Budget:
-    """What is left to a call that has failed. size: how much it may do. next_at: when it may try again, monotonic."""
+    """The remaining budget of a failed call. size: how much it may do. next_at: when it may try again, monotonic."""
 
     size: int
     next_at: float = 0.0

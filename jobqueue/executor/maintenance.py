@@ -1,4 +1,4 @@
-"""What every executor does for the whole queue between two claims: wake, sweep, rescue, prune, aggregate."""
+"""Maintain the whole queue between two claims: wake, sweep, rescue, prune, aggregate."""
 
 from __future__ import annotations
 

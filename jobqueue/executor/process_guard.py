@@ -1,4 +1,4 @@
-"""What a body may do to its process: fork it, or close the standard streams."""
+"""Guard the process against bodies that fork it or close the standard streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What bodies report with `context.progress()`, and what they log, until the loop writes it."""
+"""Keep the progress and the log lines of bodies until the loop writes them."""
 
 from __future__ import annotations
 

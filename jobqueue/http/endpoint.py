@@ -1,4 +1,4 @@
-"""What all views share: the method, the caller, errors, and their description in the OpenAPI document."""
+"""The common part of all views: the method, the caller, errors, and their description in the OpenAPI document."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from jobqueue.models.indexes import unique
 
 
 class TaskProgress(models.Model):
-    """What the body of a task has reported with `context.progress()`. claim_number: of the attempt."""
+    """The progress that a body has reported with `context.progress()`. claim_number: of the attempt."""
 
     task_id = models.UUIDField(primary_key=True)
     claim_number = models.BigIntegerField()

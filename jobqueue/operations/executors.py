@@ -18,7 +18,7 @@ GONE_SECONDS = 3600.0  # without a heartbeat
 
 
 class ExecutorState(StrEnum):
-    """What an executor does. Heartbeats decide, not the state in its row."""
+    """The state of an executor. Heartbeats decide it, not the state in its row."""
 
     ALIVE = "alive"
     PAUSED = "paused"

@@ -66,7 +66,7 @@ class Key:
 
     @property
     def text(self) -> str:
-        """What an address contains: the kind, a colon, and the key as rows store it."""
+        """The key in an address: the kind, a colon, and the key as rows store it."""
         return f"{self.kind}{SEPARATOR}{self.stored}"
 
     @classmethod

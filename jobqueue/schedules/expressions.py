@@ -86,7 +86,7 @@ class TickRange:
 
 
 class Expression(Protocol):
-    """What `Cron` and `Every` have in common."""
+    """The common part of `Cron` and `Every`."""
 
     def problems(self) -> Iterator[Problem]:
         """Yield what is wrong with it. Nothing where it can be used."""

@@ -45,7 +45,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do with the ticks that are due.
+    """The decision about the ticks that are due.
 
     `runs` become tasks now. `waiting_at` becomes a task when the running one has ended. `next_at` is the first tick
     that this plan does not account for; None if there is none.

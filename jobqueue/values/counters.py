@@ -24,7 +24,7 @@ TICK_COUNTERS = tuple(f"ticks_{outcome}" for outcome in TICK_OUTCOMES)
 
 
 class Scope(StrEnum):
-    """What the counters of a period are about."""
+    """The subject of the counters of a period."""
 
     BACKEND = "backend"
     QUEUE = "queue"

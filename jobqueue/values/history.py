@@ -17,7 +17,7 @@ HISTORY_CHARACTERS = 1200  # about 20 polls, the newest. With a full column, a p
 
 
 class Event(StrEnum):
-    """What a line of the history tells."""
+    """The kind of a line of the history."""
 
     POLLED = "POLLED"  # a poll that wants the next one at once
     SUSPENDED = "SUSPENDED"  # a poll that waits for a message or a time

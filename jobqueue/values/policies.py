@@ -1,4 +1,4 @@
-"""What a schedule does with ticks that overlap or were missed, and why a tick became no task."""
+"""Policies for ticks that overlap or were missed, and the reasons why a tick became no task."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Overlap(StrEnum):
-    """What happens to a tick while the task of an earlier tick has not ended."""
+    """The policy for a tick while the task of an earlier tick has not ended."""
 
     SKIP = "skip"
     QUEUE_ONE = "queue_one"
@@ -15,7 +15,7 @@ class Overlap(StrEnum):
 
 
 class CatchUp(StrEnum):
-    """What happens to ticks that were missed while no executor was running."""
+    """The policy for ticks that were missed while no executor was running."""
 
     LATEST = "latest"
     ALL = "all"

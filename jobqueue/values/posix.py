@@ -1,4 +1,4 @@
-"""What only POSIX systems have. Only executors need it: sites, commands and tests also work without, as on Windows."""
+"""Modules that only POSIX systems have. Only executors need them: the rest of the package works on Windows, too."""
 
 from __future__ import annotations
 

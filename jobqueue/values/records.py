@@ -64,7 +64,7 @@ class PoolName(StrEnum):
 
 
 class LimitKind(StrEnum):
-    """What a BLOCKED task waits for."""
+    """The kind of limit that a BLOCKED task waits for."""
 
     CONCURRENCY = "concurrency"
     RATE = "rate"
@@ -297,7 +297,7 @@ class CommitResult:
 
 
 class Progress(Struct, frozen=True, kw_only=True, gc=False):
-    """What the body of a claimed task has reported: how much is done, of which total if it is known, and a note."""
+    """The progress of a claimed task's body: how much is done, of which total if it is known, and a note."""
 
     task_id: UUID
     claim_number: int

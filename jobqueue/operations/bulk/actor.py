@@ -130,7 +130,7 @@ def _served_queue(backend: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownProgress:
-    """What the page of a bulk action shows. chosen_by: the filter."""
+    """The facts that the page of a bulk action shows. chosen_by: the filter."""
 
     number: int
     handled: int

@@ -182,7 +182,7 @@ class Selection:
 
     @property
     def words(self) -> str:
-        """What was searched: a search for an error or a tag has become a filter. Empty if the search has a problem."""
+        """The searched text: a search for an error or a tag has become a filter. Empty if the search has a problem."""
         if self.search.problem:
             return ""
         return " ".join(filter(None, [self._words_of_causes, self._words_of_tag, self.search.words]))
