@@ -6,6 +6,7 @@ import io
 import logging
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -110,6 +111,6 @@ def test_commit_succeeds_if_a_handler_raises_within_it(
         logger.removeHandler(handler)
         logger.setLevel(level)
 
-    child = Task.objects.using(database_of(parent)).get(parent_id=parent.id)
+    child = Task.objects.using(database_of(parent)).get(parent_id=UUID(parent.id))
     assert (row_of(parent).status, child.status, child.claim_number) == (Status.SUCCESSFUL, Status.SUCCESSFUL, 1)
     assert "message.dropped" in capsys.readouterr().err
