@@ -526,7 +526,9 @@ class ExecutorLoop(threading.Thread):
         # After the claim: a message that comes later makes the actor run again.
         messages = self._read_messages(actors) if actors else {}
         self.counts.claimed += len(claims)
-        tasks = [RunningTask(claimed, self._identity, messages.get(claimed.id, ())) for claimed in claims]
+        tasks = [
+            RunningTask(claimed, self._identity, messages.get(claimed.id, ()) if messages else ()) for claimed in claims
+        ]
         failpoint("begin")
         self.running_tasks.add(tasks)
         by_pool: dict[PoolName, list[RunningTask]] = defaultdict(list)

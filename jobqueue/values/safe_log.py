@@ -17,6 +17,10 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
     transaction, or fail a task.
     """
 
+    def __init__(self, logger: logging.Logger) -> None:
+        super().__init__(logger)
+        self.isEnabledFor = logger.isEnabledFor  # type: ignore[method-assign]  # asked twice for each task
+
     def log(self, level: int, msg: object, *args: object, stacklevel: int = 1, **kwargs: Any) -> None:
         if self.logger.isEnabledFor(level):
             try:

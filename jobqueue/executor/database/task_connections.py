@@ -37,7 +37,7 @@ class TaskConnections:
     def __init__(self) -> None:
         self.process = this_process()  # of the process that the thread belongs to
         self._wrappers: Sequence[BaseDatabaseWrapper] = ()  # all of Django's for this thread, open or not
-        self._idle: dict[str, BaseDatabaseWrapper] = {}  # by alias: replaced, with a connection that was reset
+        self.kept: dict[str, BaseDatabaseWrapper] = {}  # by alias: replaced, with a connection that was reset
         self._driver_settings: dict[Any, tuple[Any, ...]] = {}  # by psycopg's connection, as Django opened it
         self._refused: tuple[str, BaseException] | None = None  # the last login that failed: alias and error
 
@@ -48,11 +48,6 @@ class TaskConnections:
     def leave(self) -> None:
         self._close_all()
         self._wrappers, _current.connections = (), None
-
-    @property
-    def keeps_some(self) -> bool:
-        """Whether a connection is kept for the next body."""
-        return bool(self._idle)
 
     def reset(self) -> None:
         """
@@ -73,10 +68,10 @@ class TaskConnections:
             except Exception as error:  # noqa: BLE001 - it is not used again
                 logger.debug("connection.discarded error=%s", error)
                 self._forget(wrapper)
-        for alias, idle in list(self._idle.items()):
+        for alias, idle in list(self.kept.items()):
             idle.close_if_unusable_or_obsolete()
             if idle.connection is None:
-                del self._idle[alias]
+                del self.kept[alias]
         self._driver_settings.clear()
         self._refused = None
         if is_used:
@@ -107,16 +102,16 @@ class TaskConnections:
             del connections[wrapper.alias]
 
     def _keep(self, wrapper: BaseDatabaseWrapper) -> None:
-        if (older := self._idle.pop(wrapper.alias, None)) is not None:  # a body has opened a second one
+        if (older := self.kept.pop(wrapper.alias, None)) is not None:  # a body has opened a second one
             quietly(older.close)
-        self._idle[wrapper.alias] = wrapper
+        self.kept[wrapper.alias] = wrapper
         del connections[wrapper.alias]
 
     def _open(
         self, wrapper: BaseDatabaseWrapper, login: Callable[[dict[str, Any]], Any], parameters: dict[str, Any]
     ) -> Any:
         """Return the connection that was kept, or a new one."""
-        idle = self._idle.pop(wrapper.alias, None)
+        idle = self.kept.pop(wrapper.alias, None)
         if idle is not None and not idle.connection.closed and not has_unread_input(idle.connection):
             wrapper.close_at = idle.close_at
             wrapper.isolation_level = idle.isolation_level  # type: ignore[attr-defined]  # of PostgreSQL's wrapper
@@ -163,9 +158,9 @@ class TaskConnections:
         leave_if_forked(self.process)
         for wrapper in connections.all(initialized_only=True):
             self._forget(wrapper)
-        for idle in self._idle.values():
+        for idle in self.kept.values():
             quietly(idle.close)
-        self._idle.clear()
+        self.kept.clear()
         self._driver_settings.clear()
 
     def _forget(self, wrapper: BaseDatabaseWrapper) -> None:
@@ -204,7 +199,7 @@ def reset(*, has_run_code: bool) -> None:
     has_run_code: code of the site has run since the last reset(). If not, only a connection that was kept can be dead.
     """
     current = _current.connections
-    if current is not None and (has_run_code or current.keeps_some):
+    if current is not None and (has_run_code or current.kept):
         current.reset()
 
 

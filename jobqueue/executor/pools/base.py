@@ -144,7 +144,7 @@ class Pool(SiteThreads):
         """Remove and return the tasks that have waited so long for a slot, or were interrupted."""
         limit = time.monotonic() - waited_seconds
         with self._lock:
-            evicted = [task for task in self._waiting if task.claimed_at <= limit or task.should_stop()]
+            evicted = [task for task in self._waiting if task.claimed_at <= limit or task.reason is not None]
             if evicted:
                 removed = set(evicted)
                 self._waiting = deque(task for task in self._waiting if task not in removed)

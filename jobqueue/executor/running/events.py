@@ -143,6 +143,8 @@ def _log_end(completed: CompletedAttempt, status: Status, event: str, level: int
 
 def _event_of(completed: CompletedAttempt, status: Status) -> tuple[str, int]:
     """Return the name of the log event and its level."""
+    if status in FINAL:
+        return EVENTS[status]
     if _continues(completed, status):
         return EVENTS[Status.SUSPENDED]
     if status is Status.SCHEDULED and not _is_attempt_counted(completed, status):

@@ -64,6 +64,7 @@ logger = get_logger(__name__)
 LATEST_START_PART = 0.5  # of HEARTBEAT_TIMEOUT: a task with a rate that has not started by then is released
 LATER_SECONDS = 5.0  # after which a task is READY again, if its messages or limits could not be read
 MAX_STALE_POLLS = 10  # attempts in a row that read stale rows. The tenth counts as failed.
+NOTHING_UNDELIVERED: Counter[UUID] = Counter()
 UNKNOWN = "name"  # what an unknown task awaits; an unbound call awaits what its problem says
 DUPLICATE_SPAWN = (
     "poll() returned a Spawn that was spawned before. Each Spawn is one child: "
@@ -527,6 +528,8 @@ def count_undelivered(
     """
     ended = [completed.attempt for completed, status in done if status in FINAL]
     actors = [attempt.running.id for attempt in ended if attempt is not None and attempt.context is not None]
+    if not actors and not dropped:
+        return NOTHING_UNDELIVERED
     unread = engine.messages.count_unread(actors) if actors else {}
     for pk, count in unread.items():
         logger.info("message.undelivered id=%s count=%d", pk, count)
