@@ -45,6 +45,11 @@ def as_number(value: Any) -> Any:
     return int.__int__(value) if issubclass(type(value), int) and type(value) is not bool else value
 
 
+def as_text(value: Any) -> Any:
+    """Return a text of a subclass, such as Django's SafeString, as a plain one, other values unchanged."""
+    return str.__str__(value) if issubclass(type(value), str) else value
+
+
 KINDS = {"max_attempts": MaxAttempts, "timeout": Timeout, "atomic": Flag, "allow_http": Flag}
 MAX_TAGS, MAX_TAG_CHARACTERS = 20, 100
 MAX_CHARACTERS = {"name": 500, "task_type": 500, "key": 255, "queue_name": 128}
@@ -161,6 +166,10 @@ def as_tags(value: Any) -> Any:
 
 # What each option becomes before it is checked.
 DERIVED: Mapping[str, Callable[[Any], Any]] = {
+    "name": as_text,
+    "task_type": as_text,
+    "key": as_text,
+    "queue_name": as_text,
     "priority": as_number,
     "max_attempts": as_number,
     "timeout": seconds,

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.utils.safestring import mark_safe
 
+from jobqueue import Actor, Done, Spawn
 from jobqueue.models import Task
 from jobqueue.values.records import Status
 from tests.executor import limited_tasks, tasks
@@ -384,3 +386,20 @@ def test_history_is_written_only_where_other_columns_lack_it(burst: Burst, backe
     for entry in row_of(failed).errors:
         assert 0 <= entry["wait_seconds"] < 60
         assert 0 <= entry["run_seconds"] < 60
+
+
+class SpawnsByMarkedTexts(Actor):
+    """Takes key and queue of its child from Django's templates."""
+
+    def poll(self, context: Any) -> Any:
+        return Spawn(tasks.add.using(key=mark_safe("k"), queue_name=mark_safe("default")), 1), Done()
+
+
+@on_both_databases
+def test_spawn_whose_key_is_a_subclass_of_str_is_committed(burst: Burst, backend: str) -> None:
+    parent = SpawnsByMarkedTexts.using(backend=backend).enqueue()
+
+    burst(backend=backend)
+
+    child = Task.objects.using(database_of(parent)).get(parent=row_of(parent))
+    assert (row_of(parent).status, child.status, child.key) == (Status.SUCCESSFUL, Status.SUCCESSFUL, "k")

@@ -152,6 +152,13 @@ def test_numbers_of_subclasses_are_stored_as_numbers() -> None:
     assert tasks.add.using(timeout=timedelta(seconds=1)).timeout == 1.0
 
 
+def test_texts_of_subclasses_become_plain_texts() -> None:
+    changed = tasks.add.using(key=Text("k"), queue_name=Text("emails"))
+
+    assert (changed.key, changed.queue_name) == ("k", "emails")
+    assert {type(changed.key), type(changed.queue_name)} == {str}
+
+
 @pytest.mark.parametrize("error", [InvalidArguments, InvalidResult])
 def test_invalid_values_are_type_errors_as_django_wants(error: type[Exception]) -> None:
     assert issubclass(error, TypeError)
@@ -229,12 +236,14 @@ HOSTILE: dict[str, Callable[[], Any]] = {
     "surrogate": lambda: "\ud800",
     "not a number": lambda: float("nan"),
 }
-# Values that an option takes, as plain numbers.
+# Values that an option takes, as plain ones.
 TAKEN = {
     "timeout": {"failing duration", "failing number"},
     "unique_for": {"failing duration"},
     "priority": {"failing number"},
     "max_attempts": {"failing number"},
+    "key": {"failing text"},
+    "queue_name": {"failing text"},
 }
 
 
