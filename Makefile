@@ -41,7 +41,7 @@ help:
 	@echo "make load     submit a thousand tasks over HTTP and see that none is lost (ARGS='-n 10000 -c 50')"
 	@echo "make lint     check style, types, English and migrations"
 	@echo "make format   let ruff format the code"
-	@echo "make translations  collect the strings of jobqueue/ into its German and French catalogues, and compile them (needs gettext)"
+	@echo "make translations  collect the strings of jobqueue/ into its German and French catalogues, compile them, and name what is missing (needs gettext)"
 	@echo "make matrix   run the suite on every Python and Django found (ARGS=... goes to pytest, CELLS='3.12-6.1')"
 	@echo "make clean    remove what the above made: environments, caches, the demo's database"
 	@echo
@@ -112,6 +112,7 @@ format: venv
 translations: venv
 	@cd jobqueue && ../$(PY) -P -m django makemessages --locale de --locale fr --add-location file --no-wrap --no-obsolete
 	@cd jobqueue && ../$(PY) -P -m django compilemessages --verbosity 0
+	@JOBQUEUE_RELEASE=1 $(PY) -m pytest -q -n 0 tests/unit/test_translations.py
 
 matrix: venv
 	@$(PY) .ci/matrix.py $(foreach cell,$(CELLS),--cell $(cell)) -- $(ARGS)
