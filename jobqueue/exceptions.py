@@ -90,7 +90,7 @@ class UnknownTask(JobQueueError):
 
 
 class UnboundCall(JobQueueError):
-    """The function does not take the stored arguments. The task waits for code that does."""
+    """The code does not take the stored arguments or state. The task waits for code that does."""
 
 
 class Expired(JobQueueError):

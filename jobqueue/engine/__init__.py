@@ -48,6 +48,7 @@ from jobqueue.engine.code_waits import (
     Head,
     Place,
     ReadyHead,
+    StoredCall,
     Verdict,
     WaitingCall,
 )
@@ -120,6 +121,7 @@ __all__ = [
     "Place",
     "PostgresEngine",
     "ReadyHead",
+    "StoredCall",
     "Verdict",
     "WaitingCall",
     "applied_migrations",

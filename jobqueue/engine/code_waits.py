@@ -23,7 +23,7 @@ HEAD_TASKS = 2000  # tasks that park() reads, in the order in which they start
 MAX_GROUPS = 1000  # in one answer of groups()
 FIRST = ("", "")  # before all groups
 ENDED_BATCH = 100
-ARGUMENTS = Cast("args", TextField()), Cast("kwargs", TextField())
+CALL = Cast("args", TextField()), Cast("kwargs", TextField()), Cast("inner_state", TextField())
 
 # It counts for its concurrency limit no more, unless it keeps its place between two attempts.
 KEEPS_PLACE = Case(When(HAS_BEGUN, hold_while_retrying=True, then=True), default=False)
@@ -71,14 +71,21 @@ class Verdict(NamedTuple):
     longest_seconds: float | None
 
 
+class StoredCall(NamedTuple):
+    """What code must take, as JSON text."""
+
+    args: str
+    kwargs: str
+    state: str | None  # of an actor that was polled
+
+
 class WaitingCall(NamedTuple):
-    """A call that waits for code. args, kwargs: JSON text. has_limit: whether its wait ends, for whatever reason."""
+    """A call that waits for code."""
 
     since: datetime
     id: UUID
-    args: str
-    kwargs: str
-    has_limit: bool
+    call: StoredCall
+    has_limit: bool  # whether its wait ends, for whatever reason
 
     @property
     def place(self) -> Place:
@@ -106,15 +113,14 @@ class CodeWaits(Part):
         self,
         heads: Collection[Head],
         may_wait: Callable[[str, str], bool],
-        judge: Callable[[str, str, str], Verdict | None],
+        judge: Callable[[str, StoredCall], Verdict | None],
         limit: int = HEAD_TASKS,
     ) -> dict[Head, Counter[str]]:
         """
         Make tasks AWAITING_CODE that this executor has no code for. Return their numbers by head and name.
 
         The answer lacks heads that were not read because of the limit. may_wait: takes a queue and a name; judge: takes
-        the name and the JSON texts of the arguments; returns None for a task that may run here. Each verdict is a
-        statement.
+        the name and the call; returns None for a task that may run here. Each verdict is a statement.
         Locks: the rows, skipping locked ones.
         """
         parked: dict[Head, Counter[str]] = {}
@@ -129,8 +135,8 @@ class CodeWaits(Part):
                 if may_wait(queue_name, task_type):
                     found[pk] = head
         # Without locks: otherwise the claims of other executors would skip tasks that may run.
-        calls = self.db.by_ids(found).values_list("pk", "task_type", *ARGUMENTS) if found else ()
-        judged = [(pk, task_type, judge(task_type, args, kwargs)) for pk, task_type, args, kwargs in calls]
+        calls = self.db.by_ids(found).values_list("pk", "task_type", *CALL) if found else ()
+        judged = [(pk, task_type, judge(task_type, StoredCall(*call))) for pk, task_type, *call in calls]
         waiting = [(pk, task_type, verdict) for pk, task_type, verdict in judged if verdict is not None]
         if not waiting:
             return parked
@@ -196,10 +202,10 @@ class CodeWaits(Part):
             if before is not None:
                 rows = rows.filter(awaits_code_since__lte=before[0])
                 rows = rows.exclude(awaits_code_since=before[0], pk__gte=before[1])
-        found = rows.values_list("awaits_code_since", "pk", *ARGUMENTS, "wake_at", "expires_at")[:limit]
+        found = rows.values_list("awaits_code_since", "pk", "wake_at", "expires_at", *CALL)[:limit]
         return [
-            WaitingCall(since, pk, args, kwargs, wake_at is not None and wake_at != expires_at)
-            for since, pk, args, kwargs, wake_at, expires_at in found
+            WaitingCall(since, pk, StoredCall(*call), wake_at is not None and wake_at != expires_at)
+            for since, pk, wake_at, expires_at, *call in found
         ]
 
     def last_errors(self, ids: Collection[UUID]) -> dict[UUID, Any]:

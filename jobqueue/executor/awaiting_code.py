@@ -21,13 +21,14 @@ from jobqueue.engine import (
     Head,
     Place,
     ReadyHead,
+    StoredCall,
     Verdict,
     WaitingCall,
     iso_utc,
 )
 from jobqueue.exceptions import UnboundCall, UnknownTask
 from jobqueue.executor.running.attempt import ExecutorIdentity
-from jobqueue.executor.running.task_runner import UNKNOWN, unbound_call, unknown_task
+from jobqueue.executor.running.task_runner import UNKNOWN, problem_of_state, unbound_call, unknown_task
 from jobqueue.executor.telemetry.errors import path_of
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.values.arguments import parameters_of
@@ -146,10 +147,10 @@ class AwaitingCode:
             return False
         return len(self._unbound) > 1 or name in self._unbound or registry.get(name) is None
 
-    def _judge(self, at: str, problems: set[str], name: str, args: str, kwargs: str) -> Verdict | None:
+    def _judge(self, at: str, problems: set[str], name: str, call: StoredCall) -> Verdict | None:
         """Return why a task waits for code; None if it may run here. problems: those of earlier ones."""
         longest = self._identity.options.unbound_call_timeout
-        problem = why_unbound(name, args, kwargs)
+        problem = why_unbound(name, call)
         error: Exception
         if problem is None or (problem != UNKNOWN and longest == 0.0):  # it fails when it is claimed
             return None
@@ -260,7 +261,7 @@ class AwaitingCode:
         """Find the calls that fit, and those of which no executor has said yet that they do not."""
         others = []
         for call in calls:
-            if is_bound(group.task_type, call):
+            if is_bound(group.task_type, call.call):
                 self._found[call.id] = group.queue_name
             elif not call.has_limit:
                 others.append(call.id)
@@ -270,17 +271,18 @@ class AwaitingCode:
                 self._found[pk] = group.queue_name
 
 
-def is_bound(task_type: str, call: WaitingCall) -> bool:
+def is_bound(task_type: str, call: StoredCall) -> bool:
     """Whether this process has code that takes a call."""
-    return why_unbound(task_type, call.args, call.kwargs) is None
+    return why_unbound(task_type, call) is None
 
 
-def why_unbound(task_type: str, args: str, kwargs: str) -> str | None:
+def why_unbound(task_type: str, call: StoredCall) -> str | None:
     """Return why this process has no code that takes a call. None: it has, or the call cannot be read and so fails."""
     task = registry.get(task_type)
     if task is None:
         return UNKNOWN
     try:
-        return parameters_of(task.func, task.takes_context).problem(decode(args), decode(kwargs))
+        problem = parameters_of(task.func, task.takes_context).problem(decode(call.args), decode(call.kwargs))
     except Exception:  # noqa: BLE001 - the row may hold anything
         return None
+    return problem or problem_of_state(task, call.state)

@@ -242,11 +242,11 @@ def _awaiting_code(task: Task, around: Surroundings) -> Iterator[str]:
     elif not around.knowing:
         yield _("No running executor has code for the task %(task)s. It has waited for %(code)s.")
     elif is_unbound:
-        yield _("Its arguments do not fit the code of the running executors: %(awaited)s. It has waited for %(code)s.")
+        yield _("The code of the running executors does not fit: %(awaited)s. It has waited for %(code)s.")
     else:
         yield _("An executor has code for the task %(task)s now. It becomes ready when the executor has a free slot.")
     if task.wake_at is not None:
-        text = _("It fails in %(wake)s unless an executor has code that takes them.")
+        text = _("It fails in %(wake)s unless an executor has code that fits.")
         yield text if is_unbound else _("It expires in %(wake)s.")
     if task.counts_while_waiting:
         yield _("It still counts for its concurrency limit.")
@@ -299,7 +299,7 @@ def _failed(task: Task, around: Surroundings) -> str:
         case "UndecodableTask":
             return _("Failed %(ended)s ago before it started, because its stored row is unreadable: %(message)s")
         case "UnboundCall":
-            return _("Failed %(ended)s ago, because no executor had code that takes its arguments: %(message)s")
+            return _("Failed %(ended)s ago, because no executor had code that fits: %(message)s")
         case "GiveUp":
             return _("Failed %(ended)s ago: the task gave up: %(message)s")
         case _ if task.attempts >= task.max_attempts:

@@ -256,7 +256,7 @@ class _Queue:
         """Make tasks READY that waited for code which this process has now."""
         waits = self.engine.code_waits
         calls = [(group.task_type, call) for group in waits.groups() for call in waits.calls(group, CALLS_READ)]
-        found = [call.id for task_type, call in calls if is_bound(task_type, call)]
+        found = [call.id for task_type, call in calls if is_bound(task_type, call.call)]
         with self.engine.db.transaction():
             return waits.end(found, len(found)) if found else 0
 

@@ -136,7 +136,7 @@ SCHEDULED = [
 ]
 NO_CODE = "No running executor has code for the task shop.tasks.send_receipt. It has waited for 40 s."
 UNBOUND = {"errors": [failure("UnboundCall", awaited="missing a required argument: 'b'")]}
-MISSING = "Its arguments do not fit the code of the running executors: missing a required argument: 'b'."
+MISSING = "The code of the running executors does not fit: missing a required argument: 'b'."
 CODE = (
     "An executor has code for the task shop.tasks.send_receipt now. It becomes ready when the executor has a free slot."
 )
@@ -148,7 +148,7 @@ AWAITING_CODE = [
     (
         {"wake_at": after(3600)},
         {"knowing": 1, **UNBOUND},
-        f"{MISSING} It has waited for 40 s. It fails in 60 min unless an executor has code that takes them.",
+        f"{MISSING} It has waited for 40 s. It fails in 60 min unless an executor has code that fits.",
     ),
     (
         {"counts_while_waiting": True},

@@ -42,8 +42,8 @@ def park(
 ) -> Counter[str]:
     """Let the tasks with names such as "gone" wait for code, unless their arguments are [1]."""
 
-    def judge(name: str, args: str, kwargs: str) -> code_waits.Verdict | None:
-        return None if json.loads(args) == [1] else code_waits.Verdict(json.dumps(ENTRY), longest)
+    def judge(name: str, call: code_waits.StoredCall) -> code_waits.Verdict | None:
+        return None if json.loads(call.args) == [1] else code_waits.Verdict(json.dumps(ENTRY), longest)
 
     parked = bench.engine.code_waits.park(
         heads, lambda queue, name: queue == "default" and name.startswith("gone"), judge, limit
@@ -166,7 +166,7 @@ def test_park_of_many_names_makes_as_many_statements_as_that_of_one(bench: Bench
 def test_park_skips_tasks_that_another_session_claims_meanwhile(bench: Bench) -> None:
     claimed, other = bench.add(task_type="gone"), bench.add(task_type="gone")
 
-    def judge(name: str, args: str, kwargs: str) -> code_waits.Verdict:
+    def judge(name: str, call: code_waits.StoredCall) -> code_waits.Verdict:
         bench.set(claimed, status=Status.RUNNING)
         return code_waits.Verdict(json.dumps(ENTRY), None)
 
@@ -200,7 +200,7 @@ def test_park_reads_no_more_heads_than_the_limit_allows(bench: Bench) -> None:
     bench.engine.enqueues.enqueue([new(task_type="gone") for _ in range(3)])
     bench.add(task_type="gone", pool=PoolName.ASYNC)
 
-    def waits(name: str, args: str, kwargs: str) -> code_waits.Verdict:
+    def waits(name: str, call: code_waits.StoredCall) -> code_waits.Verdict:
         return code_waits.Verdict(json.dumps(ENTRY), None)
 
     first = bench.engine.code_waits.park(HEADS, lambda queue, name: True, waits, 3)
@@ -255,7 +255,7 @@ def test_calls_are_read_in_pages_from_both_ends(bench: Bench) -> None:
     last = waits.calls(group, 2)
 
     assert [call.id for call in last] == [ids[4], ids[3]]
-    assert [call.args for call in last] == ["[4]", "[3]"]
+    assert [waiting.call.args for waiting in last] == ["[4]", "[3]"]
     assert calls(bench, before=last[-1].place) == [ids[2], ids[1], ids[0]]
     assert calls(bench, after=last[-1].place) == [ids[4]]
     assert calls(bench, after=last[0].place) == []

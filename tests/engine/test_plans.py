@@ -581,7 +581,7 @@ class TestLimits:
             lambda: bench.engine.code_waits.park(
                 [head],
                 lambda queue, name: True,
-                lambda name, args, kwargs: Verdict("{}", None),
+                lambda name, call: Verdict("{}", None),
             )
         )
         assert parked == {head: {"tests.noop": 10}}
@@ -711,7 +711,7 @@ class TestAwaitingCode:
             lambda: bench.engine.code_waits.park(
                 [head],
                 lambda queue, name: True,
-                lambda name, args, kwargs: Verdict("{}", None),
+                lambda name, call: Verdict("{}", None),
             ),
             most_rows=10_000,
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypedDict
 
 import pytest
 
@@ -111,6 +112,45 @@ def one_at_a_rate(a: int) -> list[Any]:
 @task(rate=Rate(1, per=3600, key="{a}"))
 def two_at_a_rate(a: int, b: int) -> list[Any]:
     return [a, b]
+
+
+class OfNumber(Actor):
+    @dataclass
+    class State:
+        n: int = 0
+
+    def poll(self, context: PollContext[State]) -> Any:
+        return Done(context.state.n)
+
+
+class OfText(Actor):
+    @dataclass
+    class State:
+        n: str = ""
+
+    async def poll(self, context: PollContext[State]) -> Any:
+        return Done(context.state.n)
+
+
+class OfMore(Actor):
+    class State(TypedDict):
+        n: int
+        total: int
+
+    def poll(self, context: PollContext[State]) -> Any:
+        return Done(context.state["total"])
+
+
+class OfPicky(Actor):
+    @dataclass
+    class State:
+        n: int = 0
+
+        def __post_init__(self) -> None:
+            raise KeyError(self.n)
+
+    def poll(self, context: PollContext[State]) -> Any:
+        return Done(context.state.n)
 
 
 class Spawner(Actor):

@@ -101,6 +101,54 @@ def test_unbound_call_waits_for_code_that_takes_it(
 
 
 @on_both_databases
+@pytest.mark.parametrize(
+    ("state", "old", "new", "problem"),
+    [
+        ({"n": 1}, code.OfText, code.OfNumber, "OfText.State does not allow it: Expected `str`, got `int`"),
+        ({"n": "1"}, code.OfNumber, code.OfText, "OfNumber.State does not allow it: Expected `int`, got `str`"),
+        ({"n": 1}, code.OfMore, code.OfNumber, "OfMore.State does not allow it: Object missing required field `total`"),
+        ({"n": 1}, code.OfPicky, code.OfNumber, "OfPicky.State does not allow it: 1"),
+    ],
+)
+def test_actor_whose_state_the_code_does_not_take_waits_for_code_that_does(
+    burst: Burst, monkeypatch: pytest.MonkeyPatch, state: Any, old: Any, new: Any, problem: str, backend: str
+) -> None:
+    """As in a rolling deploy that changes the class State, in both directions."""
+    row = call(inner_state=state, polls=1, attempts=1, using=backend)
+
+    deploy(monkeypatch, old)
+    for _ in range(2):
+        burst(backend=backend)
+    waiting = read(row, backend)
+    deploy(monkeypatch, new)
+    burst(backend=backend)
+    done = read(row, backend)
+
+    assert (waiting.status, waiting.attempts, waiting.inner_state) == (Status.AWAITING_CODE, 1, state)
+    assert paths(waiting) == [UNBOUND]
+    assert f"does not take the stored state: {problem}" in waiting.errors[0]["message"]
+    assert waiting.wake_at is not None
+    assert (done.status, done.return_value) == (Status.SUCCESSFUL, state["n"])
+
+
+@on_both_databases
+def test_state_that_no_code_takes_fails_after_the_longest_wait(
+    burst: Burst, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    deploy(monkeypatch, code.OfText)
+    row = call(inner_state={"n": 1}, polls=1, using=backend)
+    burst(backend=backend)
+    Task.objects.using(backend).filter(pk=row.pk).update(wake_at=engine_for(backend).db.now())
+
+    burst(backend=backend)
+
+    failed = read(row, backend)
+    assert (failed.status, failed.inner_state) == (Status.FAILED, {"n": 1})
+    assert failed.errors[-1]["message"].startswith("deployed.call does not take the stored state: OfText.State")
+    assert "The task waited 1 day, 0:00:00 for code that does." in failed.errors[-1]["message"]
+
+
+@on_both_databases
 def test_unknown_task_waits_for_its_code(burst: Burst, monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
     row = call(1, using=backend)
 
@@ -159,8 +207,7 @@ def test_unbound_call_fails_after_the_longest_wait(
     assert paths(failed) == [UNBOUND] * 2
     assert failed.errors[-1]["message"] == (
         "deployed.call does not take the stored arguments: missing a required argument: 'b'. The task waited "
-        "1 day, 0:00:00 for code that does. Deploy code that takes them and requeue the task, or call it again with "
-        "other arguments."
+        "1 day, 0:00:00 for code that does. Deploy code that does and requeue the task, or call it again."
     )
     assert [str(result.status) for result in announced] == ["FAILED"]
     assert len([record for record in caplog.records if record.getMessage().startswith("task.failed ")]) == 1

@@ -32,6 +32,7 @@ from jobqueue.values.records import (
     release_outcome,
 )
 
+STATE = "state: "  # before a problem of a stored state, as the entry of `errors` stores it
 FIRST_WAIT_SECONDS = 0.1  # of an actor that leaves messages unread; doubles up to POLL_INTERVAL
 KINDS: dict[str | None, Kind] = {
     None: Kind.MESSAGE,
@@ -47,15 +48,11 @@ def actor_of(attempt: Attempt) -> type[Actor[Any]]:
 
 
 def context_of(attempt: Attempt) -> PollContext[Any]:
-    """Decode state and inbox. Raises ValueError for a state, UndecodableMessage for a message, that does not fit."""
+    """Decode state and inbox. Raises InvalidState or UndecodableMessage for one that does not fit."""
     actor, claimed, messages = actor_of(attempt), attempt.claimed, attempt.running.messages
-    try:
-        state = actor.decode_state(claimed.inner_state)
-    except ValueError as error:
-        raise ValueError(f"The stored state is not what {actor.__name__}.State allows: {error}") from error
     tick = tick_of(claimed.options)
     return PollContext(
-        state=state,
+        state=read_state(actor, claimed.inner_state),
         inbox=Inbox(message_of(actor, stored) for stored in messages),
         id=claimed.id,
         parent_id=claimed.parent_id,
@@ -69,6 +66,20 @@ def context_of(attempt: Attempt) -> PollContext[Any]:
         make_result=lambda: attempt.result,
         report=attempt.running.report,
     )
+
+
+class InvalidState(Exception):
+    """A stored state that this code does not take. Its text begins with STATE."""
+
+
+def read_state(actor: type[Actor[Any]], text: str | None) -> Any:
+    """Decode a state. Raises InvalidState, whatever the code of the class raises."""
+    try:
+        return actor.decode_state(text)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise InvalidState(f"{STATE}{actor.__name__}.State does not allow it: {error}") from error
 
 
 def message_of(actor: type[Actor[Any]], stored: StoredMessage) -> Message:

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from jobqueue.declarations import registry
 from jobqueue.declarations.actor import ActorTask
-from jobqueue.declarations.function import changed
+from jobqueue.declarations.function import FunctionTask, changed
 from jobqueue.declarations.limits import limit_columns
 from jobqueue.declarations.options import run_options, tick_of
 from jobqueue.declarations.results import Context
@@ -48,7 +48,15 @@ from jobqueue.exceptions import (
     UnknownTask,
 )
 from jobqueue.executor.database.task_connections import TaskConnections
-from jobqueue.executor.running.actor_runner import context_of, is_commit_function, outcome_of_poll, poll_again
+from jobqueue.executor.running.actor_runner import (
+    STATE,
+    InvalidState,
+    context_of,
+    is_commit_function,
+    outcome_of_poll,
+    poll_again,
+    read_state,
+)
 from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, ExecutorIdentity, Raised, Returned, RunningTask
 from jobqueue.executor.telemetry.errors import TRACEBACK_CHARACTERS, full_traceback, message_of, path_of
 from jobqueue.executor.telemetry.logger import get_logger, mask_for
@@ -150,16 +158,14 @@ def is_late(running: RunningTask) -> bool:
 
 
 def prepare_actor(attempt: Attempt) -> Attempt | CompletedAttempt:
-    """Decode state and inbox. An invalid message fails the attempt, an invalid state fails the task."""
+    """Decode state and inbox. An invalid message fails the attempt. A state that this code does not take waits."""
     attempt.running.finishes_when_cancelled = True
     try:
         attempt.context = context_of(attempt)
     except UndecodableMessage as error:
         return complete(attempt, Raised(error))
-    except MemoryError:
-        raise
-    except Exception as error:  # noqa: BLE001 - State may be any class, with any code
-        return reject_unstarted(attempt.running, UndecodableTask(f"The stored state cannot be read: {error}"), attempt)
+    except InvalidState as error:
+        return await_bound(attempt, str(error))
     return attempt
 
 
@@ -429,6 +435,17 @@ def problem_of_call(attempt: Attempt) -> str | None:
         return None
 
 
+def problem_of_state(task: FunctionTask[..., Any], state: str | None) -> str | None:
+    """Return why the code that this process has does not take a stored state; None if it does."""
+    if not isinstance(task, ActorTask) or state is None:
+        return None
+    try:
+        read_state(task.actor, state)
+    except InvalidState as error:
+        return str(error)
+    return None
+
+
 def await_known(running: RunningTask) -> CompletedAttempt:
     """Let a task wait for an executor that knows its name, or fail it if it has expired."""
     if running.claimed.is_expired:
@@ -457,9 +474,16 @@ def unbound_call(task_type: str, identity: ExecutorIdentity, problem: str) -> Un
     longest = identity.options.unbound_call_timeout
     limit = "" if longest is None else f" It fails after {timedelta(seconds=longest)} (UNBOUND_CALL_TIMEOUT)."
     return UnboundCall(
-        f"The code of executor {identity.name} for {task_type} does not take the stored arguments: {problem}. The task "
-        f"waits for an executor with code that does.{limit}"
+        f"The code of executor {identity.name} for {task_type} {mismatch(problem)}. The task waits for an executor "
+        f"with code that does.{limit}"
     )
+
+
+def mismatch(problem: str) -> str:
+    """Return the middle of a sentence about code and a stored task that do not fit."""
+    if problem.startswith(STATE):
+        return f"does not take the stored state: {problem.removeprefix(STATE)}"
+    return f"does not take the stored arguments: {problem}"
 
 
 def await_code(running: RunningTask, error: Exception, awaited: str, longest: float | None) -> CompletedAttempt:
@@ -499,7 +523,7 @@ def end_code_wait(running: RunningTask) -> CompletedAttempt:
     """End the wait of a task for code: it fails, unless this executor has the code after all."""
     attempt = read_attempt(running, TaskConnections())
     if isinstance(attempt, Attempt):
-        problem = problem_of_call(attempt)
+        problem = problem_of_call(attempt) or problem_of_state(attempt.task, running.claimed.inner_state)
         return release_unstarted(running) if problem is None else fail_unbound(running, problem, attempt)
     last = last_wait(running.claimed.errors)
     if attempt.outcome.status is not Status.AWAITING_CODE or last is None or last["awaited"] == UNKNOWN:
@@ -508,12 +532,12 @@ def end_code_wait(running: RunningTask) -> CompletedAttempt:
 
 
 def fail_unbound(running: RunningTask, problem: str, attempt: Attempt | None = None) -> CompletedAttempt:
-    """Fail a task because no executor had code that takes its arguments."""
+    """Fail a task because no executor had code that takes its arguments, or its state."""
     longest = running.identity.options.unbound_call_timeout
     waited = "" if not longest else f" The task waited {timedelta(seconds=longest)} for code that does."
     error = UnboundCall(
-        f"{running.claimed.task_type} does not take the stored arguments: {problem}.{waited} Deploy code that takes "
-        "them and requeue the task, or call it again with other arguments."
+        f"{running.claimed.task_type} {mismatch(problem)}.{waited} Deploy code that does and requeue the task, or "
+        "call it again."
     )
     return reject_unstarted(running, error, attempt)
 
