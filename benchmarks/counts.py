@@ -7,8 +7,10 @@ each change. Counts repeat. tests/executor/test_counts.py compares the first of 
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import sys
 import threading
 import time
 from collections import Counter
@@ -164,6 +166,9 @@ def main() -> None:
 
     with prepared_cluster():
         quiet, functions = count(logging.WARNING)
+        if "--calls" in sys.argv:
+            print(json.dumps(functions))
+            return
         logged, _ = count(logging.INFO)
     print("| for each plain task | log off | log on |\n|---|---:|---:|")
     for name in quiet:
