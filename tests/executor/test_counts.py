@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue.conf.options import parse_options
 from jobqueue.engine.postgres.engine import PostgresEngine
+from jobqueue.executor.running.attempt import RunningTask
 from tests.engine.bench import Bench, outcome
-from tests.executor.harness import on_postgresql
+from tests.executor.harness import Burst, on_postgresql
+from tests.executor.tasks import add, add_later
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 CALLS = 70  # of Python functions, for each plain task without a log line. `python -m benchmarks.counts` names them.
@@ -43,3 +48,18 @@ def test_a_plain_batch_is_committed_and_the_next_claimed_by_two_statements() -> 
     statements = [query["sql"] for query in queries.captured_queries]
     assert len(statements) == 4
     assert [text for text in statements if text in ("BEGIN", "COMMIT")] == ["BEGIN", "COMMIT"]
+
+
+@on_postgresql
+@pytest.mark.parametrize("body", [add, add_later])
+def test_an_ended_task_is_freed_without_the_garbage_collector(burst: Burst, body: Any) -> None:
+    """Each task that waits for it costs a tenth of the executor's time, and its memory until then."""
+    body.enqueue_many([((1, 2), {})] * 100)
+    gc.collect()
+    gc.disable()
+    try:
+        burst(threads=1)
+        left = [found for found in gc.get_objects() if isinstance(found, RunningTask)]
+    finally:
+        gc.enable()
+    assert len(left) < 10

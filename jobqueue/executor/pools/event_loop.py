@@ -17,7 +17,7 @@ from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.pools.base import Pool, PoolContext, release_aborted
 from jobqueue.executor.process_guard import fill_standard_streams, leave_if_forked, this_process
 from jobqueue.executor.running.async_runner import BodyThread, make_task, run_async_task
-from jobqueue.executor.running.attempt import CompletedAttempt, RunningTask
+from jobqueue.executor.running.attempt import CompletedAttempt, RunningTask, running_here
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.values.posix import at_fork
 
@@ -132,7 +132,10 @@ class AsyncPool(Pool):
     def _finish(self, completed: CompletedAttempt) -> None:
         try:
             fill_standard_streams()
-            self._release(completed.running)
+            running = completed.running
+            running.variables = running.variables.copy()  # tasks that the body has left may run in the original
+            running.variables.run(running_here.set, None)  # as in ThreadPool: no circle of references
+            self._release(running)
             self._start_tasks(self._loop.call_soon)  # here no wake-up has to be written to the event loop
             self._context.on_completed(completed)
         except BaseException as failure:  # noqa: BLE001 - asyncio would only log it, and the task would stay RUNNING

@@ -46,6 +46,7 @@ class ThreadPool(Pool):
             completed = poll_in_thread(task, connections, self._context.on_start)
         except BaseException as error:  # noqa: BLE001 - not the body's error. The task must not stay RUNNING.
             completed = release_aborted(task, error)
+        running_here.set(None)  # the variables belong to the task: only the garbage collector would free such a circle
         fill_standard_streams()
         # The slot comes first: the transaction that commits this task then claims another one for it.
         self._release(task)
