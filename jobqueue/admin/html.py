@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 
 from jobqueue.models import Schedule, ScheduleTick, Task
 from jobqueue.operations.executors import ExecutorState
-from jobqueue.operations.formatting import Text, clock_text, duration, moment_in_words, wall_time
+from jobqueue.operations.formatting import Text, clock_text, duration, moment_in_words, number_text, wall_time
 from jobqueue.operations.schedules import RecordedTick
 from jobqueue.operations.task.tree import Bar
 from jobqueue.schedules.rows import aware
@@ -78,7 +78,9 @@ def tick_words(tick: ScheduleTick, zone: str) -> str:
     if tick.count == 1:
         return wall_time(tick.tick_at, zone)
     values = {"count": tick.count, "first": wall_time(tick.tick_at, zone), "last": wall_time(tick.last_at, zone)}
-    return _("%(count)d ticks, from %(first)s to %(last)s") % values
+    if tick.is_count_exact:
+        return _("%(count)d ticks, from %(first)s to %(last)s") % values
+    return _("at least %(count)s ticks, from %(first)s to %(last)s") % {**values, "count": number_text(tick.count)}
 
 
 def took(record: RecordedTick) -> str:

@@ -22,7 +22,7 @@ from jobqueue.schedules.planning import Plan, Policy, Skipped, first_tick, make_
 from jobqueue.schedules.rows import aware, paused_until, policy_of, stored, task_of, ticks_of
 from jobqueue.values.counters import ScheduleGauges
 from jobqueue.values.failpoints import failpoint
-from jobqueue.values.policies import Overlap, SkipReason
+from jobqueue.values.policies import MAX_COUNTED, Overlap, SkipReason
 from jobqueue.values.records import CancelReport, Enqueued, FiredSchedules, NewTask, Status
 from jobqueue.values.safe_log import safe_logger
 from jobqueue.values.text import printable
@@ -233,7 +233,7 @@ class Schedules(Part):
             elif last not in added:
                 extended.append(last)
             last.last_at, last.recorded_at = stored(skip.last_at), now
-            last.count += skip.count
+            last.count = min(last.count + skip.count, MAX_COUNTED)
         ticks.bulk_create(added)
         ticks.bulk_update(extended, ["last_at", "count", "recorded_at"])
         self._inserts.counters.add_skipped_ticks(skipped)

@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.values.policies import CatchUp, Overlap, SkipReason
+from jobqueue.values.policies import MAX_COUNTED, CatchUp, Overlap, SkipReason
 
 STOPPED_BY = "django-jobqueue"  # paused_by of a schedule that an error has stopped
 
@@ -125,7 +125,8 @@ class ScheduleTick(models.Model):
     """
     A tick that became a task, or consecutive ticks that were skipped for one reason.
 
-    A range of skipped ticks goes from `tick_at` to `last_at` and has `count` ticks.
+    A range of skipped ticks goes from `tick_at` to `last_at` and has `count` ticks: at least so many, if the count is
+    not exact.
     """
 
     class Trigger(models.TextChoices):
@@ -170,3 +171,7 @@ class ScheduleTick(models.Model):
 
     def __str__(self) -> str:
         return f"{self.schedule_id} at {self.tick_at}"
+
+    @property
+    def is_count_exact(self) -> bool:
+        return self.count < MAX_COUNTED

@@ -11,7 +11,6 @@ them to expressions with seconds. So it works on the clock on the wall here, and
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -45,8 +44,6 @@ LATEST_YEAR: Final = 9000  # later times, in another time zone, could be outside
 END: Final = datetime(LATEST_YEAR + 1, 1, 1, tzinfo=UTC)
 # Two changes of a clock lie further apart than this.
 MAX_STEP: Final = timedelta(days=7)
-# A range of ticks of a Cron covers this many hours at most: more than a year if it runs in every hour.
-MAX_HOURS: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -76,15 +73,6 @@ class ClockChange(Enum):
     REPEATED = auto()
 
 
-@dataclass(frozen=True)
-class TickRange:
-    """Consecutive ticks that were counted without listing them. next_at: the tick that follows the last one."""
-
-    count: int
-    last_at: datetime
-    next_at: datetime
-
-
 class Expression(Protocol):
     """The common part of `Cron` and `Every`."""
 
@@ -93,13 +81,6 @@ class Expression(Protocol):
 
     def next_after(self, moment: datetime) -> datetime | None:
         """Return the first tick after an aware moment, in UTC. None if there is none within 50 years."""
-
-    def range_before(self, first: datetime, until: datetime, keep: int) -> TickRange | None:
-        """
-        Count the ticks from the tick `first` on that are before `until`, without at least the last `keep` of them.
-
-        The range may end earlier: at a change of the clock. None if it would be empty. keep: 1 or more.
-        """
 
     def describe(self) -> str:
         """Return it in words."""
@@ -127,6 +108,26 @@ def ticks_after(expression: Expression, moment: datetime) -> Iterator[datetime]:
     tick: datetime | None = moment
     while tick and (tick := expression.next_after(tick)):
         yield tick
+
+
+def last_before(expression: Expression, first: datetime, until: datetime, count: int) -> list[datetime]:
+    """
+    Return the last ticks before a moment. At least `count` of them must follow `first`.
+
+    Expressions only look ahead. Ticks are a second or more apart, so this doubles the time in which it looks until it
+    contains enough, and then halves the difference while it contains too many.
+    """
+    short, long, span = timedelta(0), until - first, count * MIN_INTERVAL
+    while True:
+        ticks = takewhile(until.__gt__, ticks_after(expression, max(first, until - span)))
+        listed = list(islice(ticks, 2 * count))
+        if count <= len(listed) < 2 * count:
+            return listed[-count:]
+        if len(listed) < count:
+            short = span
+        else:
+            long = span
+        span = min(2 * span, short + (long - short) / 2)
 
 
 class Units(TypedDict, total=False):
@@ -203,32 +204,6 @@ class Cron:
     def next_after(self, moment: datetime) -> datetime | None:
         """Return the first tick after an aware moment, in UTC. None if there is none within 50 years."""
         return self._next_real(moment) if self._runs_in_every_hour else self._next_fixed(moment)
-
-    def range_before(self, first: datetime, until: datetime, keep: int) -> TickRange | None:
-        """Count hours: each hour that matches has the same number of ticks."""
-        zone = ZoneInfo(self.timezone)
-        end = before_change(first, until, zone)
-        if end is None:
-            return None
-        offset = _offset(first, zone)
-        wall, wall_end = first.astimezone(zone).replace(tzinfo=None), end.replace(tzinfo=None) + offset
-        parsed = CronSim(" ".join(self._fields), wall)
-        marks = [timedelta(minutes=m, seconds=s) for m in sorted(parsed.minutes) for s in sorted(parsed.seconds)]
-        hour = wall.replace(minute=0, second=0)
-        next_hour = CronSim(" ".join(["0", *self._fields[-4:]]), hour - SECOND)
-        hours = list(islice(takewhile(lambda at: at < wall_end, next_hour), MAX_HOURS))
-        if not hours or hours[0] != hour or wall - hour not in marks:
-            return None  # the tick of a time that the clock has skipped
-        before = marks.index(wall - hour)
-        count = len(marks) * (len(hours) - 1) + bisect_left(marks, wall_end - hours[-1]) - before - keep
-        if count < 1:
-            return None
-
-        def tick(number: int) -> datetime:
-            hour_number, mark_number = divmod(before + number, len(marks))
-            return (hours[hour_number] + marks[mark_number] - offset).replace(tzinfo=UTC)
-
-        return TickRange(count, tick(count - 1), tick(count))
 
     def describe(self) -> str:
         """Return it in words: "At 08:00, Monday through Friday, Europe/Berlin"."""
@@ -316,13 +291,6 @@ class Every:
         passed = (moment - self.anchor) // self.interval
         return (self.anchor + (passed + 1) * self.interval).astimezone(UTC)
 
-    def range_before(self, first: datetime, until: datetime, keep: int) -> TickRange | None:
-        count = -((first - until) // self.interval) - keep
-        if count < 1:
-            return None
-        last = first + (count - 1) * self.interval
-        return TickRange(count, last, last + self.interval)
-
     def describe(self) -> str:
         """Return it in words: "Every 5 minutes"."""
         return interval_in_words(self.interval)
@@ -344,20 +312,6 @@ def _interval_of(interval: Any, units: Mapping[str, Any]) -> Any:
 
 def _offset(moment: datetime, zone: tzinfo) -> timedelta:
     return moment.astimezone(zone).utcoffset() or timedelta(0)
-
-
-def before_change(first: datetime, until: datetime, zone: tzinfo) -> datetime | None:
-    """
-    Return `until`, or the next change of the clock if that is earlier, in whole seconds.
-
-    Between `first` and the result, the clock shows no time that it has shown before. None if it shows one at `first`.
-    """
-    local = first.astimezone(zone)
-    if local.utcoffset() != local.replace(fold=1 - local.fold).utcoffset():
-        return None
-    since = first.astimezone(UTC).replace(microsecond=0)
-    end = (until.astimezone(UTC) + SECOND - timedelta.resolution).replace(microsecond=0)
-    return _first_change(since, end, zone) or end
 
 
 def _first_real(wall: datetime, zone: ZoneInfo) -> datetime:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import groupby
+from itertools import chain, groupby, islice, takewhile
 from typing import Final
 
-from jobqueue.schedules.expressions import Expression
-from jobqueue.values.policies import CatchUp, Overlap, SkipReason
+from jobqueue.schedules.expressions import Expression, last_before, ticks_after
+from jobqueue.values.policies import MAX_COUNTED, CatchUp, Overlap, SkipReason
 
 # A tick is missed when it is later than this: executors were down, or could not reach the database.
 MISSED_AFTER: Final = timedelta(seconds=30)
-# One plan lists this many ticks at most. If more are due, the next plan continues. Other ticks are only counted.
+# One plan lists this many ticks at most, and the next plan continues. Before, it skips those that no policy runs.
 MAX_TICKS: Final = 1_000
 
 
@@ -35,7 +35,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Skipped:
-    """Consecutive ticks that became no task, for one reason."""
+    """Consecutive ticks that became no task, for one reason. With MAX_COUNTED there may be more."""
 
     first_at: datetime
     last_at: datetime
@@ -75,14 +75,10 @@ def make_plan(
     due at their moment. Every due tick is in exactly one of `runs`, `waiting_at` and `skipped`.
     """
     due_until = now - policy.delay if with_jitter else now
-    counted, next_at = _counted(expression, policy, now, next_at, paused_until)
+    passed, next_at = _passed(expression, policy, now, next_at, paused_until)
     due, next_at = _due_ticks(expression, policy, next_at, due_until)
-    has_more = next_at is not None and next_at <= due_until
-    if has_more and policy.catch_up == CatchUp.ALL:
-        # The newest of these may be among the last `max_catch_up` of all: leave them to the next plan.
-        due, next_at = due[: -policy.max_catch_up], due[-policy.max_catch_up]
     paused = [tick for tick in due if paused_until and tick < paused_until]
-    kept = _caught_up(due[len(paused) :], policy, now, has_more=has_more)
+    kept = _caught_up(due[len(paused) :], policy, now)
     reasons = dict.fromkeys(due, SkipReason.MISSED) | dict.fromkeys(paused, SkipReason.PAUSED)
     for tick in kept:
         del reasons[tick]
@@ -90,7 +86,7 @@ def make_plan(
     if paused_until is None or paused_until <= now:
         runs, waiting_at, overlapping = _without_overlap(kept, policy.overlap, waiting_at, has_live_task)
         reasons |= dict.fromkeys(overlapping, SkipReason.OVERLAP)
-    return Plan(tuple(runs), waiting_at, counted + _ranges(dict(sorted(reasons.items()))), next_at)
+    return Plan(tuple(runs), waiting_at, passed + _ranges(dict(sorted(reasons.items()))), next_at)
 
 
 def first_tick(expression: Expression, policy: Policy, after: datetime) -> datetime | None:
@@ -99,18 +95,28 @@ def first_tick(expression: Expression, policy: Policy, after: datetime) -> datet
     return tick if tick and (policy.ends_at is None or tick <= policy.ends_at) else None
 
 
-def _counted(
+def _passed(
     expression: Expression, policy: Policy, now: datetime, tick: datetime | None, paused_until: datetime | None
 ) -> tuple[tuple[Skipped, ...], datetime | None]:
-    """Return the missed and paused ticks that no policy runs, as one range, and the tick that follows it."""
-    ends = [now - policy.delay - MISSED_AFTER, policy.ends_at or now]
-    reason = SkipReason.MISSED
-    if tick is not None and paused_until is not None and tick < paused_until:
-        ends, reason = [*ends, paused_until], SkipReason.PAUSED
-    keep = policy.max_catch_up if policy.catch_up == CatchUp.ALL else 1
-    if tick is None or not (found := expression.range_before(tick, min(ends), keep)):
-        return (), tick
-    return (Skipped(tick, found.last_at, found.count, reason),), found.next_at
+    """Return the paused and the missed ticks that no policy runs, as ranges, and the tick that follows them."""
+    missed_until = min(now - policy.delay - MISSED_AFTER, policy.ends_at or now)
+    runnable = policy.max_catch_up if policy.catch_up == CatchUp.ALL else 1
+    steps = [(SkipReason.MISSED, missed_until, runnable)]
+    if paused_until is not None:
+        steps.insert(0, (SkipReason.PAUSED, min(paused_until, missed_until), 0))
+    ranges: list[Skipped] = []
+    for reason, until, kept in steps:
+        if tick is None or tick >= until:
+            continue
+        ticks = takewhile(until.__gt__, chain([tick], ticks_after(expression, tick)))
+        listed = list(islice(ticks, MAX_COUNTED + kept))
+        if (count := len(listed) - kept) == MAX_COUNTED:
+            listed = last_before(expression, tick, until, kept + 1)
+        if count > 0:
+            last_at = listed[-kept - 1]
+            ranges.append(Skipped(tick, last_at, count, reason))
+            tick = first_tick(expression, policy, last_at)
+    return tuple(ranges), tick
 
 
 def _due_ticks(
@@ -123,14 +129,12 @@ def _due_ticks(
     return due, tick
 
 
-def _caught_up(due: Sequence[datetime], policy: Policy, now: datetime, *, has_more: bool) -> list[datetime]:
-    """Return the ticks that are on time, and the missed ones that run: the last ones, so none if more are due."""
+def _caught_up(due: Sequence[datetime], policy: Policy, now: datetime) -> list[datetime]:
+    """Return the ticks that are on time, and the missed ones that run."""
     missed_before = now - policy.delay - MISSED_AFTER
     on_time = [tick for tick in due if tick >= missed_before]
     window = policy.catch_up_window
     missed = [tick for tick in due if tick < missed_before and (window is None or tick >= now - window)]
-    if has_more:
-        return on_time
     match policy.catch_up:
         case CatchUp.ALL:
             return missed[-policy.max_catch_up :] + on_time

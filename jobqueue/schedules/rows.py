@@ -13,7 +13,7 @@ from django.conf import settings
 from django.utils.timezone import get_default_timezone, is_naive, make_aware, make_naive
 from msgspec.structs import replace
 
-from jobqueue.schedules.expressions import EPOCH, Cron, Every, Expression, Problem, TickRange, before_change
+from jobqueue.schedules.expressions import EPOCH, Cron, Every, Expression, Problem
 from jobqueue.schedules.planning import Policy
 from jobqueue.values.ids import new_id
 from jobqueue.values.policies import CatchUp, Overlap
@@ -76,10 +76,6 @@ class OncePerLocalTime:
         while tick is not None and aware(stored(tick)) != tick:
             tick = self.expression.next_after(tick)
         return tick
-
-    def range_before(self, first: datetime, until: datetime, keep: int) -> TickRange | None:
-        end = before_change(first, until, get_default_timezone())
-        return self.expression.range_before(first, min(end, until), keep) if end else None
 
     def describe(self) -> str:
         return self.expression.describe()

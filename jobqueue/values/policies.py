@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
+
+# A range of skipped ticks counts no further. With this count, it has at least so many.
+MAX_COUNTED: Final = 1_000
 
 
 class Overlap(StrEnum):

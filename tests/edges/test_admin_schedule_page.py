@@ -116,12 +116,16 @@ def test_history_shows_runs_and_skipped_ticks_with_reasons(add, tick, read, clie
     skipped = noon + timedelta(days=2)
     tick(row, tick_at=skipped, last_at=skipped + timedelta(days=2), count=3, reason="overlap")
 
+    week = skipped + timedelta(days=3)
+    tick(row, tick_at=week, last_at=week + timedelta(days=7), count=1_000, reason="missed")
+
     text = read(row)
 
     assert re.search(r"Mon 2026-11-02 12:00 UTC ✓ Successful took 3 s", text)
     assert "Tue 2026-11-03 12:00 UTC Run now □ Task deleted" in text
     ticks = "3 ticks, from Wed 2026-11-04 12:00 UTC to Fri 2026-11-06 12:00 UTC"
     assert f"{ticks} ↷ Skipped The previous task had not ended" in text
+    assert "at least 1,000 ticks, from Sat 2026-11-07 12:00 UTC to Sat 2026-11-14 12:00 UTC" in text
     content = client.get(url(row)).content.decode()
     assert f'href="/admin/jobqueue/task/{done.task_id}/change/"' in content
     assert f'href="/admin/jobqueue/task/?schedule={row.pk}&amp;backend={backend}"' in content

@@ -118,7 +118,8 @@ class TestList:
         )  # fmt: skip
         assert datetime.fromisoformat(found["next_at"]) == NOON
         last = found["last_tick"]
-        assert (last["status"], last["reason"], last["count"], last["task_id"]) == ("SKIPPED", "paused", 3, None)
+        assert (last["status"], last["reason"], last["task_id"]) == ("SKIPPED", "paused", None)
+        assert (last["count"], last["is_count_exact"]) == (3, True)
 
     def test_retired_schedules_are_listed_on_request(self, add: Add, run: Run) -> None:
         add(retired=True)
@@ -155,6 +156,7 @@ class TestShow:
         task = make(successful=True, started_at=ago(90), finished_at=ago(60))
         tick(row, task_id=task.pk, tick_at=ago(120))
         tick(row, reason="overlap", count=7, tick_at=ago(1200), last_at=ago(600))
+        tick(row, reason="missed", count=1_000, tick_at=ago(90_000), last_at=ago(2_000))
 
         result = run("show", "report")
 
@@ -167,6 +169,7 @@ class TestShow:
         assert "2030-03-04 12:00:00 CET  2030-03-04 11:00:00" in result.out
         assert re.search(rf"SUCCESSFUL +30 s  {task.pk}", result.out)
         assert re.search(r"SKIPPED +–  The previous task had not ended. 7 ticks, the first 20", result.out)
+        assert "No executor was running. At least 1,000 ticks, the first 20" in result.out
 
     def test_json_has_next_and_last_ticks(self, add: Add, run: Run, make: Any) -> None:
         row, task = add(next_at=NOON), make(failed=True, started_at=ago(90), finished_at=ago(60))

@@ -12,7 +12,7 @@ from django.db import DataError, transaction
 
 from jobqueue.models import Schedule, ScheduleTick
 from jobqueue.values.counters import TICK_COUNTERS, ScheduleGauges, bucket
-from jobqueue.values.policies import CatchUp, Overlap, SkipReason
+from jobqueue.values.policies import MAX_COUNTED, CatchUp, Overlap, SkipReason
 from jobqueue.values.records import Status
 from tests.engine.bench import Bench, new
 
@@ -255,8 +255,25 @@ def test_long_downtime_is_one_record(schedules: ScheduleBench) -> None:
     row = schedules.add()
     schedules.pass_ticks(10_000)
 
-    assert [schedules.fire() for _ in range(2)] == [(1, 9_999), (0, 0)]
-    assert schedules.history(row) == [(9_999, MISSED), (1, "")]
+    assert [schedules.fire() for _ in range(2)] == [(1, MAX_COUNTED + 1), (0, 0)]
+    assert schedules.history(row) == [(MAX_COUNTED, MISSED), (1, "")]
+    missed, last = schedules.ticks(row)
+    assert not missed.is_count_exact
+    assert missed.last_at - missed.tick_at == 9_998 * MINUTE
+    assert last.tick_at == missed.last_at + MINUTE
+
+
+def test_long_record_counts_no_further(schedules: ScheduleBench) -> None:
+    row = schedules.add()
+    schedules.verbs.pause([row.pk], paused_at=schedules.bench.engine.db.now(), paused_by="ada")
+    for count in (MAX_COUNTED - 1, 5):
+        schedules.pass_ticks(count)
+        assert schedules.fire() == (0, count)
+        (paused,) = schedules.ticks(row)
+        assert paused.is_count_exact == (count == MAX_COUNTED - 1)
+
+    assert (paused.count, paused.reason) == (MAX_COUNTED, PAUSED)
+    assert paused.last_at - paused.tick_at == (MAX_COUNTED + 3) * MINUTE
 
 
 def test_paused_schedule_records_its_ticks(schedules: ScheduleBench) -> None:

@@ -15,7 +15,7 @@ import pytest
 from croniter import croniter
 from django.utils.translation import override
 
-from jobqueue.schedules.expressions import EPOCH, Cron, Every, TickRange, ticks_after, upcoming
+from jobqueue.schedules.expressions import EPOCH, Cron, Every, last_before, ticks_after, upcoming
 
 MINUTE = timedelta(minutes=1)
 CHANGES = {
@@ -158,28 +158,30 @@ def test_tick_after_the_first_of_two_equal_hours_is_on_the_next_day() -> None:
     assert Cron("45 2 * * *", "Europe/Berlin").next_after(second_hour) == datetime(2024, 10, 28, 1, 45, tzinfo=UTC)
 
 
-@pytest.mark.parametrize("expression", [*EXPRESSIONS[:-4:3], "45 */10 * * * *", "5,10 */30 2,3 * * *"])
+@pytest.mark.parametrize(
+    "expression", [*EXPRESSIONS[:-4:3], "45 */10 * * * *", "5,10 */30 2,3 * * *", "* 0-9 4 27 * *"]
+)
 @pytest.mark.parametrize("zone", CHANGES)
-def test_ranges_count_the_ticks_that_next_after_lists(zone: str, expression: str) -> None:
+def test_last_ticks_before_a_moment_are_those_that_next_after_lists(zone: str, expression: str) -> None:
     draw = random.Random(f"{zone} {expression}")
     cron = Cron(expression, zone)
     for day in CHANGES[zone]:
         noon = datetime.fromisoformat(day).replace(hour=12, tzinfo=UTC)
-        for _ in range(3):
+        for count in (1, 7, 100):
             start = noon - timedelta(minutes=draw.randint(0, 4000))
             until = start + timedelta(days=draw.choice((0.1, 1, 2)), seconds=draw.choice((0, 0.5)))
             listed = list(takewhile(until.__gt__, ticks_after(cron, start)))
-            found = listed and cron.range_before(listed[0], until, keep := draw.choice((1, 7)))
-            if found:
-                assert found.count <= len(listed) - keep
-                assert [found.last_at, found.next_at] == listed[found.count - 1 : found.count + 1]
+            count = min(count, len(listed))
+            if listed:
+                assert last_before(cron, start, until, count) == listed[-count:]
 
 
-def test_range_of_ticks_is_complete_without_a_change_of_the_clock() -> None:
-    for expression in (Cron("* * * * * *", "Europe/Berlin"), Every(seconds=1)):
-        found = expression.range_before(EPOCH, EPOCH + timedelta(days=7), 3)
+def test_last_ticks_after_decades_are_found() -> None:
+    until = EPOCH + timedelta(days=40 * 366, seconds=0.5)
+    seconds_of_a_day = last_before(Cron("* * 3 1 1 *", "UTC"), EPOCH, until, 500)
 
-        assert found == TickRange(604_797, EPOCH + timedelta(days=7, seconds=-4), EPOCH + timedelta(days=7, seconds=-3))
+    assert seconds_of_a_day == [datetime(2010, 1, 1, 3, 51, 40, tzinfo=UTC) + timedelta(seconds=s) for s in range(500)]
+    assert last_before(Every(seconds=1), EPOCH, until, 3) == [until - timedelta(seconds=s + 0.5) for s in (2, 1, 0)]
 
 
 def test_interval_is_anchored_whatever_moment_is_asked_from() -> None:

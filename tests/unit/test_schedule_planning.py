@@ -4,12 +4,12 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jobqueue.schedules.expressions import Cron, Every
-from jobqueue.schedules.planning import MAX_TICKS, Plan, Policy, first_tick, make_plan
-from jobqueue.values.policies import CatchUp, Overlap, SkipReason
+from jobqueue.schedules.planning import MAX_TICKS, Plan, Policy, Skipped, first_tick, make_plan
+from jobqueue.values.policies import MAX_COUNTED, CatchUp, Overlap, SkipReason
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 FOREVER = datetime.max.replace(tzinfo=UTC)
@@ -31,16 +31,6 @@ def skips(found: Plan) -> list[tuple[int, SkipReason]]:
     """Return how many consecutive ticks were skipped, and why."""
     groups = groupby(found.skipped, key=lambda skipped: skipped.reason)
     return [(sum(skipped.count for skipped in group), reason) for reason, group in groups]
-
-
-class Listed:
-    """An expression whose ticks cannot be counted without listing them, as near a change of the clock."""
-
-    def __init__(self, expression: Cron | Every) -> None:
-        self.next_after, self.problems, self.describe = expression.next_after, expression.problems, expression.describe
-
-    def range_before(self, first: datetime, until: datetime, keep: int) -> None:
-        return None
 
 
 def test_tick_in_the_future_is_left_alone() -> None:
@@ -181,14 +171,14 @@ def test_each_due_tick_is_accounted_for_exactly_once(policy, expression, steps) 
     now, waiting_at = NOON, None
     start = next_at = first_tick(expression, policy, NOON)
     runs: list[datetime] = []
-    skipped = 0
+    skipped: list[Skipped] = []
     for step, is_paused, has_live_task in steps:
         now += step
         state = {"paused_until": FOREVER if is_paused else None, "has_live_task": has_live_task}
         while True:
             found = make_plan(expression, policy, now, next_at=next_at, waiting_at=waiting_at, **state)
             runs += found.runs
-            skipped += sum(each.count for each in found.skipped)
+            skipped += found.skipped
             if (next_at, waiting_at) == (found.next_at, found.waiting_at):
                 break
             next_at, waiting_at = found.next_at, found.waiting_at
@@ -197,9 +187,12 @@ def test_each_due_tick_is_accounted_for_exactly_once(policy, expression, steps) 
     while tick is not None and tick + policy.delay <= now:
         due.append(tick)
         tick = first_tick(expression, policy, tick)
-    assert len(runs) == len(set(runs))
-    assert set(runs) <= set(due)
-    assert len(runs) + skipped + (waiting_at is not None) == len(due)
+    outcomes = Counter([*runs, *([waiting_at] if waiting_at else [])])
+    for each in skipped:
+        ticks = [tick for tick in due if each.first_at <= tick <= each.last_at]
+        assert (ticks[0], ticks[-1], min(len(ticks), MAX_COUNTED)) == (each.first_at, each.last_at, each.count)
+        outcomes.update(ticks)
+    assert outcomes == Counter(due)
     assert next_at == tick
 
 
@@ -208,21 +201,14 @@ def test_week_of_missed_seconds_is_one_plan() -> None:
     found = make_plan(each_second, Policy(), now, next_at=NOON)
 
     assert found.runs == (NOON + timedelta(days=7) - seconds(29),)
-    assert skips(found) == [(604_800 - 29, SkipReason.MISSED), (29, SkipReason.OVERLAP)]
+    assert found.skipped[0] == Skipped(NOON, found.runs[0] - seconds(2), MAX_COUNTED, SkipReason.MISSED)
+    assert skips(found) == [(MAX_COUNTED + 1, SkipReason.MISSED), (29, SkipReason.OVERLAP)]
     assert found.next_at == NOON + timedelta(days=7) + seconds(1)
-
-
-def test_listed_ticks_of_a_long_downtime_are_several_plans() -> None:
-    now = NOON + 2_500 * MINUTE
-    first = make_plan(Listed(EACH_MINUTE), Policy(), now, next_at=NOON)
-
-    assert (first.runs, skips(first)) == ((), [(MAX_TICKS, SkipReason.MISSED)])
-    assert first.next_at == NOON + MAX_TICKS * MINUTE
 
 
 def test_tick_on_time_after_a_long_downtime_is_not_missed() -> None:
     now, policy = NOON + seconds(MAX_TICKS + 5), Policy(Overlap.ALLOW, CatchUp.NONE)
-    each_second = Listed(Every(seconds=1))
+    each_second = Every(seconds=1)
     first = make_plan(each_second, policy, now, next_at=NOON)
     second = make_plan(each_second, policy, now, next_at=first.next_at)
 
@@ -238,42 +224,22 @@ def test_long_jitter_that_is_cut_short_is_planned_in_parts() -> None:
     assert (len(found.runs), found.skipped, found.next_at) == (MAX_TICKS, (), NOON + seconds(MAX_TICKS))
 
 
-@pytest.mark.parametrize("expression", [EACH_MINUTE, Listed(EACH_MINUTE)])
-def test_last_missed_ticks_of_a_long_downtime_are_made_up_for(expression: Every | Listed) -> None:
-    policy, now = Policy(Overlap.ALLOW, CatchUp.ALL, max_catch_up=100), NOON + 1_010 * MINUTE + seconds(45)
-    next_at: datetime | None = NOON
-    runs: list[datetime] = []
-    while next_at and next_at <= now:
-        found = make_plan(expression, policy, now, next_at=next_at)
-        runs, next_at = [*runs, *found.runs], found.next_at
+@pytest.mark.parametrize(("late", "count"), [(1_010, 911), (1_098, 999), (1_099, 1_000), (9_000, 1_000)])
+def test_last_missed_ticks_of_a_long_downtime_are_made_up_for(late: int, count: int) -> None:
+    policy = Policy(Overlap.ALLOW, CatchUp.ALL, max_catch_up=100)
+    found = plan(policy, late * MINUTE + seconds(45))
 
-    assert runs == [NOON + MINUTE * minute for minute in range(911, 1_011)]
+    assert found.runs == tuple(NOON + MINUTE * minute for minute in range(late - 99, late + 1))
+    assert found.skipped == (Skipped(NOON, NOON + MINUTE * (late - 100), count, SkipReason.MISSED),)
 
 
-@settings(max_examples=50)
-@given(
-    policy=policies,
-    cron=st.builds(Cron, st.sampled_from(["*/2 * * * *", "7 * * * * *", "0,30 1-3 * * *"]), st.just("Europe/Berlin")),
-    late=st.timedeltas(timedelta(0), timedelta(days=1)),
-    pause=st.none() | st.timedeltas(timedelta(0), timedelta(days=1)),
-)
-def test_counted_ticks_are_the_listed_ones(
-    policy: Policy, cron: Cron, late: timedelta, pause: timedelta | None
-) -> None:
-    """Beside a change of the clock: on this night, 02:00 to 03:00 exists twice in Berlin."""
-    start = datetime(2026, 10, 24, 12, tzinfo=UTC)
-    paused_until = None if pause is None else start + pause
+def test_ticks_of_a_long_pause_and_of_the_downtime_after_it_have_their_own_reasons() -> None:
+    for days in (0.1, 5):
+        end_of_pause, now = NOON + timedelta(days=days), NOON + 2 * timedelta(days=days) + seconds(45)
+        found = make_plan(EACH_MINUTE, Policy(), now, next_at=NOON, paused_until=end_of_pause)
+        paused, missed = found.skipped
 
-    def account(expression: Cron | Listed) -> tuple[list[datetime], Counter[SkipReason], datetime | None]:
-        runs: list[datetime] = []
-        skipped: Counter[SkipReason] = Counter()
-        last, next_at = None, first_tick(expression, policy, start)
-        while next_at != last:
-            found = make_plan(expression, policy, start + late, next_at=next_at, paused_until=paused_until)
-            runs += found.runs
-            for each in found.skipped:
-                skipped[each.reason] += each.count
-            last, next_at = next_at, found.next_at
-        return runs, skipped, next_at
-
-    assert account(cron) == account(Listed(cron))
+        assert (paused.last_at, paused.reason) == (end_of_pause - MINUTE, SkipReason.PAUSED)
+        assert (missed.first_at, missed.reason) == (end_of_pause, SkipReason.MISSED)
+        assert found.runs == (missed.last_at + MINUTE,) == (now - seconds(45),)
+        assert paused.count == missed.count == (144 if days == 0.1 else MAX_COUNTED)

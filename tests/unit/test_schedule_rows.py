@@ -25,19 +25,6 @@ def test_each_local_time_has_one_tick_without_time_zones(expression: str) -> Non
     assert gaps == [20] * 5 + [80] + [20] * 5
 
 
-@pytest.mark.parametrize("expression", ["@every 1200", "*/20 * * * *"])
-@override_settings(USE_TZ=False, TIME_ZONE="Europe/Berlin")
-def test_range_of_ticks_ends_where_local_times_repeat(expression: str) -> None:
-    row = Schedule(expression=expression, timezone="Europe/Berlin" if "*" in expression else "")
-    days = [datetime(2026, 10, day, tzinfo=UTC) for day in (23, 24, 25, 26, 27)]
-
-    before = ticks_of(row).range_before(days[0], days[3], 1)
-    assert (before and before.count) == 72 + 72 + 3 - 1
-    assert ticks_of(row).range_before(days[2] + timedelta(hours=1), days[3], 1) is None
-    after = ticks_of(row).range_before(days[3], days[4], 1)
-    assert (after and after.count) == 71
-
-
 @override_settings(USE_TZ=True, TIME_ZONE="Europe/Berlin")
 def test_second_hour_counts_with_time_zones() -> None:
     ticks = upcoming(ticks_of(Schedule(expression="@every 1200")), datetime(2026, 10, 24, 22, 50, tzinfo=UTC), 12)

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from jobqueue.values.policies import MAX_COUNTED
 from verification.faults.checker import Violation
 from verification.faults.environment import FaultEnvironment
 from verification.faults.fault_runner import FaultRunner, Figures, Plan, check_run
@@ -94,11 +95,12 @@ def check_ticks(
     row: Any
     for row in env.query(TICKS):
         name, overlap, tick_at, last_at, count, task_id, reason, recorded_at = row
-        accounted.update((name, tick_at + number * SECOND) for number in range(count))
-        if last_at != tick_at + (count - 1) * SECOND:
+        number = (last_at - tick_at) // SECOND + 1
+        accounted.update((name, tick_at + each * SECOND) for each in range(number))
+        if count != min(number, MAX_COUNTED):
             yield Violation("ticks", f"{name}: {count} ticks from {tick_at} to {last_at}")
         if task_id is None:
-            figures.skipped[reason] += count
+            figures.skipped[reason] += number
             continue
         tasks.add((name, tick_at, task_id))
         figures.enqueued += 1

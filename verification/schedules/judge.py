@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
+from jobqueue.values.policies import MAX_COUNTED
 from jobqueue.values.records import LIVE
 from verification.schedules.account import Account, Life
 from verification.schedules.virtual_database import Entry, moment_of
@@ -139,20 +140,22 @@ class Judge:
                 )
             return
         before = moment_of(entry.before["last_at"]) if entry.operation == "UPDATE" else None
-        count = row["count"] - (entry.before["count"] if before else 0)
+        counted_before = entry.before["count"] if before else 0
         ticks = [
             tick
             for tick in sorted(account.owed)
             if (first <= tick if before is None else before < tick) and tick <= last
         ]
-        if len(ticks) > count and account.waiting in ticks:  # it may go on waiting, or be skipped with the others
-            ticks.remove(account.waiting)
+        has_more = counted_before + len(ticks) > row["count"]
+        if has_more and row["count"] < MAX_COUNTED and account.waiting in ticks:
+            ticks.remove(account.waiting)  # it may go on waiting, or be skipped with the others
         if before is not None and moment_of(entry.before["tick_at"]) != first:
             raise Violation(f"{ONCE}: a record of {account.name} moved from {entry.before['tick_at']} to {first}")
-        if len(ticks) != count or not ticks or ticks[-1] != last or (before is None and ticks[0] != first):
+        counted = min(counted_before + len(ticks), MAX_COUNTED)
+        if counted != row["count"] or not ticks or ticks[-1] != last or (before is None and ticks[0] != first):
             why = ONCE if first in account.done or last in account.done else UNKNOWN
             raise Violation(
-                f"{why}: {account.name} has {count} {row['reason']} from {first} to {last}, not {show(ticks)}"
+                f"{why}: {account.name} has {row['count']} {row['reason']} from {first} to {last}, not {show(ticks)}"
             )
         for tick in ticks:
             if not self._is_true(account, tick, row["reason"], entry.id, until):

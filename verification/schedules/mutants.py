@@ -122,12 +122,12 @@ class CountsTickTwice(Engine):
 
     class schedules_class(Schedules):
         def _account_for(self, rows: Sequence[Schedule], now: datetime, **options: Any) -> FiredSchedules:
-            def counted(*arguments: Any) -> tuple[tuple[Skipped, ...], datetime | None]:
-                ranges, tick = right_counted(*arguments)
+            def passed(*arguments: Any) -> tuple[tuple[Skipped, ...], datetime | None]:
+                ranges, tick = right_passed(*arguments)
                 return tuple(replace(each, last_at=tick or now, count=each.count + 1) for each in ranges), tick
 
-            right_counted = vars(planning)["_counted"]
-            with patch.object(planning, "_counted", counted):
+            right_passed = vars(planning)["_passed"]
+            with patch.object(planning, "_passed", passed):
                 return super()._account_for(rows, now, **options)
 
 

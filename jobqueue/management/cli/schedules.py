@@ -306,7 +306,8 @@ def _next_line(tick: UpcomingTick) -> tuple[object, ...]:
 
 def _recorded_line(record: RecordedTick) -> tuple[object, ...]:
     tick = record.tick
-    count = f"{many(tick.count, 'tick')}, the first {_text(tick.tick_at)}" if tick.count > 1 else ""
+    number = many(tick.count, "tick") if tick.is_count_exact else f"At least {many(tick.count, 'tick')}"
+    count = f"{number}, the first {_text(tick.tick_at)}" if tick.count > 1 else ""
     reason = f"{tick.get_reason_display()}. {count}".rstrip(" ")
     length = "–" if record.duration is None else duration(record.duration)
     return _text(tick.last_at), record.status, length, tick.task_id or reason
@@ -333,7 +334,7 @@ def _next_as_json(tick: UpcomingTick) -> dict[str, Any]:
 
 def _recorded_as_json(record: RecordedTick) -> dict[str, Any]:
     tick = record.tick
-    columns = ("tick_at", "last_at", "count", "trigger", "reason", "task_id", "recorded_at")
+    columns = ("tick_at", "last_at", "count", "is_count_exact", "trigger", "reason", "task_id", "recorded_at")
     seconds = None if record.duration is None else record.duration.total_seconds()
     values = {column: getattr(tick, column) for column in columns}
     return {**values, "status": record.status, "duration_seconds": seconds}
