@@ -124,7 +124,9 @@ class CountsTickTwice(Engine):
         def _account_for(self, rows: Sequence[Schedule], now: datetime, **options: Any) -> FiredSchedules:
             def passed(*arguments: Any) -> tuple[tuple[Skipped, ...], datetime | None]:
                 ranges, tick = right_passed(*arguments)
-                return tuple(replace(each, last_at=tick or now, count=each.count + 1) for each in ranges), tick
+                missed = [each for each in ranges if each.reason == SkipReason.MISSED]
+                others = [each for each in ranges if each not in missed]
+                return (*others, *(replace(each, last_at=tick or now, count=each.count + 1) for each in missed)), tick
 
             right_passed = vars(planning)["_passed"]
             with patch.object(planning, "_passed", passed):
