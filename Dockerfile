@@ -16,6 +16,7 @@ WORKDIR /app
 COPY manage.py ./
 COPY demo_project demo_project
 COPY templates templates
+COPY tools tools
 USER 10001
 EXPOSE 8000
 CMD ["gunicorn", "--bind", "0.0.0.0:8000", "--workers", "2", "--threads", "8", "--worker-tmp-dir", "/dev/shm", "--no-control-socket", "demo_project.wsgi"]

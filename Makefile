@@ -95,13 +95,13 @@ bench-counts: venv
 	@$(PY) -m benchmarks.counts $(ARGS)
 
 load: venv
-	@$(PY) -m scripts.load_test $(ARGS)
+	@$(PY) -m tools.load_test $(ARGS)
 
 lint: venv
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
-	@$(PY) -m scripts.check_english
+	@$(PY) -m tools.check_english
 	@DJANGO_SETTINGS_MODULE=tests.settings DATABASE_URL=sqlite://:memory: $(PY) manage.py makemigrations --check --dry-run
 
 format: venv
@@ -136,6 +136,6 @@ $(BENCH_READY): pyproject.toml $(PINS) $(PEERS)
 	@touch $(BENCH_READY)
 
 clean:
-	@if [ -x $(PY) ]; then $(PY) -m demo_project.postgres --remove; fi
+	@if [ -x $(PY) ]; then $(PY) -m tools.postgres --remove; fi
 	rm -rf .venv .venv.lock .venv-bench .venv-matrix .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
 	find . -name __pycache__ -prune -exec rm -rf {} +

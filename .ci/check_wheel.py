@@ -13,7 +13,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 PINS = CHECKOUT / ".ci/constraints.txt"
 sys.path.insert(0, str(CHECKOUT))
 
-from demo_project.postgres import Cluster, throwaway_cluster  # noqa: E402
+from tools.postgres import Cluster, throwaway_cluster  # noqa: E402
 
 REQUIRED = [
     "jobqueue/py.typed",

@@ -20,7 +20,7 @@ from psycopg import sql
 
 from benchmarks import cluster, cpu, redis, workers
 from benchmarks.contestants import STORES, Contestant, Store
-from demo_project.postgres import Cluster, throwaway_cluster
+from tools.postgres import Cluster, throwaway_cluster
 
 PRODUCE_SECONDS = 900
 

@@ -17,7 +17,7 @@ from django.db import connection
 
 from benchmarks import cluster, cpu, naive, workers
 from benchmarks.rounds import Sample, Samples, ratio, table, take_turns
-from demo_project.postgres import Cluster
+from tools.postgres import Cluster
 
 PROCESSES = 2
 AIM = 4.0

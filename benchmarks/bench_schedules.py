@@ -17,7 +17,7 @@ from django.db import connection
 
 from benchmarks import cluster, cpu, workers
 from benchmarks.idle import SETTLE_SECONDS
-from demo_project.postgres import Cluster
+from tools.postgres import Cluster
 
 TABLES = ("jobqueue_task", "jobqueue_schedule", "jobqueue_scheduletick", "jobqueue_executor")
 FAR = timedelta(days=1)

@@ -11,7 +11,7 @@ from django.core.management import call_command
 from django.db import connection
 
 from benchmarks import cpu
-from demo_project.postgres import Cluster, throwaway_cluster
+from tools.postgres import Cluster, throwaway_cluster
 
 SETTINGS = {
     "fsync": "on",

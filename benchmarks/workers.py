@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from demo_project.children import end_with_parent
+from tools.children import end_with_parent
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 STOP_SECONDS = 30

@@ -17,10 +17,10 @@ from demo_project.photos import files, gallery, imaging
 from demo_project.photos.actors import Fibonacci
 from demo_project.photos.fibonacci import leaves
 from demo_project.photos.models import Album, ContactSheet, Photo
-from demo_project.tables import seconds, table
 from jobqueue.models import Schedule, Task
 from jobqueue.operations.schedules import RecordedTick, describe, recent_ticks
 from jobqueue.values.records import FINAL
+from tools.tables import seconds, table
 
 Status = Task.Status
 

@@ -23,10 +23,10 @@ from django.contrib.auth import get_user_model
 from django.core.management import CommandError, call_command
 from django.db import connections
 
-from demo_project.children import end_with_parent
 from demo_project.photos.gallery import executors_alive
 from demo_project.photos.http import DIRECT
-from demo_project.postgres import CHECKOUT, demo_cluster
+from tools.children import end_with_parent
+from tools.postgres import CHECKOUT, demo_cluster
 
 START_SECONDS = 60
 STOP_SECONDS = 20

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import environ
 
-from demo_project.postgres import demo_cluster, demo_folder
+from tools.postgres import demo_cluster, demo_folder
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.Env()

@@ -19,12 +19,12 @@ import hypothesis
 import pytest
 from django.conf import settings
 
-from demo_project.postgres import Cluster, throwaway_cluster
-from demo_project.postgres_programs import major_version
 from jobqueue.declarations import function
 from jobqueue.declarations import schedules as declared_schedules
 from tests.alone import is_alone, room_for
 from tests.emptying import patch_flush
+from tools.postgres import Cluster, throwaway_cluster
+from tools.postgres_programs import major_version
 
 if TYPE_CHECKING:
     from tests.acceptance.harness import Fleet

@@ -8,8 +8,8 @@ import pytest
 from django.core.management import call_command
 from django.db import connection
 
-from demo_project.postgres import Cluster, throwaway_cluster
 from tests.acceptance.harness import Fleet, fleet_of
+from tools.postgres import Cluster, throwaway_cluster
 
 
 @dataclass(frozen=True)

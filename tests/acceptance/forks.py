@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import IO
 from unittest.mock import patch
 
-from demo_project.children import end_with_parent
-from demo_project.postgres_programs import short_temporary_folder
+from tools.children import end_with_parent
+from tools.postgres_programs import short_temporary_folder
 
 # None of them reads a setting on import.
 LIBRARIES = ["django.contrib.admin", "django.core.management.base", "django.db.backends.postgresql.base", "PIL.Image"]

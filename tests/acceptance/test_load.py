@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import pytest
 
-from scripts.load.caller import Answer
-from scripts.load.verdict import Found, Row, complaints
 from tests.acceptance.harness import CHECKOUT, is_running, stats
 from tests.waiting import DEADLINE_SECONDS, wait_until
+from tools.load.caller import Answer
+from tools.load.verdict import Found, Row, complaints
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +25,7 @@ pytest.importorskip("gunicorn")
 
 def launch(*flags: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "scripts.load_test", *flags],
+        [sys.executable, "-m", "tools.load_test", *flags],
         cwd=CHECKOUT,
         env=dict(os.environ),
         stdout=subprocess.PIPE,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).parents[2]
-FOLDERS = ("jobqueue", "tests", "verification", "demo_project", "benchmarks", "scripts")
+FOLDERS = ("jobqueue", "tests", "verification", "demo_project", "benchmarks", "tools")
 
 # Words that no part of a name may be, and what to use instead.
 PARTS = {

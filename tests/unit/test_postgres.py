@@ -9,15 +9,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from demo_project.postgres import CHECKOUT, Cluster
-from demo_project.postgres_programs import ClusterError, server_account, short_temporary_folder
 from tests.waiting import wait_until
+from tools.postgres import CHECKOUT, Cluster
+from tools.postgres_programs import ClusterError, server_account, short_temporary_folder
 
 pytestmark = pytest.mark.slow
 
 HOLD = """if True:
     import time
-    from demo_project.postgres import throwaway_cluster
+    from tools.postgres import throwaway_cluster
     with throwaway_cluster(fsync="off") as cluster:
         print(cluster.data, cluster.pid(), flush=True)
         time.sleep(600)

@@ -13,9 +13,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from demo_project.postgres import throwaway_cluster
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.postgres.engine import PostgresEngine
+from tools.postgres import throwaway_cluster
 from verification.faults.pages import table, today
 from verification.interleavings import cases, mutant_cases
 from verification.interleavings.cases import Case

@@ -6,7 +6,7 @@ import time
 import traceback
 from dataclasses import dataclass
 
-from demo_project.postgres import Cluster, throwaway_cluster
+from tools.postgres import Cluster, throwaway_cluster
 from verification.faults import campaigns
 from verification.faults.checker import Violation
 from verification.faults.environment import fault_environment

@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from demo_project.postgres import Cluster
 from jobqueue.values.failpoints import VARIABLE as FAILPOINTS
 from tests.acceptance.harness import threads
+from tools.postgres import Cluster
 from verification.faults import diary, history
 from verification.faults.pgbouncer import Mode, Pooler, run_pooler
 from verification.faults.proxy import Proxy

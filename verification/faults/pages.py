@@ -12,7 +12,7 @@ from string import Formatter
 
 import django
 
-from demo_project.postgres_programs import major_version
+from tools.postgres_programs import major_version
 
 PAGE = Path(__file__).parents[2] / "docs/reliability-results.md"
 TEMPLATE = Path(__file__).with_name("page.md")

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import psycopg
 
-from demo_project.postgres_programs import identity, server_account, short_temporary_folder
+from tools.postgres_programs import identity, server_account, short_temporary_folder
 
 Mode = Literal["session", "transaction"]
 

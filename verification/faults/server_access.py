@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from demo_project.postgres import Cluster
+from tools.postgres import Cluster
 from verification.faults.proxy import Proxy
 
 T = TypeVar("T")

@@ -18,8 +18,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from demo_project.postgres import Cluster, throwaway_cluster
-from demo_project.postgres_programs import server_account, short_temporary_folder
+from tools.postgres import Cluster, throwaway_cluster
+from tools.postgres_programs import server_account, short_temporary_folder
 from verification.faults import diary
 from verification.faults.campaigns import DURABLE
 from verification.faults.checker import violations

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from django.db import connection
 
-from demo_project.postgres import throwaway_cluster
 from jobqueue.models import Task
 from tests.acceptance.harness import Fleet
+from tools.postgres import throwaway_cluster
 from verification.faults.burst import run_burst
 from verification.faults.conformance import create_database, run_conformance
 

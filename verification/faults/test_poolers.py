@@ -12,7 +12,6 @@ import pytest
 from django.db import connection
 from django.db.models import QuerySet
 
-from demo_project.postgres import throwaway_cluster
 from jobqueue.api.schedules import create
 from jobqueue.declarations.schedules import Declaration
 from jobqueue.models import ScheduleTick, Task
@@ -20,6 +19,7 @@ from jobqueue.schedules.expressions import Every
 from tests.acceptance.harness import CHECKOUT, Fleet
 from tests.acceptance.tasks import tiny
 from tests.waiting import wait_until
+from tools.postgres import throwaway_cluster
 from verification.faults.burst import SERVED, run_burst
 from verification.faults.conformance import create_database, run_conformance
 from verification.faults.pgbouncer import PROGRAM, Pooler, run_pooler

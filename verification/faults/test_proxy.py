@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 
-from demo_project.postgres import Cluster, throwaway_cluster
+from tools.postgres import Cluster, throwaway_cluster
 from verification.faults.proxy import Commits, Messages, Proxy, Where
 
 NUMBERS = itertools.count(1)

@@ -12,8 +12,8 @@ from pathlib import Path
 import psycopg
 from psycopg.sql import SQL, Identifier
 
-from demo_project.postgres import throwaway_cluster
-from demo_project.postgres_programs import binaries
+from tools.postgres import throwaway_cluster
+from tools.postgres_programs import binaries
 from verification.faults.campaigns import DURABLE
 from verification.faults.checker import violations
 from verification.faults.environment import FaultEnvironment, fault_environment

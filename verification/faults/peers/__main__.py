@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
-from demo_project.postgres import throwaway_cluster
+from tools.postgres import throwaway_cluster
 from verification.faults import pages
 from verification.faults.pages import percentile, table
 from verification.faults.peers.environment import QUIET_SECONDS, PeerServer

@@ -21,8 +21,8 @@ from typing import Any
 import psycopg
 from psycopg.sql import SQL, Identifier
 
-from demo_project.children import end_with_parent
-from demo_project.postgres import Cluster
+from tools.children import end_with_parent
+from tools.postgres import Cluster
 from verification.faults import diary
 from verification.faults.peers.count import Results
 from verification.faults.peers.sides import TIMEOUT_SECONDS, Side

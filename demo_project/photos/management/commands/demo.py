@@ -16,8 +16,8 @@ from demo_project.photos import imaging
 from demo_project.photos.forms import LARGEST_FILE
 from demo_project.photos.models import Photo
 from demo_project.processes import HOST, Processes, admin_password, database, free_port, interruptible, only_demo
-from demo_project.progress import Progress
 from demo_project.visitor import Turned, Visitor, batches
+from tools.progress import Progress
 
 SAMPLE = Path(__file__).resolve().parents[3] / "photos_sample"
 FIBONACCI = 10

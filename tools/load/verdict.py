@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from demo_project.tables import seconds, table
-from scripts.load.caller import Answer
+from tools.load.caller import Answer
+from tools.tables import seconds, table
 
 ENDED = ("SUCCESSFUL", "FAILED")
 SHOWN = 5

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from demo_project.postgres_programs import (
+from tools.postgres_programs import (
     ClusterError,
     binaries,
     identity,
@@ -301,5 +301,5 @@ def remove_demo() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:] != ["--remove"]:
-        sys.exit("usage: python -m demo_project.postgres --remove")
+        sys.exit("usage: python -m tools.postgres --remove")
     remove_demo()

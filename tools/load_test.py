@@ -21,11 +21,11 @@ import django
 from django.core.management import call_command
 from django.db import connection
 
-from demo_project.postgres import throwaway_cluster
-from demo_project.progress import Progress
-from scripts.load import site
-from scripts.load.caller import Answer, Callers, plan
-from scripts.load.verdict import ENDED, Found, Row, complaints, report
+from tools.load import site
+from tools.load.caller import Answer, Callers, plan
+from tools.load.verdict import ENDED, Found, Row, complaints, report
+from tools.postgres import throwaway_cluster
+from tools.progress import Progress
 
 STALLED_SECONDS = 60.0  # without an ended task
 CHECK_SECONDS = 0.2
@@ -121,7 +121,7 @@ def rows() -> list[Row]:
 
 
 def effects() -> Counter[str]:
-    from scripts.load.models import Effect
+    from tools.load.models import Effect
 
     return Counter(str(task_id) for task_id in Effect.objects.values_list("task_id", flat=True))
 

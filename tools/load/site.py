@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 
-from demo_project.children import end_with_parent
-from demo_project.postgres import CHECKOUT
+from tools.children import end_with_parent
+from tools.postgres import CHECKOUT
 
 START_SECONDS = 60
 STOP_SECONDS = 20
@@ -95,7 +95,7 @@ def environment_for(url: str, token_hash: str) -> dict[str, str]:
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("JOBQUEUE_", "PG"))}
     return {
         **clean,
-        "DJANGO_SETTINGS_MODULE": "scripts.load.settings",
+        "DJANGO_SETTINGS_MODULE": "tools.load.settings",
         "DATABASE_URL": url,
         "LOAD_TOKEN": token_hash,
         "PYTHONUNBUFFERED": "1",

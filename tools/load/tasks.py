@@ -8,7 +8,7 @@ from uuid import UUID
 
 from jobqueue import Backoff, task
 from jobqueue.conf.compat import TaskContext
-from scripts.load.models import Effect
+from tools.load.models import Effect
 
 MAX_ATTEMPTS = 4
 

@@ -1,5 +1,5 @@
 """
-Check the English of this repository: python -m scripts.check_english [FILE...]
+Check the English of this repository: python -m tools.check_english [FILE...]
 
 Prints vague and archaic words and the length of sentences for each group of files.
 Exits 1 and prints the lines at fault when a group is above its limit.
