@@ -22,7 +22,7 @@ OURS := JOBQUEUE_PG_BIN JOBQUEUE_SAMPLES JOBQUEUE_ORDER JOBQUEUE_SEED JOBQUEUE_S
 # With PYTHONDONTWRITEBYTECODE each of the hundreds of processes that the tests start would compile what it imports.
 unexport DJANGO_SETTINGS_MODULE PYTHONDONTWRITEBYTECODE $(filter-out $(OURS),$(filter JOBQUEUE_%,$(.VARIABLES)))
 
-.PHONY: help demo serve test test-slow test-all verify verify-orders verify-peers bench bench-quick bench-actors bench-wake bench-schedules bench-counts load lint format translations matrix venv venv-bench clean
+.PHONY: help demo serve test test-slow test-all verify verify-orders bench-crashes bench bench-quick bench-actors bench-wake bench-schedules bench-counts load lint format translations matrix venv venv-bench clean
 
 help:
 	@echo "make demo     import photographs through the queue and show what happened (PHOTOS=folder: your own)"
@@ -32,7 +32,7 @@ help:
 	@echo "make test-all   run both"
 	@echo "make verify   kill, freeze and cut off executors and servers for hours, and write docs/reliability-results.md"
 	@echo "make verify-orders  run 2,000 orders of each race that has too many to run all"
-	@echo "make verify-peers   run crash campaigns against procrastinate and django-tasks-db, 15 minutes"
+	@echo "make bench-crashes  run crash campaigns against procrastinate and django-tasks-db, 15 minutes"
 	@echo "make bench    measure this queue beside its peers, an hour and a half (make bench-quick: two minutes)"
 	@echo "make bench-actors  measure polls of actors per second beside the naive protocol (ARGS='--rounds 9')"
 	@echo "make bench-wake    measure how soon an actor among a million is polled after its message"
@@ -73,8 +73,8 @@ verify: venv
 verify-orders: venv
 	@JOBQUEUE_SAMPLES=$(or $(JOBQUEUE_SAMPLES),2000) $(PY) -m pytest verification/interleavings/test_orders.py $(ARGS)
 
-verify-peers: venv-bench
-	@$(BENCH_PY) -m verification.faults.peers $(ARGS)
+bench-crashes: venv-bench
+	@$(BENCH_PY) -m benchmarks.peers.crashes $(ARGS)
 
 bench: venv-bench
 	@$(BENCH_PY) -m benchmarks.bench $(ARGS)

@@ -1,4 +1,4 @@
-"""`python -m verification.faults.peers.sender FUNCTION SEED`: enqueue tasks, and print the acknowledged numbers."""
+"""`python -m benchmarks.peers.crashes.sender FUNCTION SEED`: enqueue tasks, and print the acknowledged numbers."""
 
 from __future__ import annotations
 

@@ -4,6 +4,6 @@ import environ
 
 SECRET_KEY = "trust"
 USE_TZ = True
-INSTALLED_APPS = ["django_tasks", "django_tasks_db", "verification.faults.peers.tasks_db_site"]
+INSTALLED_APPS = ["django_tasks", "django_tasks_db", "benchmarks.peers.crashes.tasks_db_site"]
 DATABASES = {"default": environ.Env().db_url("DATABASE_URL")}
 TASKS = {"default": {"BACKEND": "django_tasks_db.DatabaseBackend"}}

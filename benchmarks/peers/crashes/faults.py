@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from verification.faults.peers.count import EVERYBODY, Count, count
-from verification.faults.peers.environment import PeerEnvironment, PeerServer
-from verification.faults.peers.sides import TIMEOUT_SECONDS, Side
+from benchmarks.peers.crashes.count import EVERYBODY, Count, count
+from benchmarks.peers.crashes.environment import PeerEnvironment, PeerServer
+from benchmarks.peers.crashes.sides import TIMEOUT_SECONDS, Side
 from verification.faults.proxy import Where
 
 Inject = Callable[[PeerEnvironment, random.Random], None]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from verification.faults.peers.count import EVERYBODY, Results, count, restarts
+from benchmarks.peers.crashes.count import EVERYBODY, Results, count, restarts
 
 
 def enqueued(*numbers: int) -> list[dict[str, Any]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from benchmarks.peers.crashes.effects import work, work_in_own_transaction
+from benchmarks.peers.crashes.sides import ATTEMPTS, RETRY_SECONDS
 from jobqueue import Backoff, task
-from verification.faults.peers.effects import work, work_in_own_transaction
-from verification.faults.peers.sides import ATTEMPTS, RETRY_SECONDS
 
 AGAIN = Backoff(base=RETRY_SECONDS, factor=1.0)
 

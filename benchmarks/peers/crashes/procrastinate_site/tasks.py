@@ -7,8 +7,8 @@ from typing import Any
 from procrastinate import RetryStrategy
 from procrastinate.contrib.django import app
 
-from verification.faults.peers.effects import work_in_own_transaction
-from verification.faults.peers.sides import ATTEMPTS, RETRY_SECONDS, TIMEOUT_SECONDS
+from benchmarks.peers.crashes.effects import work_in_own_transaction
+from benchmarks.peers.crashes.sides import ATTEMPTS, RETRY_SECONDS, TIMEOUT_SECONDS
 
 
 @app.task(retry=RetryStrategy(max_attempts=ATTEMPTS, wait=RETRY_SECONDS))

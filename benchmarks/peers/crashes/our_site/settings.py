@@ -2,11 +2,11 @@
 
 import environ
 
-from verification.faults.peers.sides import TIMEOUT_SECONDS
+from benchmarks.peers.crashes.sides import TIMEOUT_SECONDS
 
 SECRET_KEY = "trust"
 USE_TZ = True
-INSTALLED_APPS = ["jobqueue", "verification.faults.peers.our_site"]
+INSTALLED_APPS = ["jobqueue", "benchmarks.peers.crashes.our_site"]
 DATABASES = {"default": environ.Env().db_url("DATABASE_URL")}
 TASKS = {
     "default": {

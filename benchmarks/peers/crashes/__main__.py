@@ -1,4 +1,4 @@
-"""`make verify-peers`: inject each fault into each queue, and write the section of docs/reliability-results.md."""
+"""`make bench-crashes`: inject each fault into each queue, and write the section of docs/reliability-results.md."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
+from benchmarks.peers.crashes.environment import QUIET_SECONDS, PeerServer
+from benchmarks.peers.crashes.faults import FAULTS, Figures, run
+from benchmarks.peers.crashes.sides import SIDES, TIMEOUT_SECONDS
 from tools.postgres import throwaway_cluster
 from verification.faults import pages
 from verification.faults.pages import percentile, table
-from verification.faults.peers.environment import QUIET_SECONDS, PeerServer
-from verification.faults.peers.faults import FAULTS, Figures, run
-from verification.faults.peers.sides import SIDES, TIMEOUT_SECONDS
 from verification.faults.server_access import WaitTimeout
 
 DURABLE = {"fsync": "on", "synchronous_commit": "on"}
@@ -25,7 +25,7 @@ Results = Mapping[tuple[str, str], Figures]  # by fault and side
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="make verify-peers ARGS=...", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make bench-crashes ARGS=...", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="of what is random (1)")
     parser.add_argument("--times", type=int, help="how often each fault is done, in place of its own number")
     parser.add_argument("--only", choices=SIDES, help="one side, and no page is written")

@@ -2,11 +2,11 @@
 
 import environ
 
-from verification.faults.peers.sides import BEAT_SECONDS, POLL_SECONDS, TIMEOUT_SECONDS
+from benchmarks.peers.crashes.sides import BEAT_SECONDS, POLL_SECONDS, TIMEOUT_SECONDS
 
 SECRET_KEY = "trust"
 USE_TZ = True
-INSTALLED_APPS = ["procrastinate.contrib.django", "verification.faults.peers.procrastinate_site"]
+INSTALLED_APPS = ["procrastinate.contrib.django", "benchmarks.peers.crashes.procrastinate_site"]
 DATABASES = {"default": environ.Env().db_url("DATABASE_URL")}
 PROCRASTINATE_WORKER_DEFAULTS = {
     "update_heartbeat_interval": BEAT_SECONDS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from verification.faults.peers.effects import work_in_own_transaction
+from benchmarks.peers.crashes.effects import work_in_own_transaction
 
 try:
     from django.tasks import task

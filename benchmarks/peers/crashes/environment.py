@@ -21,11 +21,11 @@ from typing import Any
 import psycopg
 from psycopg.sql import SQL, Identifier
 
+from benchmarks.peers.crashes.count import Results
+from benchmarks.peers.crashes.sides import TIMEOUT_SECONDS, Side
 from tools.children import end_with_parent
 from tools.postgres import Cluster
 from verification.faults import diary
-from verification.faults.peers.count import Results
-from verification.faults.peers.sides import TIMEOUT_SECONDS, Side
 from verification.faults.server_access import ServerAccess
 
 CHECKOUT = Path(__file__).parents[3]
@@ -65,7 +65,7 @@ class PeerEnvironment(ServerAccess):
 
     def begin(self, seed: int) -> None:
         """Wait until all workers run."""
-        program = [sys.executable, "-m", "verification.faults.peers.sender", self.side.function, str(seed)]
+        program = [sys.executable, "-m", "benchmarks.peers.crashes.sender", self.side.function, str(seed)]
         self._sender = self._start("sender", program, self.url)
         self.supervise()
         self.wait_for(self.is_complete, "all workers at work")
