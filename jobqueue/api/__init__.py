@@ -9,7 +9,7 @@ caller's transaction, notifications and wake-ups after its commit.
   rescue
 * `limits`: set and reset the numbers of limits by key while the site runs, for one key or for all keys of a limit
 * `messages`: send messages to actors
-* `notifications`: what runs after a commit: waking tasks, and NOTIFY to waiting executors
+* `notifications`: wake tasks and notify waiting executors after a commit
 * `queues`: pause and limit queues, and send commands to executors
 * `schedule_deployments`: make the rows of schedules agree with the declarations of this code
 * `schedules`: what people do with schedules: pause, resume, run now, backfill, and create or change their own

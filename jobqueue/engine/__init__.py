@@ -21,7 +21,7 @@ The engine: all changes of the queue's rows go through it.
 * `postgres/`: the parts of the engine that differ on PostgreSQL, under the same names
 * `progress`: the progress that bodies report
 * `queues`: depth, latency, limits and pauses
-* `reports`: what the tables of reports have in common: rows of a task, without a foreign key to it
+* `reports`: the common part of the tables of reports: rows of a task, without a foreign key to it
 * `schedules`: make tasks of the ticks that are due, and record the ticks that become none
 * `schema`: which tables, migrations and SQL functions of ours a database lacks
 * `tasks`: change and delete tasks: cancel, requeue, run now, discard, delete, prune

@@ -9,6 +9,7 @@ The process that runs tasks: `manage.py run_executors`.
 * `callbacks`: log lines and signals of committed results, and signals of scheduled tasks, in a thread of their own
 * `child_processes`: child processes that bodies have started: they end with their executor
 * `claim_policy`: how much to claim, from which queues, and when
+* `claims`: what this process claims, and where claimed tasks go: to a pool, or back
 * `commit_batches`: which outcomes the next commit contains: fewer after one that failed, more after each that
   succeeded
 * `database/`: the connections of executors and of bodies
@@ -19,17 +20,18 @@ The process that runs tasks: `manage.py run_executors`.
 * `isolation`: a task that lost two executors runs alone in its process
 * `listener`: the listener thread: PostgreSQL's notifications
 * `loop`: the executor's loop: commit what has completed, claim what fits, start it, then wait for an event
-* `maintenance`: what every executor does for the whole queue between two claims: wake, sweep, rescue, prune,
-  aggregate
+* `maintenance`: maintain the whole queue between two claims: wake, sweep, rescue, prune, aggregate
+* `outcomes`: what became of tasks: from a completed attempt to the commit that the database has confirmed
 * `pools/`: pools run claimed tasks in their slots
 * `process`: one executor process: its parts, its signals, its end
-* `process_guard`: what a body may do to its process: fork it, or close the standard streams
-* `reports`: what bodies report with `context.progress()`, and what they log, until the loop writes it
+* `process_guard`: guard the process against bodies that fork it or close the standard streams
+* `reports`: keep the progress and the log lines of bodies until the loop writes them
 * `running/`: one attempt of a task, from its row to the outcome
 * `running_tasks`: the claimed tasks of this process: each from its claim until the database has confirmed what
   became of it
 * `settings`: the flags of `run_executors`, as a value
 * `signals`: POSIX signals and other events for the main thread, as bytes in a pipe
+* `stop`: the end of the loop: when nothing is left to do, and what it releases if it cannot wait
 * `supervisor`: `--processes N` and `--reload`: start executors as child processes, replace those that end, pass
   signals on
 * `telemetry/`: what an executor writes to the log, and how errors become text

@@ -159,7 +159,7 @@ class ExecutorProcess:
             queue_limits=self.settings.queue_limits,
             slots=self.settings.threads,
             async_slots=self.settings.async_slots,
-            waiting_for_connections=self.loop.take_waiting_for_connections(),
+            waiting_for_connections=self.loop.threads.take_waiting_for_connections(),
             task_types=self._task_types,
             state="DRAINING" if self.loop.is_draining else "PAUSED" if self.loop.is_paused else "RUNNING",
         )
@@ -221,7 +221,7 @@ class ExecutorProcess:
         timeout = self._step_seconds / 2
         if self.listener is not None:
             self.listener.stop()
-        has_ended = self.loop.close(timeout)
+        has_ended = self.loop.threads.close(timeout)
         self._heartbeat.stop()
         self._heartbeat.join(timeout * 4)
         self._watchdog.stop()
@@ -297,7 +297,7 @@ class ExecutorProcess:
 
     def _release_tasks(self) -> None:
         """Release the tasks that ignored the interruption, and close their connections first."""
-        self.loop.cut_connections()
+        self.loop.threads.cut_connections()
         self.loop.abandon()
 
     def _give_up(self) -> NoReturn:
@@ -314,7 +314,7 @@ class ExecutorProcess:
 
     def _on_stuck(self, running: RunningTask) -> None:
         """Drain, and be replaced: only the end of the process ends a thread. The claim ends with the process."""
-        if running.id not in self.loop.abandoned_tasks:
+        if running.id not in self.loop.stop.abandoned_tasks:
             names = printable(running.claimed.task_type), running.id
             logger.error(
                 "executor.stuck task=%s id=%s hint=The task does not stop. This process will be replaced.", *names

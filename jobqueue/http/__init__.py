@@ -2,7 +2,8 @@
 The queue over HTTP. `jobqueue/urls.py` maps URLs to the views.
 
 * `auth`: the caller of a request, a program with a token of HTTP_TOKENS or a logged-in user, and its permissions
-* `endpoint`: what all views share: the method, the caller, errors, and their description in the OpenAPI document
+* `endpoint`: the common part of all views: the method, the caller, errors, and their description in the OpenAPI
+  document
 * `health`: GET health/live and health/ready
 * `metrics`: GET metrics/ and metrics.json: counters and gauges of all executors, queues and schedules
 * `openapi`: GET openapi.json: an OpenAPI 3.1 document, made from the arguments of endpoint() and the types in

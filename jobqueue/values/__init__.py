@@ -11,11 +11,11 @@ Values that all other parts of the queue exchange, and how they become text and 
 * `ids`: ids of tasks: UUIDv7, made in Python, so that a parent knows its child's id before the insert
 * `json`: JSON text for rows, and values from rows
 * `limit_keys`: the keys of limits as rows store them: the name of the limit, a separator, and the key
-* `policies`: what a schedule does with ticks that overlap or were missed, and why a tick became no task
-* `posix`: what only POSIX systems have
+* `policies`: policies for ticks that overlap or were missed, and the reasons why a tick became no task
+* `posix`: modules that only POSIX systems have
 * `records`: values between the executor and the engine: claimed tasks, outcomes, messages, reports
 * `redaction`: mask the values that OPTIONS["REDACT"] names, on every page and in the log
-* `safe_log`: a logger for code that must go on, whatever the site's handlers raise
+* `safe_log`: A logger for code that must go on, whatever the site's handlers and filters raise
 * `text`: text from outside: what a database can store, what a terminal can bear, and the name that a misspelled one
   means
 * `typed`: read the State and the Message of an actor from JSON, by their types

@@ -54,7 +54,7 @@ def test_isolated_task_waits_for_running_tasks(start: Start) -> None:
     running = start(threads=4, poll_interval=0.05)
     gates["running"].wait_for()
     isolated = add_isolated(tasks.wait_at, "isolated")
-    wait_until(lambda: running.loop._isolation.is_waiting)
+    wait_until(lambda: running.loop.claims.isolation.is_waiting)
 
     tasks.add.enqueue_many([((number,), {}) for number in range(20)])
     wait_for_turns(running)
@@ -92,7 +92,7 @@ def beside_a_long_task(start: Start) -> tuple[Running, Task]:
     running = start(threads=4)
     gates["long"].wait_for()
     isolated = add_isolated(tasks.add, 1)
-    wait_until(lambda: running.loop._isolation.is_waiting)
+    wait_until(lambda: running.loop.claims.isolation.is_waiting)
     return running, isolated
 
 
@@ -112,7 +112,7 @@ def test_process_that_gave_up_claims_the_isolated_task_when_idle(
     monkeypatch.setattr(isolation, "GIVE_UP_TIMEOUTS", 1000)
     options(HEARTBEAT_TIMEOUT=0.6)
     running, isolated = beside_a_long_task(start)
-    wait_until(lambda: not running.loop._isolation.is_waiting, "the end of its patience")
+    wait_until(lambda: not running.loop.claims.isolation.is_waiting, "the end of its patience")
     assert Task.objects.get(pk=isolated.pk).status == Status.READY
 
     gates["long"].open()

@@ -60,7 +60,7 @@ def test_loop_rests_while_an_isolated_task_waits(start: Start) -> None:
     gates["long"].wait_for()
     TaskFactory.create(task_type=tasks.add.task_type, args=[1], executor_losses=2)
     tasks.add.enqueue_many([((number,), {}) for number in range(10)])
-    wait_until(lambda: running.loop._isolation.is_waiting)
+    wait_until(lambda: running.loop.claims.isolation.is_waiting)
 
     assert turns_of(running) < MAX_TURNS
 

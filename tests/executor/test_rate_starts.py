@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from jobqueue.executor import loop
+from jobqueue.executor import claims
 from jobqueue.models import RateStart, Task
 from jobqueue.values.records import Status
 from tests.executor import limited_tasks, tasks
@@ -121,7 +121,7 @@ def test_long_body_counts_from_its_start(start: Start, body: Any, backend: str) 
 
 
 def test_task_evicted_from_a_buffer_starts_within_an_hourly_rate(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "EVICT_SECONDS", 0.05)
+    monkeypatch.setattr(claims, "EVICT_SECONDS", 0.05)
     executor = start(threads=1)
     claims_ahead(executor)
     results: list[Any] = []

@@ -77,13 +77,13 @@ def test_readyz_reports_a_blocked_event_loop(start: Start) -> None:
     blocked = tasks.block_the_loop.enqueue("blocked")
     gates["blocked"].wait_for()
 
-    (what,) = wait_until(lambda: [*running.loop.blocked(0.05)])
+    (what,) = wait_until(lambda: [*running.loop.threads.blocked(0.05)])
     assert what.startswith("The event loop has not moved for")
     assert not problems(running)[0]
 
     gates["blocked"].open()
     wait_for_status(blocked, Status.SUCCESSFUL)
-    wait_until(lambda: not [*running.loop.blocked(0.05)], "an answer of the loop")
+    wait_until(lambda: not [*running.loop.threads.blocked(0.05)], "an answer of the loop")
 
 
 def test_readyz_reports_a_hanging_receiver(start: Start) -> None:
@@ -95,6 +95,6 @@ def test_readyz_reports_a_hanging_receiver(start: Start) -> None:
         tasks.add_later.enqueue(1)
         gates["receiver"].wait_for()
 
-        (what,) = wait_until(lambda: [*running.loop.blocked(0.05)])
+        (what,) = wait_until(lambda: [*running.loop.threads.blocked(0.05)])
         assert what.startswith("A receiver of task signals has been running for")
         gates.open_all()

@@ -103,7 +103,7 @@ class HealthMonitor:
             if moved_at is not None and not thread.is_alive() and not self._loop.is_draining:
                 yield f"The {what} has ended."
         if not self._loop.is_draining:
-            yield from self._loop.stalled()
+            yield from self._loop.threads.stalled()
         if (stuck := self._stuck(STUCK_TIMEOUTS * self._limit)) is not None:
             yield stuck
 
@@ -119,10 +119,10 @@ class HealthMonitor:
         if self._loop.is_draining:
             yield "It is stopping."
         else:
-            yield from self._loop.blocked(self._limit)
+            yield from self._loop.threads.blocked(self._limit)
         if self._stuck(STUCK_TIMEOUTS * self._limit) is None and (stuck := self._stuck(0.0)) is not None:
             yield stuck
-        yield from self._loop.waiting(self._limit)
+        yield from self._loop.outcomes.waiting(self._limit)
         if self._loop.is_paused:
             yield "It is paused: it claims nothing."
         if not self._heartbeat.has_beaten:

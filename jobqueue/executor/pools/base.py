@@ -61,6 +61,10 @@ class SiteThreads(ABC):
     def cut_connections(self) -> None:  # noqa: B027 - there may be none to close
         """Close the database connections of code that still runs, so that it writes nothing more."""
 
+    def take_waiting_for_connections(self) -> int:
+        """Return how many tasks, at most, have waited long for database connections since the last call."""
+        return 0
+
     @abstractmethod
     def close(self, timeout_seconds: float) -> bool:
         """Stop the threads. Return whether all have ended."""
@@ -70,6 +74,35 @@ class SiteThreads(ABC):
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadGroup:
+    """All threads of a process that run the site's code."""
+
+    members: Sequence[SiteThreads]
+
+    def stalled(self) -> Iterator[str]:
+        """Name the threads that have ended unexpectedly. The process should be restarted."""
+        return (f"The thread {name} has ended." for threads in self.members for name in threads.ended_threads())
+
+    def blocked(self, limit_seconds: float) -> Iterator[str]:
+        """Name what the site's code has blocked for longer than the limit."""
+        return (what for threads in self.members if (what := threads.blocked(limit_seconds)))
+
+    def take_waiting_for_connections(self) -> int:
+        """Return how many tasks, at most, have waited long for database connections since the last call."""
+        return sum(threads.take_waiting_for_connections() for threads in self.members)
+
+    def cut_connections(self) -> None:
+        """Close the database connections of bodies and receivers that still run."""
+        for threads in self.members:
+            threads.cut_connections()
+
+    def close(self, timeout_seconds: float) -> bool:
+        """Stop the threads. Return whether all have ended."""
+        have_ended = [threads.close(timeout_seconds) for threads in self.members]
+        return all(have_ended)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,10 +168,6 @@ class Pool(SiteThreads):
             limit = time.monotonic() - PREFETCH_SECONDS
             slots = self._slots - sum(started_at < limit for started_at in self._running.values())
         return min(MAX_PREFETCH, int(slots * PREFETCH_SECONDS / max(mean, 1e-5)))
-
-    def take_waiting_for_connections(self) -> int:
-        """Return how many tasks, at most, have waited long for database connections since the last call."""
-        return 0
 
     def evict(self, waited_seconds: float) -> list[RunningTask]:
         """Remove and return the tasks that have waited so long for a slot, or were interrupted."""
