@@ -259,7 +259,8 @@ def _read_keys(engine: Engine, kind: LimitKind, first: str, before: str) -> tupl
         is_partial = is_partial or len(best) > KEYS_READ
         if edge is None:
             return keys, is_partial
-        of_edge = rows.filter(**{column: edge})
+        # The order leads the planner to the index of the key, also without statistics.
+        of_edge = rows.filter(**{column: edge}).order_by("backend", column, *ORDER[kind], "rank", "pk")
         blocked, active = (of_edge.filter(which[kind])[:ENTRIES_READ].count() for which in (IS_WAITING, IS_ACTIVE))
         keys.append(ListedKey(Key(kind, edge), blocked, active))
         rest = rows.filter(**{f"{column}__gt": edge})

@@ -229,7 +229,7 @@ IMPORTERS = {"import_string", "import_module", "__import__", "eval", "exec", "co
 # Where code is found by its name, each a decision. None of these names comes out of a row.
 KNOWN = {
     ("__init__.py", "__getattr__"),  # jobqueue's own public names, imported when they are used
-    ("compat.py", ""),  # the task framework, whichever there is
+    ("conf/compat.py", ""),  # the task framework, whichever there is
     ("engine/schema.py", "known_migrations"),  # where MIGRATION_MODULES of the site's settings has our migrations
     ("migrations/0010_task_rated_index.py", ""),  # an earlier migration, whose name no import statement can spell
 }
