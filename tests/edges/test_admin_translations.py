@@ -163,11 +163,11 @@ def test_waits_above_an_hour_are_in_german_and_french(backend, read, language):
 
     expected = {
         "de": {
-            "Die Hälfte der Versuche wartete höchstens 8 s, mehr als 5 von 100 über 60 min.",
+            "Median der Wartezeit höchstens 8 s; mehr als 5 % warteten über 60 min.",
             "über 60 min",
         },
         "fr": {
-            "La moitié des tentatives ont attendu au plus 8 s, et plus de 5 sur 100 ont attendu plus de 60 min.",
+            "Attente médiane d’au plus 8 s\N{NO-BREAK SPACE}; plus de 5 % ont attendu plus de 60 min.",
             "plus de 60 min",
         },
     }  # fmt: skip
