@@ -107,7 +107,6 @@ CAUGHT_BY_RACES = [
     MutantCase("cancel", mutants.CancelsWithoutLocking, "cancel-x-child-ends-waiting", ONE_COMMIT),
     MutantCase("cancel", mutants.CancelOmitsParentReport, "cancel-x-child-suspends", REPORTED_ONCE),
     MutantCase("prune", mutants.PrunesWithoutLocking, "prune-x-requeue", ENDED_FIRST),
-    MutantCase("prune", mutants.PrunesWithoutLocking, "send-x-end-and-prune", RAISED),
     MutantCase("fire", schedule_mutants.FiresWithoutLocking, "fire-x-fire-that-skips", TICK_TWICE),
     MutantCase("fire", schedule_mutants.PlansFromUnlockedRows, "fire-x-edit", STOPPED),
     MutantCase("fire", schedule_mutants.PlansFromUnlockedRows, "fire-x-fire-that-skips", TICK_TWICE),
