@@ -144,7 +144,10 @@ class AsyncPool(Pool):
     def close(self, timeout_seconds: float) -> bool:
         self._is_closing = True
         self._loop.call_soon_threadsafe(self._loop.stop)
-        return self._join(timeout_seconds)
+        has_ended = self._join(timeout_seconds)
+        if has_ended:
+            self._loop.close()  # again, unless the thread has ended before it could
+        return has_ended
 
 
 class _BorrowedThreads(ThreadPoolExecutor):
