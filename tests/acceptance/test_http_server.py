@@ -20,7 +20,7 @@ from jobqueue.http.submit import owned_key
 from jobqueue.models import Task
 from tests.acceptance.harness import Output
 from tests.engine.sessions import session, wait_until_blocked
-from tests.http import AUTHORIZATION, GREET, TaskFactory, token
+from tests.http.client import AUTHORIZATION, GREET, TaskFactory, token
 from tests.waiting import DEADLINE_SECONDS, wait_until
 
 pytestmark = pytest.mark.slow

@@ -7,8 +7,8 @@ from django.contrib.admin.utils import quote
 from django.urls import reverse
 
 from jobqueue.models import Limit
+from tests.api.limited import rated, started, waiting
 from tests.browser.webdriver import Browser
-from tests.edges.limited import rated, started, waiting
 
 pytestmark = [pytest.mark.django_db(transaction=True, databases=["default", "sqlite"]), pytest.mark.slow]
 

@@ -21,7 +21,7 @@ from django.urls import resolve
 from jobqueue.executor.health.probes import parse_address
 from jobqueue.executor.settings import ExecutorSettings
 from tests.factories import ago, make_user
-from tests.http import TaskFactory
+from tests.http.client import TaskFactory
 
 CHECKOUT = Path(__file__).parents[2]
 GUIDE = (CHECKOUT / "docs/deploy.md").read_text()

@@ -13,7 +13,7 @@ from jobqueue import api
 from jobqueue.models import Executor, Task
 from tests.acceptance.harness import Fleet, wait_for_end
 from tests.acceptance.tasks import tiny, work
-from tests.edges.cli import jobqueue
+from tests.cli.commands import jobqueue
 from tests.factories import ExecutorFactory, TaskFactory, make_user
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])

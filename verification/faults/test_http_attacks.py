@@ -11,7 +11,7 @@ import pytest
 from django.test import Client
 
 from jobqueue.models import Task
-from tests.http import GREET, SECRET, Shop, tasks_setting
+from tests.http.client import GREET, SECRET, Shop, tasks_setting
 
 pytestmark = pytest.mark.django_db
 BODY = {"task": GREET, "args": ["anna"]}

@@ -1,0 +1,225 @@
+"""What people do with limits: set and reset their numbers, and list their keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jobqueue.api import limits as api
+from jobqueue.api.notifications import ADMIT_NOTIFICATION
+from jobqueue.engine import engine_for
+from jobqueue.exceptions import LimitNotFound
+from jobqueue.models import AdmissionRequest, Limit
+from jobqueue.operations import limits as inspect_limits
+from jobqueue.operations.limits import Key, KeyState, list_keys, read_keys
+from jobqueue.values.records import LimitKind
+from tests.api.limited import rated, started, waiting
+from tests.factories import ago
+
+pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
+
+CONCURRENCY, RATE = LimitKind.CONCURRENCY, LimitKind.RATE
+ACCOUNT = "tests.imports:account-42"
+
+
+def number(key: str, backend: str = "default") -> int | None:
+    row = Limit.objects.using(backend).filter(backend=backend, key=key).first()
+    return None if row is None else row.number
+
+
+def listed(backend: str = "default", **filters: Any) -> list[tuple[str, int, int]]:
+    keys = list_keys(engine_for(backend), **filters).keys
+    return [(one.key.stored, one.blocked, one.active) for one in keys if one.key.name.startswith("tests.")]
+
+
+def state(kind: LimitKind, key: str, backend: str = "default") -> KeyState:
+    (found,) = read_keys(backend, backend, [Key(kind, key)])
+    return found
+
+
+class TestSetNumber:
+    def test_number_of_a_key_is_stored_with_who_and_why(self, backend: str) -> None:
+        api.set_number("concurrency", ACCOUNT, 3, by="anna", reason="a large customer", backend=backend)
+
+        row = Limit.objects.using(backend).get()
+        assert (row.kind, row.key, row.number) == ("concurrency", ACCOUNT, 3)
+        assert (row.changed_by, row.reason) == ("anna", "a large customer")
+
+    def test_name_alone_sets_the_number_of_all_keys(self, backend: str) -> None:
+        waiting(ACCOUNT, backend=backend)
+        waiting("tests.imports:account-7", backend=backend)
+
+        api.set_number("concurrency", "tests.imports", 3, backend=backend)
+
+        assert number("tests.imports:", backend) == 3
+        requested = AdmissionRequest.objects.using(backend).values_list("key", flat=True)
+        assert set(requested) == {ACCOUNT, "tests.imports:account-7"}
+
+    def test_set_number_notifies_executors(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        sent: list[set[str]] = []
+        monkeypatch.setattr(api, "notify_after_commit", lambda engine, queues: sent.append(queues))
+
+        api.set_number("concurrency", "tests.reindex", 3)
+        api.reset_number("concurrency", "tests.reindex")
+
+        assert sent == [{ADMIT_NOTIFICATION}] * 2
+
+    def test_set_number_admits_at_once_what_fits(self, backend: str) -> None:
+        waiting(ACCOUNT, 3, backend=backend)
+        engine = engine_for(backend)
+
+        api.set_number("concurrency", ACCOUNT, 2, backend=backend)
+
+        assert engine.admissions.admit().queues == {"default": 2}
+
+    @pytest.mark.parametrize("value", [0, -1, True, "5", 1.5, None, 10**10])
+    def test_set_number_refuses_what_is_no_number_of_tasks(self, value: Any) -> None:
+        with pytest.raises(ValueError, match=r"whole number from 1 to .* pause their queue"):
+            api.set_number("concurrency", ACCOUNT, value)
+
+    def test_set_number_refuses_limit_that_is_not_adjustable(self) -> None:
+        with pytest.raises(ValueError, match=r"adjustable=False. Change its number there"):
+            api.set_number("concurrency", "payments", 2)
+
+    def test_set_number_refuses_unknown_kind(self) -> None:
+        with pytest.raises(ValueError, match="'concurrency' or 'rate', not 'speed'"):
+            api.set_number("speed", ACCOUNT, 2)
+
+    def test_set_number_of_misspelled_limit_names_similar_ones(self) -> None:
+        with pytest.raises(LimitNotFound, match=r"Did you mean tests.imports"):
+            api.set_number("concurrency", "tests.import:account-42", 2)
+
+    def test_set_number_of_key_that_no_template_makes_is_refused(self) -> None:
+        with pytest.raises(LimitNotFound, match=r"no key 'acount-42'. Its keys are like 'account-{account_id}'"):
+            api.set_number("concurrency", "tests.imports:acount-42", 2)
+        with pytest.raises(LimitNotFound, match=r"no key 'x'. To change all of its keys, write 'tests.reindex'"):
+            api.set_number("concurrency", "tests.reindex:x", 2)
+
+    def test_set_number_of_undeclared_limit_needs_a_task(self, backend: str) -> None:
+        with pytest.raises(LimitNotFound):
+            api.set_number("concurrency", "tenants:tenant-1", 2, backend=backend)
+        waiting("tenants:tenant-1", backend=backend)
+
+        api.set_number("concurrency", "tenants:tenant-1", 2, backend=backend)
+        api.set_number("concurrency", "tenants", 3, backend=backend)
+
+        assert (number("tenants:tenant-1", backend), number("tenants:", backend)) == (2, 3)
+
+    @pytest.mark.parametrize("values", [{"by": "x" * 151}, {"reason": "x" * 256}, {"reason": "a\0b"}])
+    def test_set_number_refuses_texts_that_do_not_fit(self, values: Any) -> None:
+        with pytest.raises(ValueError, match="must be a text of at most"):
+            api.set_number("concurrency", ACCOUNT, 2, **values)
+
+
+class TestResetNumber:
+    def test_reset_removes_the_number_and_says_whether_there_was_one(self, backend: str) -> None:
+        waiting(ACCOUNT, backend=backend)
+        api.set_number("concurrency", ACCOUNT, 2, backend=backend)
+
+        assert api.reset_number("concurrency", ACCOUNT, backend=backend)
+        assert not api.reset_number("concurrency", ACCOUNT, backend=backend)
+        assert number(ACCOUNT, backend) is None
+
+    def test_number_of_limit_that_code_has_fixed_since_is_removed(self, backend: str) -> None:
+        engine = engine_for(backend)
+        engine.admissions.set_number(CONCURRENCY, "payments:", 2)
+        engine.admissions.set_number(CONCURRENCY, ACCOUNT, 2)
+
+        assert api.remove_fixed(engine) == 1
+        assert (number("payments:", backend), number(ACCOUNT, backend)) == (None, 2)
+
+
+class TestListing:
+    def test_list_has_most_blocked_keys_first(self, backend: str) -> None:
+        waiting(ACCOUNT, backend=backend)
+        waiting("tests.imports:account-7", 3, backend=backend)
+        waiting("tests.imports:account-7", status="RUNNING", backend=backend)
+        waiting("tests.imports:account-1", status="READY", backend=backend)
+        rated(count=2, backend=backend)
+
+        assert listed(backend)[:4] == [
+            ("tests.imports:account-7", 3, 1),
+            ("tests.call_api:api-7", 2, 0),
+            (ACCOUNT, 1, 0),
+            ("tests.imports:account-1", 0, 1),
+        ]
+
+    def test_list_has_declared_limits_and_set_numbers_without_tasks(self) -> None:
+        api.set_number("concurrency", ACCOUNT, 2)
+
+        assert {(ACCOUNT, 0, 0), ("tests.imports:", 0, 0), ("tests.call_api:", 0, 0)} <= set(listed())
+
+    def test_list_filters_by_kind_name_and_beginning_of_a_key(self, backend: str) -> None:
+        waiting(ACCOUNT, backend=backend)
+        waiting("tests.imports:account-7", backend=backend)
+        rated(backend=backend)
+
+        rates = {key for key, *_ in listed(backend, kind=RATE)}  # other tests declare rates, too
+        assert {"tests.call_api:", "tests.call_api:api-7"} <= rates
+        assert ACCOUNT not in rates
+        assert (ACCOUNT, 1, 0) in listed(backend, text="IMPORTS")
+        assert listed(backend, text="account-4") == [(ACCOUNT, 1, 0)]
+        assert listed(backend, text=ACCOUNT) == [(ACCOUNT, 1, 0)]
+        assert listed(backend, text="no such") == []
+
+    def test_key_with_many_tasks_hides_no_other(self, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(inspect_limits, "ENTRIES_READ", 2)
+        waiting("tests.imports:account-1", 5, backend=backend)
+        waiting("tests.imports:account-2", 2, backend=backend)
+
+        found = list_keys(engine_for(backend), text="account")
+
+        assert {(one.key.own, one.blocked) for one in found.keys} == {("account-1", 2), ("account-2", 2)}
+        assert found.partial == []
+
+    def test_list_says_which_limit_has_more_keys(self, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(inspect_limits, "KEYS_READ", 1)
+        waiting("tests.imports:account-1", backend=backend)
+        waiting("tests.imports:account-2", 2, backend=backend)
+
+        found = list_keys(engine_for(backend), text="account")
+
+        assert [one.key.own for one in found.keys] == ["account-2"]
+        assert found.partial == ["tests.imports"]
+
+
+class TestState:
+    def test_state_of_a_key_has_what_waits_and_what_holds(self, backend: str) -> None:
+        waiting(count=2, enqueued_at=ago(120), concurrency_limit=3, backend=backend)
+        waiting(status="RUNNING", backend=backend)
+        waiting(status="SCHEDULED", wake_at=ago(-60), counts_while_waiting=True, backend=backend)
+
+        found = state(CONCURRENCY, ACCOUNT, backend)
+
+        assert (found.blocked.number, found.active.number, found.number, found.left) == (2, 2, 3, 1)
+        assert found.blocked_for is not None
+        assert 115 < found.blocked_for.total_seconds() < 300
+        assert found.words == "3"
+
+    def test_number_of_all_keys_holds_for_a_key_without_its_own(self, backend: str) -> None:
+        waiting(backend=backend)
+        api.set_number("concurrency", "tests.imports", 4, backend=backend)
+        assert (state(CONCURRENCY, ACCOUNT, backend).number, state(CONCURRENCY, ACCOUNT, backend).is_own) == (4, False)
+
+        api.set_number("concurrency", ACCOUNT, 2, backend=backend)
+
+        found = state(CONCURRENCY, ACCOUNT, backend)
+        assert (found.number, found.declared, found.is_own) == (2, 1, True)
+        assert state(CONCURRENCY, "tests.imports:", backend).is_all
+
+    def test_state_of_a_rate_counts_starts_in_its_window(self, backend: str) -> None:
+        rated(count=3, backend=backend)
+        rated(status="READY", backend=backend)
+        started(count=2, backend=backend)
+        started(seconds_ago=61, backend=backend)
+
+        found = state(RATE, "tests.call_api:api-7", backend)
+
+        assert (found.blocked.number, found.active.number, found.left, found.unstarted) == (3, 3, 97, 1)
+        assert found.words == "100 a minute"
+
+    def test_state_of_declared_limit_without_tasks_has_its_number(self) -> None:
+        assert state(CONCURRENCY, "tests.reindex:").number == 5
+        assert state(RATE, "tests.call_api:").words == "100 a minute"
+        assert not state(CONCURRENCY, "payments:").is_adjustable
