@@ -39,7 +39,7 @@ help:
 	@echo "make bench-schedules  measure an idle executor beside 10,000 schedules, and how late tasks of ticks are"
 	@echo "make bench-counts  count what a plain task costs: calls, statements, WAL. Counts repeat, times do not"
 	@echo "make load     submit a thousand tasks over HTTP and see that none is lost (ARGS='-n 10000 -c 50')"
-	@echo "make lint     check style, types, English and migrations"
+	@echo "make lint     check style, types, English, budgets and migrations"
 	@echo "make format   let ruff format the code"
 	@echo "make translations  collect the strings of jobqueue/ into its German and French catalogues, compile them, and name what is missing (needs gettext)"
 	@echo "make matrix   run the suite on every Python and Django found (ARGS=... goes to pytest, CELLS='3.12-6.1')"
@@ -102,6 +102,7 @@ lint: venv
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 	@$(PY) -m tools.check_english
+	@$(PY) -m tools.check_budgets
 	@DJANGO_SETTINGS_MODULE=tests.settings DATABASE_URL=sqlite://:memory: $(PY) manage.py makemigrations --check --dry-run
 
 format: venv
