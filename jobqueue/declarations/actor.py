@@ -96,16 +96,10 @@ class Inbox:
 
 @dataclass(slots=True, kw_only=True)
 class PollContext(Generic[S]):
-    """
-    The context of a poll.
-
-    state: change it in place, or replace it. It is written when the poll's actions commit. timed_out: whether a Sleep
-    or a Suspend(timeout=...) ended before a message came. idempotency_key: the same for each attempt of this poll.
-    cancelled: whether the body should stop. schedule: the name of the schedule that enqueued the task, and scheduled_at
-    the tick that it stands for; None for other tasks.
-    """
+    """The context of a poll."""
 
     state: S
+    """Change it in place, or replace it. It is written when the poll's actions commit."""
     inbox: Inbox = field(default_factory=Inbox)
     id: UUID | None = None
     parent_id: UUID | None = None
@@ -113,8 +107,11 @@ class PollContext(Generic[S]):
     attempt: int = 1
     polls: int = 0
     timed_out: bool = False
+    """Whether a Sleep or a Suspend(timeout=...) ended before a message came."""
     schedule: str | None = None
+    """The name of the schedule that enqueued the task; None for other tasks."""
     scheduled_at: datetime | None = None
+    """The tick of the schedule that the task stands for; None for other tasks."""
     should_stop: Callable[[], bool] = bool
     make_result: Callable[[], Any] = lambda: None  # takes 7 us, so only on demand
     report: Callable[[float, float | None, str], None] = not_shown
@@ -125,10 +122,12 @@ class PollContext(Generic[S]):
 
     @property
     def idempotency_key(self) -> str:
+        """The same for each attempt of this poll."""
         return f"{self.id}:{self.polls}"
 
     @property
     def cancelled(self) -> bool:
+        """Whether the body should stop."""
         return self.should_stop()
 
     @property

@@ -118,45 +118,49 @@ class ChangedOptions(CopyOptions, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionTask(TaskOf[P, R], Generic[P, R]):
-    """
-    A function that executors run, with its options. None is the default of the backend's OPTIONS.
-
-    max_attempts: the number of attempts, the first included. timeout: seconds for one attempt. expires: the latest
-    start, a datetime or a timedelta from the enqueue. name: the name in rows instead of the dotted path, so that the
-    function can move. retry_on: exceptions that are retried; None for all. give_up_on: exceptions that are not retried,
-    even if retry_on has them. atomic: the function and its outcome are one transaction. allow_http: whether programs
-    may submit the task over HTTP. schedule: when executors enqueue it without arguments; the schedule has the name
-    that rows contain. key: a name that at most one live task of the backend has. concurrency: how many tasks with the
-    same key run at once. rate: how many start in a period. on_conflict: what enqueue() does if a live task has the
-    unique key: "keep" returns that task's result, "replace" gives the waiting task the new arguments, options and
-    start, and "raise" raises DuplicateKey. unique_for: seconds or a timedelta from the first call. A second call with
-    unique_for inserts nothing during this time, even after the end of the task. debounce: each call moves the start of
-    the waiting task. tags: words by which people find the task.
-    """
+    """A function that executors run, with its options. None is the default of the backend's OPTIONS."""
 
     # Django 6.0's own fields have no defaults.
     priority: int = DEFAULT_TASK_PRIORITY
     queue_name: str = DEFAULT_TASK_QUEUE_NAME
     backend: str = DEFAULT_TASK_BACKEND_ALIAS
     name: str = None  # type: ignore[assignment]  # the function's
+    """The name in rows instead of the dotted path, so that the function can move."""
     run_after: datetime | timedelta | None = None  # type: ignore[assignment]
     max_attempts: int | None = None
+    """The number of attempts, the first included."""
     backoff: Backoff | None = None
     retry_on: tuple[type[BaseException], ...] | None = None
+    """Exceptions that are retried; None for all."""
     give_up_on: tuple[type[BaseException], ...] = ()
+    """Exceptions that are not retried, even if retry_on has them."""
     timeout: float | None = None
+    """Seconds for one attempt."""
     atomic: bool = False
+    """The function and its outcome are one transaction."""
     allow_http: bool = False
+    """Whether programs may submit the task over HTTP."""
     schedule: Cron | Every | None = field(default=None, hash=False)
+    """When executors enqueue it without arguments. The schedule has the name that rows contain."""
     expires: datetime | timedelta | None = None
+    """The latest start, a datetime or a timedelta from the enqueue."""
     key: str | None = None
+    """A name that at most one live task of the backend has."""
     concurrency: Concurrency | None = None
+    """How many tasks with the same key run at once."""
     rate: Rate | None = None
+    """How many start in a period."""
     on_conflict: OnConflict = "keep"
+    """What enqueue() does if a live task has the unique key: "keep" returns that task's result, "replace" gives the
+    waiting task the new arguments, options and start, and "raise" raises DuplicateKey."""
     unique_for: float | timedelta | None = None
+    """Seconds or a timedelta from the first call. A second call with unique_for inserts nothing during this time,
+    even after the end of the task."""
     debounce: Debounce | None = None
+    """Each call moves the start of the waiting task."""
     metadata: Mapping[str, Any] | None = field(default=None, hash=False)
     tags: Collection[str] = ()
+    """Words by which people find the task."""
     # Derived from `name`. A copy made by using() keeps it.
     task_type: str = ""
     # Why the declaration is invalid. Such a task cannot be enqueued.

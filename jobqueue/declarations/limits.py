@@ -28,20 +28,18 @@ MIN_SECONDS, MAX_SECONDS = 0.001, 366 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Concurrency:
-    """
-    At most `limit` tasks with the same key run at once, in all executors together.
-
-    key: a template with names of arguments, such as "account-{account_id}", or a function that takes the arguments and
-    returns a text. Without a key, all tasks of the type count together. shared: a name. Tasks with the same name and
-    key count together, also those of other types. hold_while_retrying: a task also counts while it waits for a retry.
-    adjustable: whether people can change the number while the site runs.
-    """
+    """At most `limit` tasks with the same key run at once, in all executors together."""
 
     limit: int
     key: KeySource = None
+    """A template with names of arguments, such as "account-{account_id}", or a function that takes the arguments
+    and returns a text. Without a key, all tasks of the type count together."""
     shared: str | None = None
+    """A name. Tasks with the same name and key count together, also those of other types."""
     hold_while_retrying: bool = False
+    """A task also counts while it waits for a retry."""
     adjustable: bool = True
+    """Whether people can change the number while the site runs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,23 +8,16 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorSettings:
-    """
-    What one executor process was asked to do.
-
-    queues: None serves every queue of the backend. queue_limits: how many tasks of a queue this process runs at once.
-    max_tasks: stop after so many, None for no limit. shutdown_timeout: seconds that running tasks get at a stop.
-    connect_timeout: seconds to wait for the database at the start. poll_interval: seconds between two claims of an
-    idle executor, None for the backend's POLL_INTERVAL.
-    """
+    """What one executor process was asked to do."""
 
     backend: str = "default"
-    queues: tuple[str, ...] | None = None
-    queue_limits: Mapping[str, int] = field(default_factory=dict)
+    queues: tuple[str, ...] | None = None  # None serves every queue of the backend
+    queue_limits: Mapping[str, int] = field(default_factory=dict)  # how many tasks of a queue this process runs at once
     threads: int = 8
     async_slots: int = 100
     burst: bool = False
-    max_tasks: int | None = None
-    shutdown_timeout: float = 25.0
-    connect_timeout: float = 60.0
-    poll_interval: float | None = None
+    max_tasks: int | None = None  # stop after so many; None for no limit
+    shutdown_timeout: float = 25.0  # seconds that running tasks get at a stop
+    connect_timeout: float = 60.0  # seconds to wait for the database at the start
+    poll_interval: float | None = None  # seconds between two claims when idle; None for the backend's POLL_INTERVAL
     name: str | None = None

@@ -19,35 +19,27 @@ MAX_UNREAD = 100  # messages counted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """
-    What the explanation needs beside the task's row.
-
-    serving: executors that claim tasks of its queue; knowing: those of them that have code for its name; slots, busy:
-    their threads and running tasks together. paused: executors of its queue that were asked to claim nothing. running:
-    tasks of its queue, counted up to the limit. alive: living executors of its backend. executor: the one that runs it.
-    silent_seconds: since its last heartbeat.
-    limit: the limit by key for which a BLOCKED task waits, or for which a SCHEDULED task still counts. unread: messages
-    in its inbox. live_children: children that have not ended. is_orphan: its parent has ended.
-    """
+    """What the explanation needs beside the task's row."""
 
     now: datetime
     aging_seconds: float = 60.0
     timeout_seconds: float = 30.0
     queue: Queue | None = None
-    alive: int = 0
-    serving: int = 0
-    knowing: int = 0
-    paused: int = 0
-    slots: int = 0
-    busy: int = 0
-    running: int = 0
-    executor: Executor | None = None
-    silent_seconds: float = 0.0
+    alive: int = 0  # living executors of its backend
+    serving: int = 0  # executors that claim tasks of its queue
+    knowing: int = 0  # those of them that have code for its name
+    paused: int = 0  # executors of its queue that were asked to claim nothing
+    slots: int = 0  # threads of the serving executors together
+    busy: int = 0  # running tasks of the serving executors together
+    running: int = 0  # tasks of its queue, counted up to the limit
+    executor: Executor | None = None  # the one that runs it
+    silent_seconds: float = 0.0  # since the last heartbeat of `executor`
+    # the limit by key for which a BLOCKED task waits, or for which a SCHEDULED task still counts
     limit: KeyState | None = None
     errors: list[Mapping[str, Any]] = field(default_factory=list)
-    unread: int = 0
-    live_children: int = 0
-    is_orphan: bool = False
+    unread: int = 0  # messages in its inbox
+    live_children: int = 0  # children that have not ended
+    is_orphan: bool = False  # its parent has ended
 
     @property
     def last_error(self) -> Mapping[str, Any]:

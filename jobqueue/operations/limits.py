@@ -95,31 +95,24 @@ class Listing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyState:
-    """
-    The state of a key now.
-
-    blocked: how many tasks wait for it. active: how many tasks count. For a rate, it is the number of starts in the
-    window and of admitted tasks that have not started. For all keys, it is 0, because they may be too many to count.
-    number: the number that applies; None if neither a task nor a declaration has one. declared: the number of the next
-    task, or else of the code. changed: the row of the number that people have set. is_all: the key stands for all keys
-    of the limit. seconds: the period of a rate. unstarted: of a rate, the admitted tasks that have not started.
-    blocked_since: since when the next task to admit waits. next_look_at: when executors look at the key next.
-    """
+    """The state of a key now."""
 
     key: Key
     backend: str
     now: datetime
-    blocked: Count
+    blocked: Count  # how many tasks wait for it
+    # How many tasks count. For a rate, the starts in the window and the admitted tasks that have not started. For
+    # all keys 0, because they may be too many to count.
     active: Count
-    number: int | None
-    declared: int | None
-    changed: Limit | None = None
+    number: int | None  # the number that applies; None if neither a task nor a declaration has one
+    declared: int | None  # the number of the next task, or else of the code
+    changed: Limit | None = None  # the row of the number that people have set
     is_adjustable: bool = True
-    seconds: float | None = None
-    unstarted: int = 0
-    blocked_since: datetime | None = None
-    is_all: bool = False
-    next_look_at: datetime | None = None
+    seconds: float | None = None  # the period of a rate
+    unstarted: int = 0  # of a rate, the admitted tasks that have not started
+    blocked_since: datetime | None = None  # since when the next task to admit waits
+    is_all: bool = False  # the key stands for all keys of the limit
+    next_look_at: datetime | None = None  # when executors look at the key next
 
     @property
     def id(self) -> str:

@@ -28,22 +28,17 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """
-    The parameters of a task's function without its context.
-
-    positional: names in order. variable: the name of `*args`. min_positional: positional arguments in a call without
-    keywords; infinite if the function requires a keyword. by_keyword: names that a keyword may give. required: names
-    without a default. context: the name of the context parameter.
-    """
+    """The parameters of a task's function without its context."""
 
     signature: inspect.Signature
-    positional: tuple[str, ...]
-    variable: str | None
+    positional: tuple[str, ...]  # names in order
+    variable: str | None  # the name of `*args`
+    # positional arguments in a call without keywords; infinite if the function requires a keyword
     min_positional: float
-    context: str | None
+    context: str | None  # the name of the context parameter
     is_context_positional: bool
-    by_keyword: frozenset[str] = frozenset()
-    required: frozenset[str] = frozenset()
+    by_keyword: frozenset[str] = frozenset()  # names that a keyword may give
+    required: frozenset[str] = frozenset()  # names without a default
 
     def name_of(self, index: int) -> str:
         """Return the parameter of a positional argument, as errors name it."""

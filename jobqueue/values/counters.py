@@ -51,31 +51,28 @@ class Counted:
     """
     The counters of one task type in one queue, of all time.
 
-    submitted: tasks created. completed: ended SUCCESSFUL. failed: failed attempts. retries: failed attempts
-    that another attempt follows. dead: ended FAILED. lost: rescued from a lost executor. waits, runs: started attempts
-    by the bucket of their seconds from READY to the claim, and of their body. ticks_enqueued: ticks of schedules that
-    became a task; ticks_overlap and the others: skipped ticks. lateness: enqueued ticks by the bucket of their seconds
-    from the time when they were due; those that waited for a running task are left out.
+    Histograms have one number for each bucket of seconds.
     """
 
     queue_name: str
     task_type: str
-    submitted: int
-    completed: int
-    failed: int
-    retries: int
-    dead: int
-    lost: int
-    ticks_enqueued: int
-    ticks_overlap: int
+    submitted: int  # tasks created
+    completed: int  # ended SUCCESSFUL
+    failed: int  # failed attempts
+    retries: int  # failed attempts that another attempt follows
+    dead: int  # ended FAILED
+    lost: int  # rescued from a lost executor
+    ticks_enqueued: int  # ticks of schedules that became a task
+    ticks_overlap: int  # skipped ticks, as the next three
     ticks_paused: int
     ticks_missed: int
     ticks_key: int
     wait_seconds: float
     run_seconds: float
     lateness_seconds: float
-    waits: Sequence[int]
-    runs: Sequence[int]
+    waits: Sequence[int]  # started attempts, by the seconds from READY to the claim
+    runs: Sequence[int]  # started attempts, by the seconds of their body
+    # enqueued ticks, by the seconds since they were due; without those that waited for a running task
     lateness: Sequence[int]
 
 

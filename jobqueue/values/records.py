@@ -71,17 +71,7 @@ class LimitKind(StrEnum):
 
 
 class NewTask(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """
-    A valid row to enqueue. JSON columns are JSON text. tags: None without any.
-
-    wake_at, wake_after_seconds: the earliest start, as a time or from the database's now; at most one of them.
-    key: unique among live tasks of the backend. idempotency_key: unique among all its tasks until they are pruned;
-    only enqueue_once() uses it. idempotency_digest: of the request with that key.
-    concurrency_key, rate_key: of limits.key_of(). rate_limit starts are allowed in rate_seconds.
-    on_conflict: if the unique key is taken, "keep" its task, "replace" that task, or "raise" DuplicateKey.
-    unique_for_seconds: how long other rows with unique_for_seconds cannot take the key, also after the end of this one.
-    max_wait_seconds: for "replace" with wake_after_seconds, the longest time from the first call to the start.
-    """
+    """A valid row to enqueue. JSON columns are JSON text."""
 
     id: UUID
     task_type: str
@@ -90,27 +80,29 @@ class NewTask(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     priority: int = 0
     args: str = "[]"
     kwargs: str = "{}"
-    wake_at: datetime | None = None
-    wake_after_seconds: float | None = None
+    wake_at: datetime | None = None  # the earliest start; at most one of the two
+    wake_after_seconds: float | None = None  # the same, from the database's now
     expires_at: datetime | None = None
     expires_after_seconds: float | None = None
     max_attempts: int = 1
     options: str = "{}"
     metadata: str = "{}"
-    tags: str | None = None
-    key: str | None = None
-    idempotency_key: str | None = None
-    idempotency_digest: str | None = None
+    tags: str | None = None  # None without any
+    key: str | None = None  # unique among live tasks of the backend
+    idempotency_key: str | None = None  # unique among all tasks of the backend until they are pruned; of enqueue_once()
+    idempotency_digest: str | None = None  # of the request with that key
     parent_id: UUID | None = None
     schedule_id: int | None = None
-    concurrency_key: str | None = None
+    concurrency_key: str | None = None  # of limits.key_of()
     concurrency_limit: int | None = None
     hold_while_retrying: bool = False
-    rate_key: str | None = None
-    rate_limit: int | None = None
+    rate_key: str | None = None  # of limits.key_of()
+    rate_limit: int | None = None  # how many starts are allowed in rate_seconds
     rate_seconds: float | None = None
-    on_conflict: str = "keep"
+    on_conflict: str = "keep"  # if the unique key is taken: "keep" its task, "replace" it, or "raise" DuplicateKey
+    # how long other rows with unique_for_seconds cannot take the key, also after the end of this one
     unique_for_seconds: float | None = None
+    # for "replace" with wake_after_seconds, the longest time from the first call to the start
     max_wait_seconds: float | None = None
 
 
@@ -171,49 +163,37 @@ class ClaimedTask(Struct, frozen=True, gc=False):
 
 
 class NewMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """
-    A message to a task. `body` is JSON text; `child_status` is the final status of a child that ended.
-
-    is_droppable: if the receiver has ended, the message is dropped and raises no error.
-    """
+    """A message to a task."""
 
     task_id: UUID
-    body: str
+    body: str  # JSON text
     sender_id: UUID | None = None
-    child_status: Status | None = None
+    child_status: Status | None = None  # the final status of a child that ended; None for other messages
     dedupe_key: str | None = None
-    is_droppable: bool = False
+    is_droppable: bool = False  # if the receiver has ended, the message is dropped and raises no error
 
 
 class StoredMessage(Struct, frozen=True):
-    """
-    One unread message of a claimed task. `body` is raw JSON text.
-
-    child_status: the value of the column, not decoded.
-    """
+    """One unread message of a claimed task."""
 
     id: int
     task_id: UUID
     sender_id: UUID | None
-    child_status: str | None
-    body: str | None
+    child_status: str | None  # the value of the column, not decoded
+    body: str | None  # raw JSON text
     sent_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """
-    Effects of a poll besides the change of its own row.
+    """Effects of a poll besides the change of its own row."""
 
-    consumed: the ids of messages that it read and consumed. unread: the ids of messages that it read and left. They do
-    not make a SUSPENDED task READY before its wake_at. cancel_children: if the task ends, cancel its live descendants.
-    """
-
-    consumed: Sequence[int] = ()
+    consumed: Sequence[int] = ()  # ids of messages that it read and consumed
+    # ids of messages that it read and left. They do not make a SUSPENDED task READY before its wake_at.
     unread: Sequence[int] = ()
     spawn: Sequence[NewTask] = ()
     send: Sequence[NewMessage] = ()
-    cancel_children: bool = False
+    cancel_children: bool = False  # if the task ends, cancel its live descendants
 
 
 NO_EFFECTS = Effects()
@@ -223,44 +203,36 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
     The result of one attempt of a claimed task. The engine performs it.
 
-    status: the state to enter. READY polls again now. SUSPENDED becomes READY if there are unread messages. A state
-    that is not final becomes CANCELLED if a cancel was requested.
-    wake_after_seconds, wake_at: for SCHEDULED and SUSPENDED, seconds from the commit, or a time. For AWAITING_CODE,
-    the first one is the longest wait.
-    recheck_seconds: wake earlier, to read the messages again that were left. It does not change timeout_at.
-    unread_polls: polls in a row that left messages unread. stale_polls: polls in a row that ended with Stale.
-    attempts: the new value of the column. has_succeeded: add 1 to `polls`.
-    keeps_rank: for READY, keep the rank (a release) instead of starting at the end of the order.
-    worker_id: the executor to append to `worker_ids`; None if no attempt started. run_seconds: of the body.
-    return_value, error, inner_state, metadata: JSON text; None leaves the column unchanged.
-    cause: the fingerprint of the error, which groups failures. history: a line to append to the column.
-    decided: the state that the engine chose after it read the row and its messages.
-    may_unblock: as of the ClaimedTask. The commit then inserts admission requests.
-    begun_seconds: since the body of a task with a rate has begun; None if it has not. The rate counts this start.
+    For columns of JSON text, None leaves the column unchanged.
     """
 
     task_id: UUID
     claim_number: int
+    # The state to enter. READY polls again now. SUSPENDED becomes READY if there are unread messages. A state
+    # that is not final becomes CANCELLED if a cancel was requested.
     status: Status
-    attempts: int
+    attempts: int  # the new value of the column
     parent_id: UUID | None = None
+    # for SCHEDULED and SUSPENDED, from the commit; for AWAITING_CODE, the longest wait
     wake_after_seconds: float | None = None
-    wake_at: datetime | None = None
+    wake_at: datetime | None = None  # for SCHEDULED and SUSPENDED, instead of seconds
+    # wake earlier, to read the messages again that were left. It does not change timeout_at.
     recheck_seconds: float | None = None
-    unread_polls: int = 0
-    stale_polls: int = 0
-    has_succeeded: bool = False
-    keeps_rank: bool = False
-    worker_id: str | None = None
-    run_seconds: float | None = None
-    return_value: str | None = None
-    error: str | None = None
-    cause: str | None = None
-    history: str | None = None
-    inner_state: str | None = None
-    metadata: str | None = None
-    decided: Status | None = None
-    may_unblock: bool = False
+    unread_polls: int = 0  # polls in a row that left messages unread
+    stale_polls: int = 0  # polls in a row that ended with Stale
+    has_succeeded: bool = False  # add 1 to `polls`
+    keeps_rank: bool = False  # for READY, keep the rank (a release) instead of starting at the end of the order
+    worker_id: str | None = None  # the executor to append to `worker_ids`; None if no attempt started
+    run_seconds: float | None = None  # of the body
+    return_value: str | None = None  # JSON text
+    error: str | None = None  # JSON text
+    cause: str | None = None  # the fingerprint of the error, which groups failures
+    history: str | None = None  # a line to append to the column
+    inner_state: str | None = None  # JSON text
+    metadata: str | None = None  # JSON text
+    decided: Status | None = None  # the state that the engine chose after it read the row and its messages
+    may_unblock: bool = False  # as of the ClaimedTask. The commit then inserts admission requests.
+    # since the body of a task with a rate has begun; None if it has not. The rate counts this start.
     begun_seconds: float | None = None
     effects: Effects = NO_EFFECTS
 
@@ -277,22 +249,17 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitResult:
-    """
-    The results of a batch of outcomes, by task id.
+    """The results of a batch of outcomes, by task id."""
 
-    done: the status that each task entered. lost: another claim holds the task, or it has ended or is deleted; the
-    outcome is dropped. unknown: another session has locked the row; commit again. refused: the database refused the
-    values, with this error. waiting: other sessions have locked what it writes; commit it again, later and alone. wake:
-    receivers that the caller wakes. dropped: by the committed task, the number of
-    messages to a parent that had ended.
-    """
-
-    done: dict[UUID, Status] = field(default_factory=dict)
+    done: dict[UUID, Status] = field(default_factory=dict)  # the status that each task entered
+    # another claim holds the task, or it has ended or is deleted; the outcome is dropped
     lost: frozenset[UUID] = frozenset()
-    unknown: frozenset[UUID] = frozenset()
-    refused: dict[UUID, Exception] = field(default_factory=dict)
+    unknown: frozenset[UUID] = frozenset()  # another session has locked the row; commit again
+    refused: dict[UUID, Exception] = field(default_factory=dict)  # the database refused the values, with this error
+    # other sessions have locked what it writes; commit it again, later and alone
     waiting: dict[UUID, Exception] = field(default_factory=dict)
-    wake: frozenset[UUID] = frozenset()
+    wake: frozenset[UUID] = frozenset()  # receivers that the caller wakes
+    # by the committed task, the number of messages to a parent that had ended
     dropped: dict[UUID, int] = field(default_factory=dict)
 
 
@@ -307,11 +274,11 @@ class Progress(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Start(Struct, frozen=True, gc=False):
-    """A body of a task with a rate that still runs. begun_seconds: since it has begun."""
+    """A body of a task with a rate that still runs."""
 
     task_id: UUID
     claim_number: int
-    begun_seconds: float
+    begun_seconds: float  # since it has begun
 
 
 class OwnedTask(Struct, frozen=True):
@@ -336,21 +303,17 @@ class Rescued(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRequest:
-    """
-    A request for up to `limit` tasks of these queues.
-
-    pool_limits: the maximum for each pool; a pool without one is limited by `limit` alone. max_per_queue: the maximum
-    for some queues. limited: the queues that are known to have a max_running. The claim skips other queues with a
-    max_running. free_slots: for each pool, the maximum for a limited queue.
-    """
+    """A request for up to `limit` tasks of these queues."""
 
     executor_id: UUID
     queues: Sequence[str]
     limit: int
+    # the maximum for each pool; a pool without one is limited by `limit` alone
     pool_limits: Mapping[PoolName, int] = field(default_factory=dict)
-    max_per_queue: Mapping[str, int] = field(default_factory=dict)
+    max_per_queue: Mapping[str, int] = field(default_factory=dict)  # the maximum for some queues
+    # The queues that are known to have a max_running. The claim skips other queues with a max_running.
     limited: Collection[str] = ()
-    free_slots: Mapping[PoolName, int] = field(default_factory=dict)
+    free_slots: Mapping[PoolName, int] = field(default_factory=dict)  # for each pool, the maximum for a limited queue
 
     @property
     def limits(self) -> dict[PoolName, int]:
@@ -364,100 +327,69 @@ class ClaimRequest:
 
 
 class ClaimedBatch(list[ClaimedTask]):
-    """
-    The tasks of a claim.
+    """The tasks of a claim."""
 
-    locked_queues: limited queues that it skipped, because another claim has locked them. is_truncated: it stopped its
-    search in many queues before it reached the limit; there may be more tasks. admitted: what was admitted just
-    before the claim. returned: how many AWAITING_CODE tasks became READY just before it.
-    """
-
-    locked_queues: frozenset[str] = frozenset()
+    locked_queues: frozenset[str] = frozenset()  # limited queues that it skipped, because another claim has locked them
+    # it stopped its search in many queues before it reached the limit; there may be more tasks
     is_truncated: bool = False
-    admitted: Admitted | None = None
-    returned: int = 0
+    admitted: Admitted | None = None  # what was admitted just before the claim
+    returned: int = 0  # how many AWAITING_CODE tasks became READY just before the claim
 
 
 class PendingWork(Struct, frozen=True):
-    """
-    The work that maintenance may find. The portable engine searches for the next wake_at and the next tick only.
+    """The work that maintenance may find. The portable engine searches for the next wake_at and the next tick only."""
 
-    next_wake_seconds: until the next wake_at, or None. next_tick_seconds: until the next tick of a schedule is due, or
-    None. next_admission_seconds: until the next admission request is due, or None. has_waiting_tick: a tick waits for a
-    task of its schedule. has_running: RUNNING tasks, perhaps of a lost executor. has_messages: unread messages, perhaps
-    of SUSPENDED tasks. has_command: for this executor. has_isolated: READY tasks that must run alone.
-    has_awaiting_code: AWAITING_CODE tasks, perhaps for the code of this executor.
-    """
-
-    next_wake_seconds: float | None
-    next_tick_seconds: float | None = None
-    next_admission_seconds: float | None = None
-    has_waiting_tick: bool = True
-    has_running: bool = True
-    has_messages: bool = True
-    has_command: bool = True
-    has_isolated: bool = True
-    has_awaiting_code: bool = True
+    next_wake_seconds: float | None  # until the next wake_at; None without one
+    next_tick_seconds: float | None = None  # until the next tick of a schedule is due; None without one
+    next_admission_seconds: float | None = None  # until the next admission request is due; None without one
+    has_waiting_tick: bool = True  # a tick waits for a task of its schedule
+    has_running: bool = True  # RUNNING tasks, perhaps of a lost executor
+    has_messages: bool = True  # unread messages, perhaps of SUSPENDED tasks
+    has_command: bool = True  # for this executor
+    has_isolated: bool = True  # READY tasks that must run alone
+    has_awaiting_code: bool = True  # AWAITING_CODE tasks, perhaps for the code of this executor
 
 
 class QueueLatency(Struct, frozen=True):
-    """
-    A queue in use. is_served: a live executor serves it.
-
-    latency_seconds: how long a task has been READY or due; 0 if all its tasks are RUNNING.
-    """
+    """A queue in use."""
 
     queue_name: str
-    latency_seconds: float
+    latency_seconds: float  # how long a task has been READY or due; 0 if all its tasks are RUNNING
     is_paused: bool
-    is_served: bool
+    is_served: bool  # a live executor serves it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelReport:
-    """
-    What cancel() did, as numbers and ids of tasks.
+    """What cancel() did, as numbers and ids of tasks."""
 
-    cancelled: ended at once. requested: they run, and were asked to stop. skipped:
-    unknown, or ended before. busy: not changed, because another transaction has locked them; cancel them again after
-    its end. not_allowed: live tasks that `may` did not allow.
-    """
-
-    cancelled: int = 0
-    requested: int = 0
-    skipped: int = 0
+    cancelled: int = 0  # ended at once
+    requested: int = 0  # they run, and were asked to stop
+    skipped: int = 0  # unknown, or ended before
     parents: frozenset[UUID] = field(default=frozenset(), repr=False)  # the caller wakes them after the commit
+    # not changed, because another transaction has locked them; cancel them again after its end
     busy: frozenset[UUID] = frozenset()
-    not_allowed: frozenset[UUID] = frozenset()
+    not_allowed: frozenset[UUID] = frozenset()  # live tasks that `may` did not allow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequeueReport:
-    """
-    What requeue() did, as numbers and ids of tasks.
+    """What requeue() did, as numbers and ids of tasks."""
 
-    requeued: READY again. key_taken: not changed, because a live task has their key. skipped: unknown, not FAILED or
-    CANCELLED, or a bulk action, which people start again from the list. busy: not changed, because another transaction
-    has locked them; requeue them again after its end.
-    """
-
-    requeued: int = 0
-    key_taken: int = 0
-    skipped: int = 0
+    requeued: int = 0  # READY again
+    key_taken: int = 0  # not changed, because a live task has their key
+    skipped: int = 0  # unknown, not FAILED or CANCELLED, or a bulk action, which people start again from the list
+    # not changed, because another transaction has locked them; requeue them again after its end
     busy: frozenset[UUID] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeReport:
-    """
-    What run_now(), discard() or delete() did.
+    """What run_now(), discard() or delete() did."""
 
-    changed: how many tasks. skipped: unknown, or in a state that the call does not change. busy: not changed, because
-    another transaction has locked them; try again after its end.
-    """
-
-    changed: int = 0
-    skipped: int = 0
+    changed: int = 0  # how many tasks
+    skipped: int = 0  # unknown, or in a state that the call does not change
+    # not changed, because another transaction has locked them; try again after its end
     busy: frozenset[UUID] = frozenset()
 
 
@@ -474,8 +406,7 @@ class ExecutorInfo:
     """
     The values that an executor writes about itself.
 
-    waiting_for_connections: async tasks, at most, since its last heartbeat. task_types: those that its code declares.
-    Each heartbeat writes this number and the state, the first one also the others.
+    Each heartbeat writes waiting_for_connections and the state, the first one also the others.
     """
 
     executor_id: UUID
@@ -486,25 +417,20 @@ class ExecutorInfo:
     queues: Sequence[str]
     slots: int
     async_slots: int = 0
-    waiting_for_connections: int = 0
+    waiting_for_connections: int = 0  # async tasks, at most, since its last heartbeat
     state: str = "RUNNING"
     queue_limits: Mapping[str, int] = field(default_factory=dict)
-    task_types: Sequence[str] = ()
+    task_types: Sequence[str] = ()  # those that its code declares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FiredSchedules:
-    """
-    What happened to due ticks of schedules.
+    """What happened to due ticks of schedules."""
 
-    count: schedules with due ticks. tasks: the new tasks, with the moment when each was enqueued. skipped: ticks.
-    has_cancelled: whether running tasks are to be cancelled.
-    """
-
-    count: int = 0
-    tasks: Sequence[tuple[NewTask, datetime]] = ()
-    skipped: int = 0
-    has_cancelled: bool = False
+    count: int = 0  # schedules with due ticks
+    tasks: Sequence[tuple[NewTask, datetime]] = ()  # the new tasks, with the moment when each was enqueued
+    skipped: int = 0  # ticks
+    has_cancelled: bool = False  # whether running tasks are to be cancelled
 
     @property
     def enqueued(self) -> int:
@@ -526,16 +452,11 @@ class FiredSchedules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """
-    What admit() has done.
+    """What admit() has done."""
 
-    queues: those of the admitted tasks, and how many tasks. looked_at: the number of keys that it has looked at.
-    looks_again: whether it has left or inserted requests.
-    """
-
-    queues: Mapping[str, int] = field(default_factory=dict)
-    looked_at: int = 0
-    looks_again: bool = False
+    queues: Mapping[str, int] = field(default_factory=dict)  # of the admitted tasks, and how many tasks
+    looked_at: int = 0  # the number of keys that it has looked at
+    looks_again: bool = False  # whether it has left or inserted requests
 
     def __add__(self, other: Admitted) -> Admitted:
         return Admitted(

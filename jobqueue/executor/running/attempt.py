@@ -64,30 +64,25 @@ class RunningTask(Struct, eq=False):
     One claimed task, from the claim to the commit of its outcome.
 
     Between arm() and disarm() its body runs and may be interrupted; the lock keeps an interruption
-    from arriving once the body has ended and its commit begins.
-
-    messages: unread when it was claimed. process: the process that has the claim; a forked copy does not have it.
-    variables: the ContextVars of its body, of receivers and log handlers that hear of it, and of nothing else. It
-    starts empty: a copy of a thread's context would share the objects in it, such as the scope of an error tracker.
-    finishes_when_cancelled: a poll of an actor is short, and ends before its task does. has_seen_stop: its body has
-    learned from `context.cancelled` that the executor stops. The moments are of time.monotonic(): begun_at, when the
-    body of a task with a rate has begun; deadline_at, when its timeout ends; first_interrupted_at and interrupted_at,
-    when its body was to be interrupted first, and was interrupted last.
+    from arriving once the body has ended and its commit begins. The moments are of time.monotonic().
     """
 
     claimed: ClaimedTask
     identity: ExecutorIdentity
-    messages: Sequence[StoredMessage] = ()
+    messages: Sequence[StoredMessage] = ()  # unread when it was claimed
+    # the process that has the claim; a forked copy does not have it
     process: object = field(default_factory=this_process)
+    # The ContextVars of its body, of receivers and log handlers that hear of it, and of nothing else. It starts
+    # empty: a copy of a thread's context would share the objects in it, such as the scope of an error tracker.
     variables: Context = field(default_factory=Context)
-    finishes_when_cancelled: bool = False
-    has_seen_stop: bool = False
+    finishes_when_cancelled: bool = False  # a poll of an actor is short, and ends before its task does
+    has_seen_stop: bool = False  # its body has learned from `context.cancelled` that the executor stops
     claimed_at: float = field(default_factory=time.monotonic)
     started_at: float | None = None
-    begun_at: float | None = None
-    deadline_at: float | None = None
-    first_interrupted_at: float | None = None
-    interrupted_at: float | None = None
+    begun_at: float | None = None  # when the body of a task with a rate has begun
+    deadline_at: float | None = None  # when its timeout ends
+    first_interrupted_at: float | None = None  # when its body was to be interrupted first
+    interrupted_at: float | None = None  # when its body was interrupted last
     reason: type[Interrupted] | None = None
     _log: LogOfBody | None = None
     _stopper: Stopper | None = None
@@ -217,23 +212,19 @@ class Attempt(Struct, kw_only=True, eq=False):
 
 
 class CompletedAttempt(Struct, frozen=True, kw_only=True, eq=False):
-    """
-    One attempt that has ended, and its outcome.
-
-    attempt: None if the task could not be prepared. is_committed: the outcome is in the database already (an atomic
-    body). `wake` are the receivers that its commit left to be woken. if_lost: the attempt that counts if this outcome
-    is lost, because an earlier COMMIT succeeded and its answer was lost. undelivered: how many messages will never be
-    read: those in the inbox of an actor that has ended, and those to a parent that had ended.
-    """
+    """One attempt that has ended, and its outcome."""
 
     running: RunningTask
     outcome: Outcome
-    attempt: Attempt | None = None
+    attempt: Attempt | None = None  # None if the task could not be prepared
     error: BaseException | None = None
     seconds: float = 0.0
-    is_committed: bool = False
-    wake: frozenset[UUID] = frozenset()
+    is_committed: bool = False  # the outcome is in the database already (an atomic body)
+    wake: frozenset[UUID] = frozenset()  # the receivers that its commit left to be woken
+    # How many messages will never be read: those in the inbox of an actor that has ended, and those to a parent
+    # that had ended.
     undelivered: int = 0
+    # the attempt that counts if this outcome is lost, because an earlier COMMIT succeeded and its answer was lost
     if_lost: CompletedAttempt | None = None
 
 

@@ -23,24 +23,22 @@ class BulkAction:
     """
     One action on many tasks.
 
-    permission: what a user needs. statuses: the tasks it can change. perform: returns numbers of tasks by what became
-    of them. sentences: for each of these, in the order in which they are shown. label_many, forecast, button, refusal:
-    of the list and its confirmation page. has_rate: whether it makes tasks run, so that a person may want to limit how
-    many a second. is_destructive: whether its button is red.
+    label_many, forecast, button and refusal are texts of the list and its confirmation page.
     """
 
     name: str
-    permission: str
+    permission: str  # what a user needs
     label: Text
     label_many: Text = ""
     forecast: Text = ""
     button: Text = ""
     refusal: Text = GO_BACK
-    sentences: Mapping[str, Text]
-    statuses: tuple[Status, ...]
+    sentences: Mapping[str, Text]  # for each number of perform(), in the order in which they are shown
+    statuses: tuple[Status, ...]  # the tasks it can change
+    # returns numbers of tasks by what became of them
     perform: Callable[[Sequence[UUID], str | None], Mapping[str, int]]
-    has_rate: bool = False
-    is_destructive: bool = False
+    has_rate: bool = False  # it makes tasks run, so that a person may want to limit how many a second
+    is_destructive: bool = False  # its button is red
 
     def describe(self, result: Mapping[str, int]) -> str:
         """Return what became of the tasks, as sentences."""

@@ -37,32 +37,25 @@ STATUSES = {
 
 @dataclass(slots=True, kw_only=True)
 class Step:
-    """
-    One attempt or poll, or a requeue between two of them.
+    """One attempt or poll, or a requeue between two of them."""
 
-    at: its end, and of a RUNNING one its start. status: what it led to. poll: its number, of actors. attempt: its
-    number since the last requeue, and of an actor's poll; None if it did not count. note: more about its outcome.
-    executor: the name; executor_id: of its row, if there is one. is_poll: whether it is a poll that succeeded.
-    log: what its body has logged, found by claim_number.
-    """
-
-    at: datetime | None
-    status: str = ""
+    at: datetime | None  # its end, and of a RUNNING one its start
+    status: str = ""  # what it led to
     is_requeue: bool = False
-    poll: int | None = None
-    attempt: int | None = None
+    poll: int | None = None  # its number, of actors
+    attempt: int | None = None  # its number since the last requeue, and of an actor's poll; None if it did not count
     wait_seconds: float | None = None
     run_seconds: float | None = None
-    executor: str = ""
-    executor_id: UUID | None = None
-    note: str = ""
+    executor: str = ""  # its name
+    executor_id: UUID | None = None  # of its row, if there is one
+    note: str = ""  # more about its outcome
     headline: str = ""
     traceback: str = ""
-    is_poll: bool = False
+    is_poll: bool = False  # whether it is a poll that succeeded
     is_open: bool = False
     label: str = ""
     claim_number: Any = None
-    log: ShownLog | None = None
+    log: ShownLog | None = None  # what its body has logged, found by claim_number
     is_log_open: bool = False
 
     @property
