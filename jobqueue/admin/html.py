@@ -17,7 +17,7 @@ from jobqueue.operations.executors import ExecutorState
 from jobqueue.operations.formatting import Text, clock_text, duration, moment_in_words, number_text, wall_time
 from jobqueue.operations.schedules import RecordedTick
 from jobqueue.operations.task.tree import Bar
-from jobqueue.schedules.rows import aware
+from jobqueue.schedules.rows import from_row_time
 
 MAX_FOLDS, MAX_FOLD_DEPTH = 50, 4  # of a JSON value: each fold is a stop of the Tab key
 
@@ -130,7 +130,7 @@ def moment(at: datetime | None, now: datetime | None = None, words: str = "") ->
     if at is None:
         return format_html("{}", words or "–")
     if now is not None:
-        ahead = aware(at) - aware(now)  # without USE_TZ, rows have naive times and ticks aware ones
+        ahead = from_row_time(at) - from_row_time(now)  # without USE_TZ, rows have naive times and ticks aware ones
         words = _("in %(time)s") if ahead > timedelta(0) else _("%(time)s ago")
         words %= {"time": duration(abs(ahead))}
     exact = moment_in_words(at)

@@ -32,7 +32,7 @@ from jobqueue.operations.bulk import audit_log
 from jobqueue.operations.formatting import describe_schedule_pause
 from jobqueue.operations.payloads import raw, read, show, show_arguments
 from jobqueue.operations.schedules import describe, history, next_ticks, with_tasks
-from jobqueue.schedules.rows import aware
+from jobqueue.schedules.rows import from_row_time
 
 ScheduleAction = Callable[[Schedule], object]
 View = Callable[[HttpRequest, Schedule], HttpResponse]
@@ -56,7 +56,7 @@ class BackfillForm(forms.Form):
 
     @property
     def range(self) -> tuple[datetime, datetime]:
-        return aware(self.cleaned_data["start"]), aware(self.cleaned_data["end"])
+        return from_row_time(self.cleaned_data["start"]), from_row_time(self.cleaned_data["end"])
 
     def clean(self) -> None:
         if self.errors:
@@ -65,7 +65,7 @@ class BackfillForm(forms.Form):
         if start > end:
             self.add_error("end", _("The end is before the start."))
             return
-        if end > aware(timezone.now()):
+        if end > from_row_time(timezone.now()):
             self.add_error("end", _("The end is in the future."))
             return
         try:

@@ -26,7 +26,7 @@ from jobqueue.schedules.expressions import (
     moment_problems,
     upcoming,
 )
-from jobqueue.schedules.rows import aware
+from jobqueue.schedules.rows import from_row_time
 
 CRON, INTERVAL = "cron", "interval"
 LENGTHS: Final = (  # of the units, in seconds
@@ -112,7 +112,7 @@ class TimingForm(forms.Form):
         return Every(interval, anchor=self.moment("anchor") or EPOCH)
 
     def moment(self, name: str) -> datetime | None:
-        return aware(self.cleaned_data.get(name))
+        return from_row_time(self.cleaned_data.get(name))
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Preview:
             errors = [(form[name].label, text) for name, texts in form.errors.items() for text in texts]
             return cls(problems=tuple(f"{label}: {text}" for label, text in errors))
         expression, starts_at, ends_at = form.expression_value(), form.moment("starts_at"), form.moment("ends_at")
-        now = aware(engine_for(backend).db.now())
+        now = from_row_time(engine_for(backend).db.now())
         after = max(now, starts_at - timedelta.resolution) if starts_at else now
         ticks = takewhile(lambda tick: not ends_at or tick <= ends_at, upcoming(expression, after, PREVIEWED))
         zone = getattr(expression, "timezone", "")

@@ -22,7 +22,7 @@ from jobqueue.engine import Engine, engine_for
 from jobqueue.exceptions import DuplicateKey, ScheduleChanged, ScheduleNotFound
 from jobqueue.models import Schedule
 from jobqueue.schedules.expressions import ticks_after
-from jobqueue.schedules.rows import aware, queue_name_of, ticks_of
+from jobqueue.schedules.rows import from_row_time, queue_name_of, ticks_of
 from jobqueue.values.records import Enqueued, Status
 
 MAX_BACKFILL = 10_000  # ticks
@@ -53,7 +53,7 @@ def pause(
     """
     engine = engine_for(backend)
     row = _find(engine, name)
-    columns = pause_columns(f"the schedule {name!r}", by, reason, until, engine.schedules.now())
+    columns = pause_columns(f"the schedule {name!r}", by, reason, until, engine.ticks.now())
     with engine.db.bounded(f"the schedule {name!r}"):
         engine.schedules.pause([row.pk], **columns)
 
@@ -183,7 +183,7 @@ def _backfill_of(engine: Engine, row: Schedule, start: datetime, end: datetime) 
             raise ValueError(f"{name} must have a time zone, not {moment!r}.")
     if start > end:
         raise ValueError(f"The range ends ({end.isoformat()}) before it starts ({start.isoformat()}).")
-    if end > aware(engine.schedules.now()):
+    if end > from_row_time(engine.ticks.now()):
         raise ValueError(f"The range must not end after now, but ends at {end.isoformat()}.")
     ticks = takewhile(lambda tick: tick <= end, ticks_after(ticks_of(row), start - RESOLUTION))
     found = list(islice(ticks, MAX_BACKFILL + 1))

@@ -23,7 +23,7 @@ from jobqueue.declarations.limits import UNIQUENESS, replaces_or_reserves
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.schedules.expressions import EPOCH, MAX_INTERVAL, Cron, Every, Problem, moment_problems
 from jobqueue.schedules.planning import MAX_TICKS
-from jobqueue.schedules.rows import expression_columns, stored
+from jobqueue.schedules.rows import expression_columns, to_row_time
 from jobqueue.values.policies import CatchUp, Overlap
 from jobqueue.values.records import NewTask, is_internal
 from jobqueue.values.text import did_you_mean, is_text
@@ -102,8 +102,8 @@ class Declaration:
             "task_type": self.task.task_type,
             "new_task": msgspec.json.decode(msgspec.json.encode(self._template(self.task_options))),
             **expression_columns(self.expression),
-            "starts_at": stored(self.starts_at),
-            "ends_at": stored(self.ends_at),
+            "starts_at": to_row_time(self.starts_at),
+            "ends_at": to_row_time(self.ends_at),
             "jitter_seconds": seconds(self.jitter) or 0.0,
             "overlap": Overlap(self.overlap).value,
             "catch_up": CatchUp(self.catch_up).value,

@@ -12,6 +12,7 @@ The engine: all changes of the queue's rows go through it.
 * `counters`: each transaction inserts its deltas; maintenance adds them to the counters later
 * `database`: the rows of one backend: every part of the engine reads, locks and writes through this
 * `ends`: tasks that end without an attempt's outcome
+* `due_schedules`: a row of a schedule as a value for its ticks, and the next tick as columns of the row
 * `engine`: the engine of one backend: its verbs, and the parts that perform them
 * `enqueues`: enqueue tasks: insert their rows, and do what is wanted if a unique key is taken
 * `executors`: heartbeats, commands, and the rescue of tasks from lost executors
@@ -22,9 +23,10 @@ The engine: all changes of the queue's rows go through it.
 * `progress`: the progress that bodies report
 * `queues`: depth, latency, limits and pauses
 * `reports`: the common part of the tables of reports: rows of a task, without a foreign key to it
-* `schedules`: make tasks of the ticks that are due, and record the ticks that become none
+* `schedules`: changes of schedules by people and by code, each of which accounts for the ticks that were due before
 * `schema`: which tables, migrations and SQL functions of ours a database lacks
 * `tasks`: change and delete tasks: cancel, requeue, run now, discard, delete, prune
+* `ticks`: make tasks of the ticks that are due, and record those that become none
 * `timeouts`: whether an error of the database is a timeout
 """
 
@@ -55,6 +57,7 @@ from jobqueue.engine.code_waits import (
 from jobqueue.engine.commit import RELEASE_BATCH
 from jobqueue.engine.counters import AGGREGATE_BATCH
 from jobqueue.engine.database import Database, LockTimeout, read_list
+from jobqueue.engine.due_schedules import DueSchedule, set_next
 from jobqueue.engine.ends import listen_to_ends
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.executors import LOST_CLASS_PATH
@@ -62,7 +65,6 @@ from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.engine.messages import MESSAGES_PER_POLL
 from jobqueue.engine.postgres.connection import configure_session, notify_from_elsewhere, statement
 from jobqueue.engine.postgres.engine import PostgresEngine
-from jobqueue.engine.schedules import FIRE_BATCH, set_next
 from jobqueue.engine.schema import (
     applied_migrations,
     known_migrations,
@@ -72,6 +74,7 @@ from jobqueue.engine.schema import (
     missing_tables,
     schema_problem,
 )
+from jobqueue.engine.ticks import FIRE_BATCH
 from jobqueue.engine.timeouts import LOCK_WAIT, SHORT_WAIT, UNREACHABLE, is_locked, is_slow, sqlstate_of
 
 
@@ -114,6 +117,7 @@ __all__ = [
     "BlockedHead",
     "Clock",
     "Database",
+    "DueSchedule",
     "Engine",
     "Group",
     "Head",

@@ -23,6 +23,7 @@ from jobqueue.engine.progress import ProgressTable
 from jobqueue.engine.queues import Queues
 from jobqueue.engine.schedules import Schedules
 from jobqueue.engine.tasks import Tasks
+from jobqueue.engine.ticks import Ticks
 from jobqueue.engine.timeouts import is_locked
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.records import ClaimedBatch, ClaimRequest, CommitResult, Outcome
@@ -51,6 +52,7 @@ class Engine:
     code_waits_class: type[CodeWaits] = CodeWaits
     commits_class: type[Commits] = Commits
     executors_class: type[Executors] = Executors
+    ticks_class: type[Ticks] = Ticks
     schedules_class: type[Schedules] = Schedules
 
     def __init__(self, alias: str, options: Options) -> None:
@@ -69,7 +71,8 @@ class Engine:
         self.tasks = self.tasks_class(
             db, self.inserts, self.messages, self.counters, self.admissions, self.progress, self.logs
         )
-        self.schedules = self.schedules_class(db, self.inserts, self.tasks)
+        self.ticks = self.ticks_class(db, self.inserts, self.tasks)
+        self.schedules = self.schedules_class(db, self.ticks)
         self.claims = self.claims_class(db, self.queues)
         self.code_waits = self.code_waits_class(db, self.admissions, self.claims)
         self.commits = self.commits_class(

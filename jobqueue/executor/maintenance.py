@@ -183,7 +183,7 @@ class Maintenance:
             is_full = self._fills("prune", self._engine.tasks.prune, PRUNE_BATCH)
             if self._budgets.is_smallest("prune"):  # a single task has too many messages
                 is_full |= self._fills("prune_messages", self._engine.tasks.prune_messages, MESSAGES_PRUNED)
-            if self._fills("prune_ticks", self._engine.schedules.prune, PRUNE_BATCH) or is_full:
+            if self._fills("prune_ticks", self._engine.ticks.prune, PRUNE_BATCH) or is_full:
                 self._prune_at = now + PRUNE_GAP_SECONDS
         if now >= self._aggregate_at:
             self._aggregate_at = now + AGGREGATE_SECONDS
@@ -242,7 +242,7 @@ class Maintenance:
             self._check_at = min(self._check_at, now + (NEVER if due_in_seconds is None else due_in_seconds))
             return 0
         self._fired_at = now
-        fired = self._call("fire", self._engine.schedules.fire, FiredSchedules(), FIRE_BATCH)
+        fired = self._call("fire", self._engine.ticks.fire, FiredSchedules(), FIRE_BATCH)
         # Check for more. If none was due after all, another session has locked the schedules, perhaps for minutes.
         self._fire_gap = AGAIN_SECONDS if fired.count else min(2 * self._fire_gap, CHECK_SECONDS)
         self._check_at = min(self._check_at, now + (0.0 if fired.count else self._fire_gap))

@@ -15,7 +15,7 @@ from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
 from jobqueue.models import Executor, Queue, Schedule, Task
-from jobqueue.schedules.rows import aware
+from jobqueue.schedules.rows import from_row_time
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
@@ -68,9 +68,9 @@ def local(moment: datetime) -> datetime:
 def wall_time(at: datetime, zone: str = "") -> str:
     """Return a moment on the clock of a time zone, by default the site's: Tue 2026-11-24 08:00 CET."""
     try:
-        local = aware(at).astimezone(ZoneInfo(zone) if zone else get_default_timezone())
+        local = from_row_time(at).astimezone(ZoneInfo(zone) if zone else get_default_timezone())
     except (KeyError, ValueError, OSError):  # not the name of a zone
-        local = aware(at)
+        local = from_row_time(at)
     precision = "seconds" if local.second else "minutes"
     clock = local.replace(tzinfo=None).isoformat(" ", precision)  # strftime() takes three times as long
     return f"{WEEKDAYS_ABBR[local.weekday()]} {clock} {local.tzname()}"

@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 
 from jobqueue.models import Schedule, ScheduleTick, Task
 from jobqueue.schedules.expressions import ClockChange, Cron, Expression, upcoming
-from jobqueue.schedules.rows import aware, expression_of
+from jobqueue.schedules.rows import expression_of, from_row_time
 
 RECENT = 20
 SKIPPED, DELETED = "SKIPPED", "DELETED"  # beside the statuses of tasks
@@ -53,7 +53,7 @@ class RecordedTick:
 def describe(row: Schedule) -> str:
     """Return when a schedule is due, in words: "At 08:00, Monday through Friday, Europe/Berlin"."""
     if row.starts_at is not None and row.starts_at == row.ends_at:
-        moment = aware(row.starts_at).astimezone(get_default_timezone())
+        moment = from_row_time(row.starts_at).astimezone(get_default_timezone())
         return _("Once, at %(moment)s") % {"moment": f"{moment:%Y-%m-%d %H:%M:%S %Z}"}
     try:
         return expression_of(row).describe()
@@ -69,7 +69,7 @@ def next_ticks(row: Schedule, count: int) -> list[UpcomingTick]:
         return []
     if row.next_at is None:
         return []
-    first, ends_at = aware(row.next_at).astimezone(UTC), aware(row.ends_at)
+    first, ends_at = from_row_time(row.next_at).astimezone(UTC), from_row_time(row.ends_at)
     ticks = [first, *upcoming(expression, first, count - 1)][:count]
     return [upcoming_tick(expression, tick) for tick in takewhile(lambda tick: not ends_at or tick <= ends_at, ticks)]
 

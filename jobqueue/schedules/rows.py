@@ -48,7 +48,9 @@ def expression_of(row: ScheduleRow) -> Expression:
     """Return the expression of a row. Raises ValueError if it is not valid."""
     expression: Cron | Every
     if row.expression.startswith(EVERY):
-        expression = Every(seconds=float(row.expression.removeprefix(EVERY)), anchor=aware(row.anchor_at) or EPOCH)
+        expression = Every(
+            seconds=float(row.expression.removeprefix(EVERY)), anchor=from_row_time(row.anchor_at) or EPOCH
+        )
     else:
         expression = Cron(row.expression, row.timezone)
     for problem in expression.problems():
@@ -73,7 +75,7 @@ class OncePerLocalTime:
 
     def next_after(self, moment: datetime) -> datetime | None:
         tick = self.expression.next_after(moment)
-        while tick is not None and aware(stored(tick)) != tick:
+        while tick is not None and from_row_time(to_row_time(tick)) != tick:
             tick = self.expression.next_after(tick)
         return tick
 
@@ -88,7 +90,7 @@ def expression_columns(expression: Cron | Every) -> dict[str, Any]:
             return {"expression": expression.expression, "timezone": expression.timezone, "anchor_at": None}
         case Every():
             seconds = f"{expression.interval.total_seconds():.6f}".rstrip("0").rstrip(".")
-            return {"expression": f"{EVERY}{seconds}", "timezone": "", "anchor_at": stored(expression.anchor)}
+            return {"expression": f"{EVERY}{seconds}", "timezone": "", "anchor_at": to_row_time(expression.anchor)}
 
 
 def policy_of(row: ScheduleRow) -> Policy:
@@ -101,7 +103,7 @@ def policy_of(row: ScheduleRow) -> Policy:
         max_catch_up=row.max_catch_up,
         catch_up_window=None if window is None else timedelta(seconds=window),
         delay=timedelta(seconds=row.jitter_seconds * int.from_bytes(digest) / 2**32),
-        ends_at=aware(row.ends_at),
+        ends_at=from_row_time(row.ends_at),
     )
 
 
@@ -120,18 +122,11 @@ def task_of(row: ScheduleRow, tick: datetime) -> NewTask:
     return replace(new_task, schedule_id=row.pk, options=msgspec.json.encode(options).decode())
 
 
-def paused_until(row: ScheduleRow) -> datetime | None:
-    """Return the end of a pause, datetime.max if only people end it, None without one."""
-    if row.paused_at is None:
-        return None
-    return aware(row.resume_at) or datetime.max.replace(tzinfo=UTC)
-
-
 @overload
-def aware(moment: datetime) -> datetime: ...
+def from_row_time(moment: datetime) -> datetime: ...
 @overload
-def aware(moment: datetime | None) -> datetime | None: ...
-def aware(moment: datetime | None) -> datetime | None:
+def from_row_time(moment: datetime | None) -> datetime | None: ...
+def from_row_time(moment: datetime | None) -> datetime | None:
     """Return a time of a row with a time zone. Without USE_TZ, rows have local times, and the result is in UTC."""
     if moment is None or not is_naive(moment):
         return moment
@@ -140,10 +135,10 @@ def aware(moment: datetime | None) -> datetime | None:
 
 
 @overload
-def stored(moment: datetime) -> datetime: ...
+def to_row_time(moment: datetime) -> datetime: ...
 @overload
-def stored(moment: datetime | None) -> datetime | None: ...
-def stored(moment: datetime | None) -> datetime | None:
+def to_row_time(moment: datetime | None) -> datetime | None: ...
+def to_row_time(moment: datetime | None) -> datetime | None:
     """Return an aware time as rows store it. Without USE_TZ, it does not say which of two equal local times it is."""
     if moment is None or settings.USE_TZ:
         return moment

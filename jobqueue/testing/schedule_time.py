@@ -17,12 +17,12 @@ from typing import Any
 from django.db.models import DateTimeField, F, QuerySet
 
 from jobqueue.api.schedule_deployments import DeclaredSchedules
-from jobqueue.engine import Engine, set_next
+from jobqueue.engine import DueSchedule, Engine, set_next
 from jobqueue.executor.running.events import is_enqueued_heard, send_enqueued
 from jobqueue.models import Schedule, ScheduleDeployment, ScheduleTick
 from jobqueue.schedules.expressions import ticks_after
-from jobqueue.schedules.planning import MAX_TICKS, Policy, first_tick
-from jobqueue.schedules.rows import aware, expression_of, policy_of, stored
+from jobqueue.schedules.planning import MAX_TICKS, first_tick
+from jobqueue.schedules.rows import expression_of, from_row_time, policy_of, to_row_time
 from jobqueue.values.policies import CatchUp
 from jobqueue.values.records import FiredSchedules
 
@@ -41,7 +41,7 @@ class ScheduleTime:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._row = ScheduleDeployment.objects.using(engine.database).filter(backend=f"{engine.alias:.56} testing")
-        engine.schedules.now = self.now
+        engine.ticks.now = self.now
 
     def now(self) -> datetime:
         """Return the time that the test has set. Before that, the database's."""
@@ -53,13 +53,13 @@ class ScheduleTime:
         self._declared.write(self._engine)
         rows = list(self._engine.db.schedules.active())
         ticks = self._engine.db.ticks.filter(schedule__in=rows, trigger=ScheduleTick.Trigger.SCHEDULE)
-        if fired := ticks.filter(last_at__gt=stored(moment)).select_related("schedule").first():
+        if fired := ticks.filter(last_at__gt=to_row_time(moment)).select_related("schedule").first():
             raise ValueError(f"The schedule {fired.schedule.name!r} has a tick after {moment}: {fired.last_at}.")
         for row in rows:
-            after = max(moment, aware(row.starts_at) - timedelta.resolution) if row.starts_at else moment
-            set_next(row, first_tick(expression_of(row), policy_of(row), aware(after)), aware(row.waiting_at))
+            after = max(moment, from_row_time(row.starts_at) - timedelta.resolution) if row.starts_at else moment
+            set_next(row, first_tick(expression_of(row), policy_of(row), from_row_time(after)))
         self._engine.db.schedules.bulk_update(rows, ["next_at", "due_at"])
-        self._write(stored(moment))
+        self._write(to_row_time(moment))
 
     def advance(self, time: timedelta, *, downtime: bool) -> None:
         """Fire the ticks within `time`. downtime: at its end, as executors do that start then."""
@@ -80,7 +80,7 @@ class ScheduleTime:
 
     def fire_waiting(self) -> int:
         """Enqueue the tasks of ticks that waited for a task which has ended. Return how many."""
-        return len(self._announced(self._engine.schedules.fire()).tasks) if self._row.exists() else 0
+        return len(self._announced(self._engine.ticks.fire()).tasks) if self._row.exists() else 0
 
     @property
     def _declared(self) -> DeclaredSchedules:
@@ -94,14 +94,16 @@ class ScheduleTime:
     def _nothing_is_missed(self) -> Iterator[None]:
         """Let executors run all the time. They fire each tick at its moment, and have nothing to catch up."""
 
-        def policy_without_downtime(row: Schedule) -> Policy:
-            return replace(policy_of(row), catch_up=CatchUp.ALL, max_catch_up=MAX_TICKS, catch_up_window=None)
+        def read(row: Schedule) -> DueSchedule:
+            due = DueSchedule.from_row(row)
+            policy = replace(due.policy, catch_up=CatchUp.ALL, max_catch_up=MAX_TICKS, catch_up_window=None)
+            return replace(due, policy=policy)
 
-        self._engine.schedules.policy_of = policy_without_downtime
+        self._engine.ticks.read = read
         try:
             yield
         finally:
-            self._engine.schedules.policy_of = policy_of
+            self._engine.ticks.read = DueSchedule.from_row
 
     def _next_step(self, end: datetime) -> datetime | None:
         """Return the time until which no due schedule has too many ticks for one plan. None if none is due."""
@@ -112,7 +114,7 @@ class ScheduleTime:
         """Fire what is due at a step. The rest of the time passes for the new tasks."""
         self._write(step)
         db = self._engine.db
-        while (fired := self._announced(self._engine.schedules.fire())).count:
+        while (fired := self._announced(self._engine.ticks.fire())).count:
             ids = [task.id for task, _ in fired.tasks]
             for tick in db.ticks.filter(task_id__in=ids).select_related("schedule"):
                 due_at = tick.tick_at + policy_of(tick.schedule).delay
@@ -131,7 +133,7 @@ def _last_of_step(row: Schedule, end: datetime) -> datetime:
         expression, policy = expression_of(row), policy_of(row)
     except ValueError:  # fire() pauses the schedule and logs the reason
         return end
-    first: datetime = aware(row.next_at or end)
+    first: datetime = from_row_time(row.next_at or end)
     ticks = chain([first], ticks_after(expression, first))
-    step = list(takewhile(lambda tick: tick + policy.delay <= aware(end), islice(ticks, TICKS_OF_A_STEP)))
-    return stored(step[-1] + policy.delay) if len(step) == TICKS_OF_A_STEP else end
+    step = list(takewhile(lambda tick: tick + policy.delay <= from_row_time(end), islice(ticks, TICKS_OF_A_STEP)))
+    return to_row_time(step[-1] + policy.delay) if len(step) == TICKS_OF_A_STEP else end

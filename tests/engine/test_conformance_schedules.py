@@ -43,7 +43,7 @@ class ScheduleBench:
 
     def fire(self) -> tuple[int, int]:
         """Return the number of enqueued and of skipped ticks."""
-        fired = self.verbs.fire()
+        fired = self.bench.engine.ticks.fire()
         return fired.enqueued, fired.skipped
 
     def row(self, row: Schedule) -> Schedule:
@@ -86,7 +86,7 @@ def test_due_tick_becomes_one_task(schedules: ScheduleBench) -> None:
     schedules.pass_ticks()
     tick_at = schedules.next_at(row)
 
-    fired = schedules.verbs.fire()
+    fired = schedules.bench.engine.ticks.fire()
 
     (task_id,) = schedules.live(row)
     task = schedules.bench.row(task_id)
@@ -210,7 +210,7 @@ def test_running_task_is_cancelled_by_the_next_tick(schedules: ScheduleBench) ->
     (claimed,) = schedules.bench.claim(queues=["cache"])
     schedules.pass_ticks()
 
-    fired = schedules.verbs.fire()
+    fired = schedules.bench.engine.ticks.fire()
 
     assert (fired.enqueued, fired.has_cancelled) == (1, True)
     assert schedules.bench.row(claimed.id).cancel_requested_at is not None
@@ -492,7 +492,7 @@ def test_many_due_schedules_are_enqueued_in_batches(schedules: ScheduleBench) ->
         schedules.add(f"schedule-{number}")
     schedules.pass_ticks()
 
-    assert [schedules.verbs.fire(limit=2).enqueued for _ in range(4)] == [2, 2, 1, 0]
+    assert [schedules.bench.engine.ticks.fire(limit=2).enqueued for _ in range(4)] == [2, 2, 1, 0]
 
 
 def test_jitter_delays_by_a_fixed_part(schedules: ScheduleBench) -> None:
@@ -510,11 +510,11 @@ def test_old_ticks_are_deleted_but_for_the_newest(schedules: ScheduleBench) -> N
     for _ in range(4):
         schedules.pass_ticks()
         schedules.fire()
-    assert schedules.verbs.prune() == 0
+    assert schedules.bench.engine.ticks.prune() == 0
     newest = schedules.ticks(row)[-1]
     schedules.bench.time_passes(91 * 86_400)
 
-    assert [schedules.verbs.prune(limit=3) for _ in range(3)] == [3, 1, 0]
+    assert [schedules.bench.engine.ticks.prune(limit=3) for _ in range(3)] == [3, 1, 0]
     assert [tick.pk for tick in schedules.ticks(row)] == [newest.pk]
 
 
@@ -525,9 +525,9 @@ def test_retention_of_ticks_is_an_option(schedules: ScheduleBench) -> None:
         schedules.fire()
     schedules.bench.time_passes(1000 * 86_400)
 
-    assert ScheduleBench(schedules.bench.with_options(tick_retention=None)).verbs.prune() == 0
-    assert ScheduleBench(schedules.bench.with_options(tick_retention=1001 * 86_400.0)).verbs.prune() == 0
-    assert ScheduleBench(schedules.bench.with_options(tick_retention=0.0)).verbs.prune() == 1
+    assert schedules.bench.with_options(tick_retention=None).engine.ticks.prune() == 0
+    assert schedules.bench.with_options(tick_retention=1001 * 86_400.0).engine.ticks.prune() == 0
+    assert schedules.bench.with_options(tick_retention=0.0).engine.ticks.prune() == 1
     assert len(schedules.ticks(row)) == 1
 
 

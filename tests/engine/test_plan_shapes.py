@@ -278,7 +278,7 @@ CALLS: dict[str, tuple[Callable[[Bench], Any], Callable[[Bench, Any], Any]]] = {
     "queues_in_use": (claim, lambda bench, _: bench.engine.queues.queues_in_use()),
     "queue_latency": (claim, lambda bench, _: bench.engine.queues.queue_latency()),
     "is_drained": (claim, lambda bench, _: bench.engine.queues.is_drained(QUEUES, 1.0)),
-    "schedules": (lambda bench: None, lambda bench, _: bench.engine.schedules.fire()),
+    "schedules": (lambda bench: None, lambda bench, _: bench.engine.ticks.fire()),
 }  # fmt: skip
 
 

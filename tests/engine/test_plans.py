@@ -316,10 +316,10 @@ class TestBatches:
         now, size = bench.engine.db.now(), min(size, 100)
         due = Schedule.objects.filter(pk__lte=size)
         due.update(next_at=now, due_at=now, overlap=overlap)
-        assert read(lambda: bench.engine.schedules.fire()).enqueued == size
+        assert read(lambda: bench.engine.ticks.fire()).enqueued == size
         due.update(next_at=now + RESOLUTION, due_at=now)
 
-        assert read(lambda: bench.engine.schedules.fire()).count == size
+        assert read(lambda: bench.engine.ticks.fire()).count == size
 
     def test_sweep_reads_few_rows(self, bench: Bench, size: int) -> None:
         """Beside 3,300 messages to READY tasks and 9,900 suspended tasks without messages."""

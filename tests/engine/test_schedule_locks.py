@@ -68,7 +68,7 @@ def test_tick_waits_until_the_task_that_it_cancels_is_not_locked(schedules: Sche
     with session() as other:
         other.lock(first)
         assert schedules.fire() == (1, 0)
-        assert schedules.verbs.fire().count == 0
+        assert schedules.bench.engine.ticks.fire().count == 0
 
     assert schedules.fire() == (1, 0)
     assert len(schedules.live(row)) == 1

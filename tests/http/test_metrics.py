@@ -132,7 +132,7 @@ def scheduled_work(bench: Bench) -> None:
     schedules.pause([paused.pk], paused_at=bench.engine.db.now())
     for _ in range(3):
         bench.time_passes(60)
-        schedules.fire()
+        bench.engine.ticks.fire()
     bench.time_passes(60)
 
 

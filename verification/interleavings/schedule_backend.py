@@ -17,7 +17,7 @@ from django.db import transaction
 from jobqueue.api import schedule_deployments as deployments
 from jobqueue.api import schedules as api
 from jobqueue.declarations.schedules import Declaration
-from jobqueue.engine import schedules
+from jobqueue.engine import ticks
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import DuplicateKey, ScheduleNotFound
@@ -123,7 +123,7 @@ class ScheduleBackend(IsolatedBackend):
         self.time_passes = False
         self.schedules = ScheduleRecords()
         self.rows: dict[str, int] = {}  # name of a schedule before the order, and its id
-        for part in (self.engine, self.engine.db, self.engine.schedules):
+        for part in (self.engine, self.engine.db, self.engine.ticks):
             vars(part)["now"] = self._look_at_clock
 
     def _look_at_clock(self) -> datetime:
@@ -138,7 +138,7 @@ class ScheduleBackend(IsolatedBackend):
         with (
             patch.object(api, "engine_for", lambda alias="default": self.engine),
             patch.object(api, "_announce"),
-            patch.object(schedules, "KEY_WAIT", "60s"),  # orders may be slow; other tests cover the timeout
+            patch.object(ticks, "KEY_WAIT", "60s"),  # orders may be slow; other tests cover the timeout
             patch.object(deployments, "LOCK_WAIT", "60s"),
         ):
             yield
@@ -233,7 +233,7 @@ class ScheduleBackend(IsolatedBackend):
     # --- what executors do
 
     def fire(self, limit: int = 500) -> None:
-        self.engine.schedules.fire(limit)
+        self.engine.ticks.fire(limit)
 
     def fire_and_crash(self, *, after_commit: bool) -> None:
         with crash_at_commit(after=after_commit):
@@ -248,7 +248,7 @@ class ScheduleBackend(IsolatedBackend):
         self.claim(name)
 
     def prune_ticks(self) -> None:
-        self.engine.schedules.prune()
+        self.engine.ticks.prune()
 
     def move_clock(self, by: timedelta) -> None:
         step(TIME_PASSES)

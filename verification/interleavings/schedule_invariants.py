@@ -63,7 +63,7 @@ class ScheduleSnapshot(Snapshot):
 
     def __post_init__(self) -> None:
         engine = self.backend.engine
-        while engine.schedules.fire().count:  # those that were skipped because another session had locked them
+        while engine.ticks.fire().count:  # those that were skipped because another session had locked them
             pass
         with connections["default"].cursor() as cursor:
             cursor.execute(TASKS, [engine.alias])

@@ -11,11 +11,13 @@ from uuid import UUID
 
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.database import Database, Rows
+from jobqueue.engine.due_schedules import DueSchedule
 from jobqueue.engine.inserts import Inserts
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.engine.postgres.engine import PostgresEngine
 from jobqueue.engine.schedules import Schedules
 from jobqueue.engine.tasks import Tasks
+from jobqueue.engine.ticks import Ticks
 from jobqueue.models import Schedule, ScheduleDeployment, ScheduleTick, TaskQuerySet
 from jobqueue.schedules.planning import Plan, Skipped
 from jobqueue.values.policies import SkipReason
@@ -68,7 +70,7 @@ class ListOfRows(list[Any]):
 class AdvancesInSecondTransaction(PostgresEngine):
     """Enqueues the tasks in one transaction, and moves the next tick in another."""
 
-    class schedules_class(Schedules):
+    class ticks_class(Ticks):
         def _fire_due(self, limit: int, *, stop_if_refused: bool = False) -> FiredSchedules:
             in_progress.advances = []
             fired = super()._fire_due(limit, stop_if_refused=stop_if_refused)
@@ -89,7 +91,7 @@ class AdvancesInSecondTransaction(PostgresEngine):
 class UsesProcessClock(PostgresEngine):
     """Reads the clock of the process, which differs from that of the database."""
 
-    class schedules_class(Schedules):
+    class ticks_class(Ticks):
         def __init__(self, db: Database, inserts: Inserts, tasks: Tasks) -> None:
             super().__init__(PostgresDatabase(db.backend, db.options), inserts, tasks)
 
@@ -105,7 +107,7 @@ class UsesProcessClock(PostgresEngine):
 class ReadsRunningTasksBeforeLocking(PostgresEngine):
     """Reads which schedules have live tasks, and then locks the due schedules."""
 
-    class schedules_class(Schedules):
+    class ticks_class(Ticks):
         def _fire_due(self, limit: int, *, stop_if_refused: bool = False) -> FiredSchedules:
             live = self.db.tasks.live().filter(schedule_id__isnull=False)
             in_progress.running = [*live.values_list("pk", flat=True)]
@@ -123,33 +125,33 @@ class ReadsRunningTasksBeforeLocking(PostgresEngine):
 class IgnoresRefusedKeys(PostgresEngine):
     """Does not record a tick whose task was refused because of its key."""
 
-    class schedules_class(Schedules):
-        def _record_skipped(self, skipped: Sequence[tuple[Schedule, Skipped]]) -> None:
-            super()._record_skipped([(row, skip) for row, skip in skipped if skip.reason != SkipReason.KEY])
+    class ticks_class(Ticks):
+        def record_skipped(self, skipped: Sequence[tuple[Schedule, Skipped]]) -> None:
+            super().record_skipped([(row, skip) for row, skip in skipped if skip.reason != SkipReason.KEY])
 
 
 class RecordsTaskAndSkip(PostgresEngine):
     """Records a tick that became a task as skipped, too."""
 
-    class schedules_class(Schedules):
-        def _enqueue(self, runs: Sequence[tuple[Schedule, datetime]], trigger: str) -> list[tuple[NewTask, Enqueued]]:
+    class ticks_class(Ticks):
+        def enqueue(self, runs: Sequence[tuple[Schedule, datetime]], trigger: str) -> list[tuple[NewTask, Enqueued]]:
             if trigger == ScheduleTick.Trigger.SCHEDULE:
-                self._record_skipped([(row, Skipped(tick, tick, 1, SkipReason.OVERLAP)) for row, tick in runs])
-            return super()._enqueue(runs, trigger)
+                self.record_skipped([(row, Skipped(tick, tick, 1, SkipReason.OVERLAP)) for row, tick in runs])
+            return super().enqueue(runs, trigger)
 
 
 class ForgetsLockedTasks(PostgresEngine):
     """Enqueues the next task although it could not lock the running one to cancel it."""
 
-    class schedules_class(Schedules):
-        def _cancel_replaced(self, plans: Mapping[Schedule, Plan]) -> tuple[bool, set[int]]:
+    class ticks_class(Ticks):
+        def _cancel_replaced(self, plans: Mapping[DueSchedule, Plan]) -> tuple[bool, set[int]]:
             return super()._cancel_replaced(plans)[0], set()
 
 
 class PrunesNewestRecords(PostgresEngine):
     """Deletes old records, also the newest one of a schedule, which another session may extend."""
 
-    class schedules_class(Schedules):
+    class ticks_class(Ticks):
         def prune(self, limit: int = 1000) -> int:
             old = self.db.ticks.filter(schedule__backend=self.db.backend, recorded_at__lte=now_plus(-86_400.0 * 90))
             ids = list(old.values_list("pk", flat=True)[:limit])
@@ -164,18 +166,21 @@ class IgnoresDueTicks(Schedules):
 
     @contextmanager
     def ignoring(self) -> Iterator[None]:
+        """Let due ticks have no outcome."""
+
+        def account_or_stop(row: Schedule, now: datetime, *, with_jitter: bool = True) -> FiredSchedules:
+            if not in_progress.ignores_due_ticks:
+                return Ticks.account_or_stop(self._ticks, row, now, with_jitter=with_jitter)
+            self.db.schedules.filter(pk=row.pk).update(next_at=None, due_at=None)
+            in_progress.advances = [(row.pk, {name: getattr(row, name) for name in NEXT_COLUMNS})]
+            return FiredSchedules()
+
+        vars(self._ticks)["account_or_stop"] = account_or_stop
         in_progress.ignores_due_ticks = True
         try:
             yield
         finally:
             in_progress.ignores_due_ticks = False
-
-    def _account_or_stop(self, row: Schedule, now: datetime, *, with_jitter: bool = True) -> FiredSchedules:
-        if not in_progress.ignores_due_ticks:
-            return super()._account_or_stop(row, now, with_jitter=with_jitter)
-        self.db.schedules.filter(pk=row.pk).update(next_at=None, due_at=None)
-        in_progress.advances = [(row.pk, {name: getattr(row, name) for name in NEXT_COLUMNS})]
-        return FiredSchedules()
 
     def give_back(self) -> None:
         for pk, columns in in_progress.advances:
@@ -250,13 +255,14 @@ class EditReadsClockBeforeLocking(PostgresEngine):
 
     class schedules_class(Schedules):
         def save(self, name: str, columns: Mapping[str, Any]) -> tuple[Schedule, bool]:
-            self.early = self.now()
+            self.early = self._ticks.now()
             return super().save(name, columns)
 
         def _first_tick(self, row: Schedule, now: datetime) -> datetime | None:
             return super()._first_tick(row, min(now, self.early))
 
-        def newest_ticks(self, schedule_ids: Collection[int]) -> dict[int, ScheduleTick]:
+    class ticks_class(Ticks):
+        def newest(self, schedule_ids: Collection[int]) -> dict[int, ScheduleTick]:
             return {}
 
 

@@ -181,7 +181,7 @@ class YearOfSchedules(Simulation):
     def _prune(self) -> None:
         """Delete old ticks and tasks."""
         with self.recorded():
-            self.engine.schedules.prune()
+            self.engine.ticks.prune()
             self.engine.tasks.prune(1000)
         self.note(f"old rows of {BACKEND} are deleted")
         self.plan(MONTH, self._prune)

@@ -9,13 +9,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from unittest.mock import patch
 
-from jobqueue.engine import schedules
+from jobqueue.engine import ticks
+from jobqueue.engine.due_schedules import DueSchedule
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.schedules import Schedules
+from jobqueue.engine.ticks import Ticks
 from jobqueue.models import Schedule
 from jobqueue.schedules import expressions, planning
-from jobqueue.schedules.planning import Plan, Skipped, first_tick
-from jobqueue.schedules.rows import expression_of, policy_of
+from jobqueue.schedules.planning import Plan, Skipped
 from jobqueue.values.policies import SkipReason
 from jobqueue.values.records import FiredSchedules
 from verification.schedules.judge import IN_TIME, MAY_RUN, ONCE, ONE_TASK
@@ -24,36 +25,35 @@ from verification.schedules.judge import IN_TIME, MAY_RUN, ONCE, ONE_TASK
 class ContinuesFromNow(Engine):
     """Computes the next tick from the time of firing. Ticks that became due before it are lost."""
 
-    class schedules_class(Schedules):
+    class ticks_class(Ticks):
         def _account_for(self, rows: Sequence[Schedule], now: datetime, **options: Any) -> FiredSchedules:
-            def plan_of(row: Schedule, *state: Any, **more: Any) -> Plan:
-                plan = right_plan_of(row, *state, **more)
-                return replace(plan, next_at=first_tick(expression_of(row), policy_of(row), self.db.now()))
+            def plan(due: DueSchedule, *state: Any, **more: Any) -> Plan:
+                return replace(right_plan(due, *state, **more), next_at=due.first_tick(self.db.now()))
 
-            right_plan_of = schedules.plan_of
-            with patch.object(schedules, "plan_of", plan_of):
+            right_plan = DueSchedule.plan
+            with patch.object(DueSchedule, "plan", plan):
                 return super()._account_for(rows, now, **options)
 
 
 class ForgetsTakenKeys(Engine):
     """Records nothing when another task has the key."""
 
-    class schedules_class(Schedules):
-        def _record_skipped(self, skipped: Sequence[tuple[Schedule, Skipped]]) -> None:
-            super()._record_skipped([(row, each) for row, each in skipped if each.reason != SkipReason.KEY])
+    class ticks_class(Ticks):
+        def record_skipped(self, skipped: Sequence[tuple[Schedule, Skipped]]) -> None:
+            super().record_skipped([(row, each) for row, each in skipped if each.reason != SkipReason.KEY])
 
 
 class CommitsTasksFirst(Engine):
     """Commits tasks and ticks before the next tick. After a crash in between it repeats them."""
 
-    class schedules_class(Schedules):
+    class ticks_class(Ticks):
         def _fire_due(self, limit: int, **options: Any) -> FiredSchedules:
             with patch.object(self.db, "transaction", nullcontext):
                 return super()._fire_due(limit, **options)
 
-        def _record_skipped(self, skipped: Sequence[tuple[Schedule, Skipped]]) -> None:
-            vars(schedules)["failpoint"]("schedule.before")  # the simulation replaces it
-            super()._record_skipped(skipped)
+        def record_skipped(self, skipped: Sequence[tuple[Schedule, Skipped]]) -> None:
+            vars(ticks)["failpoint"]("schedule.before")  # the simulation replaces it
+            super().record_skipped(skipped)
 
 
 class LosesWaitingTick(Engine):
@@ -61,14 +61,14 @@ class LosesWaitingTick(Engine):
 
     class schedules_class(Schedules):
         def retire(self, ids: Collection[int]) -> int:
-            with patch.object(self, "_record_skipped"):
+            with patch.object(self._ticks, "record_skipped"):
                 return super().retire(ids)
 
 
 class IgnoresLiveTasks(Engine):
     """Never notices that a task of the schedule is live."""
 
-    class schedules_class(Schedules):
+    class ticks_class(Ticks):
         def _live_tasks(self, rows: Any) -> Any:
             return super()._live_tasks(rows).none()
 
@@ -76,9 +76,10 @@ class IgnoresLiveTasks(Engine):
 class ForgetsPauses(Engine):
     """Fires paused schedules."""
 
-    class schedules_class(Schedules):
+    class ticks_class(Ticks):
         def _account_for(self, rows: Sequence[Schedule], now: datetime, **options: Any) -> FiredSchedules:
-            with patch.object(schedules, "paused_until", lambda row: None):
+            read = self.read
+            with patch.object(self, "read", lambda row: replace(read(row), paused_until=None)):
                 return super()._account_for(rows, now, **options)
 
 
@@ -93,16 +94,16 @@ class DropsJitteredTicks(Engine):
 class ExtendsAnyRecord(Engine):
     """Extends the newest record of skipped ticks, also one with another reason."""
 
-    class schedules_class(Schedules):
-        def _record_skipped(self, skipped: Sequence[tuple[Schedule, Skipped]]) -> None:
-            with patch.object(schedules, "follows", lambda row, last, skip: last.task_id is None):
-                super()._record_skipped(skipped)
+    class ticks_class(Ticks):
+        def record_skipped(self, skipped: Sequence[tuple[Schedule, Skipped]]) -> None:
+            with patch.object(ticks, "follows", lambda row, last, new: last.task_id is None):
+                super().record_skipped(skipped)
 
 
 class IgnoresSkippedHours(Engine):
     """Runs a job in a skipped hour at the time that the wall would have shown."""
 
-    class schedules_class(Schedules):
+    class ticks_class(Ticks):
         def _account_for(self, rows: Sequence[Schedule], now: datetime, **options: Any) -> FiredSchedules:
             with patch.object(expressions, "_first_real", lambda wall, zone: wall.replace(tzinfo=zone).astimezone(UTC)):
                 return super()._account_for(rows, now, **options)
@@ -111,7 +112,7 @@ class IgnoresSkippedHours(Engine):
 class MakesUpForAll(Engine):
     """Makes up for each missed tick, also if only the last one, or none, was asked for."""
 
-    class schedules_class(Schedules):
+    class ticks_class(Ticks):
         def _account_for(self, rows: Sequence[Schedule], now: datetime, **options: Any) -> FiredSchedules:
             with patch.object(planning, "MISSED_AFTER", timedelta(days=365)):
                 return super()._account_for(rows, now, **options)
@@ -120,7 +121,7 @@ class MakesUpForAll(Engine):
 class CountsTickTwice(Engine):
     """Counts the tick after a range of missed ticks in the range, and plans it, too."""
 
-    class schedules_class(Schedules):
+    class ticks_class(Ticks):
         def _account_for(self, rows: Sequence[Schedule], now: datetime, **options: Any) -> FiredSchedules:
             def passed(*arguments: Any) -> tuple[tuple[Skipped, ...], datetime | None]:
                 ranges, tick = right_passed(*arguments)

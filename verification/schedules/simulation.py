@@ -100,7 +100,7 @@ class Simulation:
 
     def run(self) -> None:
         """Run to the end. Raises Violation."""
-        with patch("jobqueue.engine.schedules.failpoint", self._failpoint):
+        with patch("jobqueue.engine.ticks.failpoint", self._failpoint):
             try:
                 while self.real < self.end:
                     self._step()
@@ -187,7 +187,7 @@ class Simulation:
             if not is_due and not can_run:
                 return since
             with self.patiently(), self.recorded():
-                fired = self.engine.schedules.fire()
+                fired = self.engine.ticks.fire()
             self.note(f"an executor fires {fired.count}: {fired.enqueued} enqueued, {fired.skipped} skipped")
             if not fired.count:
                 return since
@@ -216,7 +216,7 @@ class Simulation:
         atomic = transaction.atomic(using=side.database)
         atomic.__enter__()
         try:
-            fired = side.schedules.fire()
+            fired = side.ticks.fire()
         except BaseException as error:
             atomic.__exit__(type(error), error, error.__traceback__)
             raise

@@ -10,6 +10,6 @@ The parts of the engine that differ on PostgreSQL, under the same names. `sql/` 
 * `messages`: messages as statements of PostgreSQL
 * `progress`: progress on PostgreSQL
 * `queues`: queues and counters as statements of PostgreSQL
-* `schedules`: schedules as statements of PostgreSQL
 * `tasks`: enqueue, claim and commit on PostgreSQL: one statement each, as a rule
+* `ticks`: ticks as statements of PostgreSQL
 """

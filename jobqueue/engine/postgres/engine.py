@@ -11,7 +11,6 @@ from jobqueue.engine.postgres.executors import PostgresExecutors
 from jobqueue.engine.postgres.messages import PostgresMessages
 from jobqueue.engine.postgres.progress import PostgresProgressTable
 from jobqueue.engine.postgres.queues import PostgresCounters, PostgresQueues
-from jobqueue.engine.postgres.schedules import PostgresSchedules
 from jobqueue.engine.postgres.tasks import (
     PostgresClaims,
     PostgresCommits,
@@ -19,6 +18,7 @@ from jobqueue.engine.postgres.tasks import (
     PostgresInserts,
     PostgresTasks,
 )
+from jobqueue.engine.postgres.ticks import PostgresTicks
 
 
 class PostgresEngine(Engine):
@@ -38,6 +38,6 @@ class PostgresEngine(Engine):
     code_waits_class = PostgresCodeWaits
     commits_class = PostgresCommits
     executors_class = PostgresExecutors
-    schedules_class = PostgresSchedules
+    ticks_class = PostgresTicks
 
     db: PostgresDatabase

@@ -16,7 +16,7 @@ from jobqueue.declarations.function import FunctionTask
 from jobqueue.declarations.schedules import Declaration
 from jobqueue.management.cli.celery_schedules import ONCE, expression_from_celery
 from jobqueue.schedules.expressions import EPOCH, Cron, Every, Problem
-from jobqueue.schedules.rows import aware
+from jobqueue.schedules.rows import from_row_time
 from jobqueue.values.policies import Overlap
 
 MODEL = ("django_celery_beat", "PeriodicTask")
@@ -90,10 +90,10 @@ def _from_row(row: Any) -> Entry:
         args=row.args or "[]",
         kwargs=row.kwargs or "{}",
         options=options | {"headers": (row.headers or "{}") != "{}", "expires": row.expire_seconds},
-        clocked_at=aware(row.clocked.clocked_time) if row.clocked else None,
-        starts_at=aware(row.start_time),
-        ends_at=aware(row.expires),
-        last_run_at=row.last_run_at and aware(row.last_run_at).replace(microsecond=0),
+        clocked_at=from_row_time(row.clocked.clocked_time) if row.clocked else None,
+        starts_at=from_row_time(row.start_time),
+        ends_at=from_row_time(row.expires),
+        last_run_at=row.last_run_at and from_row_time(row.last_run_at).replace(microsecond=0),
         is_one_off=row.one_off,
         has_run=row.total_run_count > 0,
         is_enabled=row.enabled,
@@ -128,7 +128,7 @@ def _read_settings() -> Iterator[Entry]:
             args=found.get("args") or (),
             kwargs=found.get("kwargs") or {},
             options={**options, "expires": None} if isinstance(expires, datetime) else options,
-            ends_at=aware(expires) if isinstance(expires, datetime) else None,
+            ends_at=from_row_time(expires) if isinstance(expires, datetime) else None,
         )
 
 

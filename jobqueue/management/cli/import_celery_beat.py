@@ -23,7 +23,7 @@ from jobqueue.models import Schedule
 from jobqueue.operations.formatting import clock_time
 from jobqueue.operations.queries import many
 from jobqueue.operations.schedules import describe
-from jobqueue.schedules.rows import aware
+from jobqueue.schedules.rows import from_row_time
 
 COLUMNS = (
     Column("NAME", is_flexible=True),
@@ -124,7 +124,7 @@ def import_celery_beat(console: Console, flags: Any) -> None:
         console.say(f"No periodic task has the name {unused!r}, which --map or --map-file contains.")
     known = engines(flags.backend)
     rows = {(row.backend, row.name): row for engine in known for row in engine.db.schedules.active()}
-    now = aware(known[0].db.now())
+    now = from_row_time(known[0].db.now())
     importer = Importer(names, flags.backend, rows, now, is_update=flags.update, is_dry_run=flags.dry_run)
     conversions = [importer.convert(entry) for entry in entries]
     counts = Counter(each.result for each in conversions)
@@ -148,7 +148,7 @@ def _notes(entry: Entry, declaration: Declaration) -> Iterator[str]:
 def in_words(row: Schedule) -> str:
     """Return when a schedule runs: "Every 5 minutes, from 2030-01-01 00:00:00 UTC"."""
     bounds = {"from": row.starts_at, "until": row.ends_at}
-    shown = [f", {word} {clock_time(aware(at))}" for word, at in bounds.items() if at]
+    shown = [f", {word} {clock_time(from_row_time(at))}" for word, at in bounds.items() if at]
     return describe(row) + ("" if row.starts_at and row.starts_at == row.ends_at else "".join(shown))
 
 

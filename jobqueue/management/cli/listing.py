@@ -20,7 +20,7 @@ from jobqueue.operations.list.names import known_types
 from jobqueue.operations.list.rows import read_rows
 from jobqueue.operations.list.selection import Selection
 from jobqueue.operations.queries import CAP, many
-from jobqueue.schedules.rows import aware
+from jobqueue.schedules.rows import from_row_time
 
 COLUMNS = (
     Column("ID"),
@@ -125,7 +125,7 @@ def _schedule(name: str, database: str) -> int:
 
 
 def _moment(engine: Engine, value: datetime | timedelta) -> datetime:
-    return aware(engine.db.now() - value if isinstance(value, timedelta) else value)
+    return from_row_time(engine.db.now() - value if isinstance(value, timedelta) else value)
 
 
 def _line(task: Any) -> list[object]:

@@ -31,7 +31,7 @@ from jobqueue.operations.schedules import (
     recent_ticks,
     with_tasks,
 )
-from jobqueue.schedules.rows import aware
+from jobqueue.schedules.rows import from_row_time
 
 PAGE = 100  # schedules whose last ticks are read together
 SHOWN_TICKS = 5  # next ones, by `show`
@@ -259,7 +259,7 @@ def _find(engine: Engine, name: str, *, with_retired: bool = False) -> Schedule:
 
 def _moment(engine: Engine, value: datetime | timedelta) -> datetime:
     """Return a time of the command line. A duration counts back from now."""
-    return aware(engine.db.now() - value if isinstance(value, timedelta) else value)
+    return from_row_time(engine.db.now() - value if isinstance(value, timedelta) else value)
 
 
 def _next_ticks(row: Schedule, count: int) -> list[UpcomingTick]:

@@ -1,15 +1,15 @@
-"""Schedules as statements of PostgreSQL."""
+"""Ticks as statements of PostgreSQL."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from jobqueue.engine.postgres.connection import PostgresDatabase
-from jobqueue.engine.schedules import Schedules
+from jobqueue.engine.ticks import Ticks
 from jobqueue.models import Schedule
 
 
-class PostgresSchedules(Schedules):
+class PostgresTicks(Ticks):
     db: PostgresDatabase
 
     def _advance(self, rows: Collection[Schedule]) -> None:

@@ -1,0 +1,68 @@
+"""A row of a schedule as a value for its ticks, and the next tick as columns of the row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from jobqueue.models import Schedule
+from jobqueue.schedules.expressions import Expression
+from jobqueue.schedules.planning import Plan, Policy, first_tick, make_plan
+from jobqueue.schedules.rows import from_row_time, policy_of, ticks_of, to_row_time
+
+FOREVER: Final = datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, eq=False)
+class DueSchedule:
+    """A row of a schedule, read once for its ticks. All of its own times have a time zone."""
+
+    row: Schedule
+    ticks: Expression
+    policy: Policy
+    next_at: datetime | None
+    waiting_at: datetime | None
+    paused_until: datetime | None  # datetime.max if only people end the pause
+
+    @classmethod
+    def from_row(cls, row: Schedule) -> DueSchedule:
+        """Read a row. Raises ValueError if it is not valid."""
+        paused_until = None if row.paused_at is None else from_row_time(row.resume_at) or FOREVER
+        next_at, waiting_at = from_row_time(row.next_at), from_row_time(row.waiting_at)
+        return cls(row, ticks_of(row), policy_of(row), next_at, waiting_at, paused_until)
+
+    def plan(self, now: datetime, *, has_live_task: bool, with_jitter: bool = True) -> Plan:
+        """Return what to do with the due ticks. now: a time of the database."""
+        return make_plan(
+            self.ticks,
+            self.policy,
+            from_row_time(now),
+            next_at=self.next_at,
+            waiting_at=self.waiting_at,
+            paused_until=self.paused_until,
+            has_live_task=has_live_task,
+            with_jitter=with_jitter,
+        )
+
+    def first_tick(self, after: datetime) -> datetime | None:
+        """Return the first tick after a time of the database."""
+        return first_tick(self.ticks, self.policy, from_row_time(after))
+
+    def lateness(self, tick: datetime, enqueued_at: datetime) -> float | None:
+        """Return by how many seconds the task of a tick was late; None for a tick that waited for a running task."""
+        if tick == self.waiting_at:
+            return None
+        return max(0.0, (from_row_time(enqueued_at) - tick - self.policy.delay).total_seconds())
+
+    def write_next(self, plan: Plan) -> None:
+        """Write the next and the waiting tick to the row. The caller saves it."""
+        set_next(self.row, plan.next_at)
+        self.row.waiting_at = to_row_time(plan.waiting_at)
+
+
+def set_next(row: Schedule, next_at: datetime | None) -> None:
+    """Write the next tick to a row, and when it is due. The caller saves it."""
+    tick = from_row_time(next_at)
+    row.next_at = to_row_time(tick)
+    row.due_at = None if tick is None else to_row_time(tick + policy_of(row).delay)
