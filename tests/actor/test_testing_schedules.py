@@ -16,6 +16,7 @@ from jobqueue.conf.compat import task_enqueued
 from jobqueue.declarations import schedules as declared_schedules
 from jobqueue.engine import engine_for
 from jobqueue.models import Schedule, ScheduleDeployment, ScheduleTick, Task
+from jobqueue.values.policies import MAX_COUNTED
 from jobqueue.values.records import Status
 from tests.actor import actors
 from tests.actor.stage import Stage
@@ -77,7 +78,9 @@ class TestAdvance:
         schedule("mail", add, Cron("0 8 * * *", "UTC"), args=[1], overlap="allow", catch_up="none")
         testing.set_time(NOON)
         testing.advance(30 * DAY)
-        assert history("warm") == [(1, ""), (30 * 288 - 1, "overlap")]
+        assert history("warm") == [(1, ""), (MAX_COUNTED, "overlap")]
+        skipped = ScheduleTick.objects.using(stage.database).get(reason="overlap")
+        assert skipped.last_at - skipped.tick_at == (30 * 288 - 2) * timedelta(minutes=5)
         assert history("mail") == [(1, "")] * 30
         assert len(ran()) == 31
 
