@@ -659,3 +659,13 @@ class TestUnknownBackends:
     def test_tasks_of_known_backends_are_no_finding(self, backend) -> None:
         TaskFactory.create(backend=backend, using=backend)
         assert not [one for one in findings_of(backend, "error") if "which TASKS does not have" in one]
+
+    def test_tasks_of_a_backend_that_another_site_serves_are_no_finding(self, backend) -> None:
+        ExecutorFactory.create(backend="other", using=backend)
+        ExecutorFactory.create(backend="old", using=backend, lost=True)
+        for name in ("other", "old"):
+            TaskFactory.create(backend=name, using=backend)
+
+        errors = [one for one in findings_of(backend, "error") if "which TASKS does not have" in one]
+
+        assert [one.split("'")[1] for one in errors] == ["old"]

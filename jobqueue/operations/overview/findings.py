@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobqueue.api import aliases
-from jobqueue.engine import MAX_GROUPS, Engine, now_plus
+from jobqueue.engine import MAX_GROUPS, Engine, now_plus, with_last_heartbeat
 from jobqueue.models import CounterPeriod, Executor, Task, TaskQuerySet
 from jobqueue.operations.backends import backends_on
 from jobqueue.operations.executors import ExecutorState
@@ -308,7 +308,13 @@ def _unknown_backends(engine: Engine) -> Iterator[checks.CheckMessage]:
                 break
             if name not in known and name not in unknown:
                 unknown.append(name)
-    for name in sorted(unknown)[:MAX_NAMES]:
+    alive = with_last_heartbeat(Executor.objects.using(engine.database)).filter(
+        last_heartbeat__gt=now_plus(-engine.options.heartbeat_timeout)
+    )
+    served = (
+        {*alive.filter(backend__in=unknown).values_list("backend", flat=True)} if unknown else set()
+    )  # other site's
+    for name in sorted({*unknown} - served)[:MAX_NAMES]:
         text = _("Database %(database)s: tasks of the backend %(name)s, which TASKS does not have, never run.")
         yield checks.Error(
             text % {"database": engine.database, "name": repr(name)},
