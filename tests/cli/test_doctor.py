@@ -106,7 +106,14 @@ RESUME = "manage.py jobqueue executors resume --all"
             None,
             [{**FORGOTTEN, "scheduled": True}],
             "warning",
-            "1 SCHEDULED and 0 SUSPENDED, and no executor will serve it when they are due. " + START,
+            "Queue forgotten: 1 task waits, and no executor will serve it. " + START,
+        ),
+        (
+            {},
+            None,
+            [{**FORGOTTEN, "awaiting_code": True}] * 2,
+            "warning",
+            "Queue forgotten: 2 tasks wait, and no executor will serve them. " + START,
         ),
         (
             {},

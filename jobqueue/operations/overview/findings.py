@@ -45,6 +45,7 @@ FAILED_MANY = 10  # failures in an hour
 FAILURES_RISE = 3  # times as many as in an hour of the day before
 SNAPSHOT_LONG_SECONDS = 900.0
 DAY_SECONDS, HOUR_SECONDS = 86_400.0, 3600.0
+LATER = (*WAITING, Status.BLOCKED, Status.AWAITING_CODE)  # may run later
 
 
 def findings(engine: Engine, stats: BackendStats, *, keys_checked: int = KEYS_CHECKED) -> Iterator[checks.CheckMessage]:
@@ -113,16 +114,18 @@ def _queues(stats: BackendStats) -> Iterator[checks.CheckMessage]:
                 "latency": duration(queue.latency or 0.0),
             }
             yield checks.Error(text, hint=serve, obj=_tasks(Status.READY, queue=queue.name))
-        elif stats.alive and not queue.executors and any(queue.counts[status] for status in WAITING):
-            text = _(
-                "Queue %(queue)s: %(scheduled)s SCHEDULED and %(suspended)s SUSPENDED, "
-                "and no executor will serve it when they are due."
-            ) % {
-                "queue": queue.name,
-                "scheduled": queue.counts[Status.SCHEDULED],
-                "suspended": queue.counts[Status.SUSPENDED],
-            }
-            yield checks.Warning(text, hint=serve, obj=Rows("task", {"queue": queue.name}))
+        elif (
+            stats.alive
+            and not queue.executors
+            and (waiting := sum((queue.counts[status] for status in LATER), Count()))
+        ):
+            text = ngettext(
+                "Queue %(queue)s: %(number)s task waits, and no executor will serve it.",
+                "Queue %(queue)s: %(number)s tasks wait, and no executor will serve them.",
+                waiting.number,
+            )
+            values = {"queue": queue.name, "number": waiting}
+            yield checks.Warning(text % values, hint=serve, obj=Rows("task", {"queue": queue.name}))
     if not is_starving:
         text = _("Backend %(backend)s: every queue with READY tasks has executors or is paused.")
         yield checks.Info(text % {"backend": stats.backend})
