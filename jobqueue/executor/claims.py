@@ -250,7 +250,8 @@ class Claims:
     def ended(self, completed: CompletedAttempt, status: Status | None) -> None:
         """A task has left this process. status: the state it entered; None if its claim was lost."""
         claimed, outcome = completed.running.claimed, completed.outcome
-        self.isolation.ended()
+        if self.isolation.is_running:
+            self.isolation.ended()
         self.policy.ended(claimed.queue_name)
         if status is None:
             return

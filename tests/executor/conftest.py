@@ -1,3 +1,4 @@
+import gc
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -6,6 +7,19 @@ import pytest
 
 from jobqueue.conf.compat import task_finished
 from tests.executor.harness import Burst, Running, Start, connected, gates
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """
+    Keep the garbage collector from calling Python in the thread of a body.
+
+    Python drops an exception that arrives in such a call. The watchdog interrupts the body again after ten seconds.
+    """
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture

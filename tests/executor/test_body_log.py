@@ -160,6 +160,7 @@ def test_hooks_of_the_commit_are_heard(burst: Burst) -> None:
     assert logs_of(result) == {1: ["in the transaction", "after it"]}
 
 
+@pytest.mark.usefixtures("no_collection")
 def test_interrupted_body_keeps_its_lines(burst: Burst) -> None:
     result = log_until_interrupted.enqueue()
 

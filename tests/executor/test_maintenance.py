@@ -75,7 +75,7 @@ def test_prune_continues_soon_after_a_full_batch(
         tasks=SimpleNamespace(prune=prune),
         counters=SimpleNamespace(aggregate_counters=lambda limit: 0),
         executors=SimpleNamespace(pending_maintenance=lambda executor_id: NOTHING),
-        schedules=SimpleNamespace(prune=lambda limit: ticks),
+        ticks=SimpleNamespace(prune=lambda limit: ticks),
     )
     monkeypatch.setattr(DeclaredSchedules, "synchronize", lambda self, engine: False)
     monkeypatch.setattr(limits, "remove_fixed", lambda engine: 0)
@@ -109,7 +109,7 @@ def test_schedule_that_stays_locked_is_tried_twice_a_second(clock: Clock, monkey
     engine: Any = SimpleNamespace(
         alias="default",
         executors=SimpleNamespace(pending_maintenance=lambda executor_id: replace(NOTHING, next_tick_seconds=-1.0)),
-        schedules=SimpleNamespace(fire=fire),
+        ticks=SimpleNamespace(fire=fire),
     )
     monkeypatch.setattr(DeclaredSchedules, "synchronize", lambda self, engine: False)
     monkeypatch.setattr(limits, "remove_fixed", lambda engine: 0)

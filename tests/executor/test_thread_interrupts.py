@@ -47,6 +47,7 @@ def use_condition(_: logging.Logger) -> Callable[[], Any]:
     return use
 
 
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("make", [log, use_condition])
 def test_interrupted_threads_leave_no_lock_locked(make: Any, own_logger: logging.Logger) -> None:
     use = make(own_logger)
