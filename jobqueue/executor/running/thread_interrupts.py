@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dis
 import logging
 import logging.handlers
 import sys
@@ -15,6 +16,7 @@ WAIT_SECONDS = 0.05  # for the thread to leave such a line; the watchdog tries a
 STEP_SECONDS = 0.001
 
 CALLS = {"acquire", "release", "_acquireLock", "_releaseLock"}
+ENTRIES = (threading.Condition.__enter__.__code__, threading.Condition.__exit__.__code__)
 IMPORTS = "<frozen importlib._bootstrap>"  # it takes the lock of each module by a call, too
 
 
@@ -26,20 +28,23 @@ def _functions(owner: object) -> Iterator[CodeType]:
             yield from _functions(value)
 
 
-# Functions of the standard library that take or release a lock by a call. An exception right behind acquire(), or in
-# front of release(), skips their `try`. A log handler would then stop every thread of the process that logs.
-UNSAFE = frozenset(
-    [
-        threading.Condition.__enter__.__code__,
-        threading.Condition.__exit__.__code__,
-        *(
-            code
-            for module in (logging, logging.handlers)
-            for code in _functions(module)
-            if CALLS & {code.co_name, *code.co_names}
-        ),
-    ]
-)
+def _lines_with_calls(code: CodeType) -> frozenset[int]:
+    """Return the lines that take or release a lock; all lines of a function that does nothing else."""
+    if code.co_name in CALLS or code in ENTRIES:
+        return frozenset(line for _, _, line in code.co_lines() if line is not None)
+    instructions = dis.get_instructions(code)
+    lines = {each.positions.lineno for each in instructions if each.argval in CALLS and each.positions is not None}
+    return frozenset(line for line in lines if line is not None)
+
+
+# Lines of the standard library that take or release a lock by a call. An exception right behind acquire(), or in
+# front of release(), skips their `try`. A log handler would then stop every thread of the process that logs. Between
+# the two an exception is safe: a body that only logs is there most of the time, waiting for a stream.
+UNSAFE = {
+    code: lines
+    for code in [*ENTRIES, *(code for module in (logging, logging.handlers) for code in _functions(module))]
+    if (lines := _lines_with_calls(code))
+}
 
 
 def interrupt_thread(ident: int, reason: type[BaseException]) -> bool:
@@ -61,7 +66,9 @@ def clear_thread(ident: int) -> None:
 def _is_safe(ident: int) -> bool:
     """Whether an exception may arrive at the line where the thread is. The next call of a function raises it."""
     frame = sys._current_frames().get(ident)
-    return frame is None or (frame.f_code not in UNSAFE and frame.f_code.co_filename != IMPORTS)
+    if frame is None:
+        return True
+    return frame.f_lineno not in UNSAFE.get(frame.f_code, ()) and frame.f_code.co_filename != IMPORTS
 
 
 _set_exception = ctypes.pythonapi.PyThreadState_SetAsyncExc
