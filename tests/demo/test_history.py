@@ -16,6 +16,13 @@ from tests.factories import make_user
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(databases=["default", "sqlite"])]
 
 
+@pytest.fixture(autouse=True)
+def no_past(db):
+    """A new demo has counted nothing. Processes of earlier tests may have, after these had ended."""
+    CounterPeriod.objects.all().delete()
+    Executor.objects.all().delete()
+
+
 def test_new_demo_has_full_charts_states_and_lost_executors(client):
     history.fill()
     run_until_idle()
