@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from jobqueue.executor.running.events import task_fields
 from jobqueue.executor.running.task_runner import count_undelivered, is_atomic, reject_by_database
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
-from jobqueue.values.records import FINAL, ClaimedTask, CommitResult, Outcome, Start, Status
+from jobqueue.values.records import ClaimedTask, CommitResult, Outcome, Start, Status
 from jobqueue.values.text import printable
 
 logger = get_logger(__name__)
@@ -242,9 +243,11 @@ class RunningTasks:
         if not self._is_doubtful(pk):
             return completed, None
         claimed, success = completed.running.claimed, completed.if_lost
-        if row is None:  # a task that has ended may have been pruned by now
-            pruned = success or completed
-            return (pruned, pruned.outcome.status) if pruned.outcome.status in FINAL else (completed, None)
+        if row is None:
+            ended = success or completed
+            return (ended, ended.outcome.status) if self._may_be_pruned(ended) else (completed, None)
+        if row.claim_number < claimed.claim_number:  # of a restored backup from before this claim
+            return completed, None
         is_ours = row.claim_number == claimed.claim_number
         # A claim ends by a commit of its holder, or by a rescue.
         if row.was_rescued(claimed) or (is_ours and row.status == Status.RUNNING):
@@ -254,6 +257,11 @@ class RunningTasks:
         elif pk not in self._in_doubt:
             return completed, None
         return completed, Status.CANCELLED if is_ours and row.status == Status.CANCELLED else completed.outcome.status
+
+    def _may_be_pruned(self, ended: CompletedAttempt) -> bool:
+        """Whether RETENTION explains that the row is gone. Otherwise a restored backup or a person removed it."""
+        kept_seconds = self._engine.options.retention.get(ended.outcome.status)
+        return kept_seconds is not None and time.monotonic() - ended.running.claimed_at >= kept_seconds
 
 
 def with_undelivered(

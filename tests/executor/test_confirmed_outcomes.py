@@ -65,7 +65,9 @@ def lost(completed: CompletedAttempt) -> CommitResult:
     ("make", "row", "status"),
     [
         (success, (5, "SUCCESSFUL", 0, 1), Status.SUCCESSFUL),
-        (success, None, Status.SUCCESSFUL),  # pruned at once
+        (success, None, None),  # not in a restored backup
+        (success, (4, "READY", 0, 0), None),  # claimed only after the backup
+        (retry, (4, "READY", 0, 0), None),
         (failure, (5, "FAILED", 0, 0), Status.FAILED),
         (failure, (6, "RUNNING", 0, 0), Status.FAILED),  # requeued by a person
         (retry, (5, "SCHEDULED", 0, 0), Status.SCHEDULED),
@@ -88,6 +90,21 @@ def test_row_decides_an_outcome_in_doubt(make: Any, row: Row | None, status: Sta
     assert not tasks.has_completed
 
 
+@pytest.mark.parametrize("is_atomic", [False, True])
+@pytest.mark.parametrize(("kept_seconds", "status"), [(0, Status.SUCCESSFUL), (3600, None), (None, None)])
+def test_missing_row_was_pruned_only_if_retention_allows_it(
+    options: Any, kept_seconds: int | None, status: Status | None, is_atomic: bool
+) -> None:
+    options(RETENTION={"SUCCESSFUL": kept_seconds})
+    done, otherwise = success(running := claim()), failure(running)
+    completed = replace(otherwise, if_lost=done) if is_atomic else done
+    tasks = tasks_with(completed)
+    tasks.mark_in_doubt()
+
+    expected = (done, status) if status is not None else (completed, None)
+    assert tasks.confirm(lost(completed)) == [expected]
+
+
 def test_outcome_without_doubt_is_lost_for_any_row() -> None:
     completed = success(claim())
 
@@ -99,7 +116,8 @@ def test_outcome_without_doubt_is_lost_for_any_row() -> None:
     [
         ((5, "SUCCESSFUL", 0, 1), True),
         ((7, "READY", 6, 1), True),  # requeued by a person, and then rescued from another executor
-        (None, True),
+        (None, False),
+        ((4, "READY", 0, 0), False),  # of a restored backup
         ((6, "RUNNING", 0, 1), True),  # requeued by a person
         ((5, "READY", 5, 0), False),
         ((6, "RUNNING", 5, 0), False),
