@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import pairwise
-from typing import Any
 from uuid import UUID
 
 from django.db.models import Count, Q
 from django.utils import timezone
 
 from demo_project.photos import tasks
-from demo_project.photos.imaging import EXIF_WORDS
 from demo_project.photos.models import Album, Photo, Report
 from jobqueue.models import Executor, Task
 
@@ -39,27 +36,11 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Swatch:
-    """One stripe of a colour bar that is 1000 units wide."""
-
-    colour: str
-    percent: int
-    left: int
-    width: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
     """A photo as the gallery shows it."""
 
     photo: Photo
     steps: list[Step]
-    swatches: list[Swatch]
-
-    @property
-    def exif(self) -> list[tuple[str, str]]:
-        """Return the values in the order of EXIF_WORDS: jsonb keeps no order."""
-        return [(name, self.photo.exif[name]) for name in EXIF_WORDS if name in self.photo.exif]
 
     @property
     def is_busy(self) -> bool:
@@ -106,10 +87,9 @@ def cards(photos: Iterable[Photo]) -> list[Card]:
             photo=photo,
             steps=[
                 step("Thumbnail", photo, found.get((THUMBNAIL, str(photo.pk))), is_done=bool(photo.thumbnail)),
-                step("Colours and facts", photo, found.get((FACTS, str(photo.pk))), is_done=photo.width is not None),
+                step("Size and format", photo, found.get((FACTS, str(photo.pk))), is_done=photo.width is not None),
                 step("Webhook", photo, found.get((WEBHOOK, str(photo.pk))), is_done=photo.notified_at is not None),
             ],
-            swatches=swatches(photo.colours),
         )
         for photo in shown
     ]
@@ -171,17 +151,6 @@ def reason(task: Task) -> str:
 def when(moment: datetime | None) -> str:
     seconds = (moment - timezone.now()).total_seconds() if moment else 0
     return f"in {seconds:.0f} s" if seconds >= 0.5 else "at once"
-
-
-def swatches(colours: Sequence[dict[str, Any]]) -> list[Swatch]:
-    """Distribute the colours over the whole bar. A rare colour keeps a visible width."""
-    shares = [max(0.02, float(colour["share"])) for colour in colours]
-    total = sum(shares) or 1.0
-    edges = [round(1000 * sum(shares[:end]) / total) for end in range(len(shares) + 1)]
-    return [
-        Swatch(colour=str(colour["hex"]), percent=round(100 * colour["share"]), left=left, width=right - left)
-        for colour, (left, right) in zip(colours, pairwise(edges), strict=True)
-    ]
 
 
 def summary() -> Summary:

@@ -8,10 +8,9 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from PIL import Image, ImageOps, UnidentifiedImageError
-from PIL.ExifTags import GPS, IFD, Base
+from PIL.ExifTags import Base
 
 MAX_PIXELS = 120_000_000
 TOO_LARGE = "The picture is too large: we take up to 120 megapixels."
@@ -35,8 +34,6 @@ class Facts:
     width: int
     height: int
     file_format: str
-    colours: list[dict[str, Any]]
-    exif: dict[str, str]
 
 
 @contextmanager
@@ -115,100 +112,10 @@ def contact_sheet(pictures: Sequence[Callable[[], bytes]]) -> tuple[bytes, tuple
 
 
 def facts(data: bytes) -> Facts:
-    """Return size, colours and EXIF of a picture. Raises Unreadable."""
+    """Return size and format of a picture, and decode it. Raises Unreadable."""
     with opened(data) as image:
-        exif = image.getexif()
         width, height = image.size
-        if exif.get(Base.Orientation, 1) in (5, 6, 7, 8):
+        if image.getexif().get(Base.Orientation, 1) in (5, 6, 7, 8):
             width, height = height, width
-        # Read before the pixels: EXIF tables are loaded lazily from the file.
-        described = describe(exif)
-        return Facts(
-            width=width,
-            height=height,
-            file_format=image.format or "",
-            colours=dominant_colours(upright(image, 128)),
-            exif=described,
-        )
-
-
-def dominant_colours(image: Image.Image, max_colours: int = 5) -> list[dict[str, Any]]:
-    """Return the most frequent colours as `{"hex": "#aabbcc", "share": 0.41}`, most frequent first."""
-    raw = image.convert("RGBA").tobytes()
-    visible = [raw[at : at + 3] for at in range(0, len(raw), 4) if raw[at + 3] > 127]
-    if not visible:
-        return []
-    row = Image.frombytes("RGB", (len(visible), 1), b"".join(visible))
-    reduced = row.quantize(max_colours, method=Image.Quantize.MEDIANCUT, kmeans=2)
-    palette = reduced.getpalette() or []
-    counts: list[tuple[int, int]] = reduced.getcolors() or []  # type: ignore[assignment]
-    return [
-        {
-            "hex": "#{:02x}{:02x}{:02x}".format(*palette[3 * index : 3 * index + 3]),
-            "share": round(count / len(visible), 3),
-        }
-        for count, index in sorted(counts, reverse=True)
-    ]
-
-
-def describe(exif: Image.Exif) -> dict[str, str]:
-    """Return EXIF as texts. A tag with an invalid value is left out."""
-    detail, gps = exif.get_ifd(IFD.Exif), exif.get_ifd(IFD.GPSInfo)
-    described = {}
-    for name, read in EXIF_WORDS.items():
-        try:
-            text = printable(read(exif, detail, gps))
-        except (*BROKEN, ArithmeticError):
-            continue
-        if text:
-            described[name] = text
-    return described
-
-
-def printable(text: str) -> str:
-    """Remove control characters such as NUL, which jsonb columns reject."""
-    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())[:200]
-
-
-def number(value: Any) -> str:
-    found = float(value)
-    if not math.isfinite(found):
-        raise ValueError("not a number")
-    return f"{found:.1f}".removesuffix(".0")
-
-
-def camera(make: str, model: str) -> str:
-    """Join maker and model. Most models repeat the maker: "Canon", "Canon EOS R5"."""
-    maker = make.split()[:1]
-    return model if maker and model.lower().startswith(maker[0].lower()) else f"{make} {model}"
-
-
-def exposure(seconds: float) -> str:
-    return f"1/{round(1 / seconds)} s" if 0 < seconds < 0.4 else f"{number(seconds)} s"
-
-
-def degrees(parts: Any) -> str:
-    degree, minute, second = (float(part) for part in parts)
-    found = degree + minute / 60 + second / 3600
-    if not math.isfinite(found):
-        raise ValueError("not a place")
-    return f"{found:.4f}"
-
-
-# The pages show the values in this order.
-EXIF_WORDS: dict[str, Callable[[Image.Exif, dict[int, Any], dict[int, Any]], str]] = {
-    "Description": lambda exif, detail, gps: str(exif[Base.ImageDescription]),
-    "Taken": lambda exif, detail, gps: str(detail[Base.DateTimeOriginal])[:16].replace(":", "-", 2),
-    "Place": lambda exif, detail, gps: (
-        f"{degrees(gps[GPS.GPSLatitude])}° {gps[GPS.GPSLatitudeRef]}, "
-        f"{degrees(gps[GPS.GPSLongitude])}° {gps[GPS.GPSLongitudeRef]}"
-    ),
-    "Camera": lambda exif, detail, gps: camera(str(exif.get(Base.Make, "")), str(exif.get(Base.Model, ""))),
-    "Lens": lambda exif, detail, gps: str(detail[Base.LensModel]),
-    "Focal length": lambda exif, detail, gps: f"{number(detail[Base.FocalLength])} mm",
-    "Aperture": lambda exif, detail, gps: f"f/{number(detail[Base.FNumber])}",
-    "Exposure": lambda exif, detail, gps: exposure(float(detail[Base.ExposureTime])),
-    "Sensitivity": lambda exif, detail, gps: f"ISO {number(detail[Base.ISOSpeedRatings])}",
-    "Author": lambda exif, detail, gps: str(exif[Base.Artist]),
-    "Rights": lambda exif, detail, gps: str(exif[Base.Copyright]),
-}
+        image.load()
+        return Facts(width=width, height=height, file_format=image.format or "")

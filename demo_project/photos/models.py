@@ -102,8 +102,6 @@ class Photo(models.Model):
     width = models.PositiveIntegerField(null=True, blank=True)
     height = models.PositiveIntegerField(null=True, blank=True)
     file_format = models.CharField(max_length=40, blank=True)
-    colours = models.JSONField(default=list, blank=True)
-    exif = models.JSONField(default=dict, blank=True)
     # Written by notify.
     notified_at = models.DateTimeField(null=True, blank=True)
 

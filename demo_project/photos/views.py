@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -10,7 +9,6 @@ from django.core.paginator import Page, Paginator
 from django.db.models import QuerySet
 from django.http import FileResponse, Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
-from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST, require_safe
 
@@ -142,8 +140,7 @@ def experiment(request: HttpRequest) -> HttpResponse:
             tasks.copy_to_old_archive.enqueue()
             text = "A task that always fails was enqueued."
         case "report":
-            soon = tasks.nightly_report.using(run_after=timezone.now() + timedelta(seconds=5))
-            soon.enqueue(timezone.localdate().isoformat())
+            tasks.report_soon()
             text = "The report of today is due in 5 seconds."
         case _:
             return HttpResponse("Unknown experiment. Use failure or report.", status=400)

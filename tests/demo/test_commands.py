@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from demo_project import account, processes
+from demo_project import account
 from demo_project.photos.actors import Fibonacci, Publish
 from demo_project.photos.models import Album, Photo
-from demo_project.visitor import Turned, Visitor
 from jobqueue import send
 from jobqueue.models import Task
 from jobqueue.testing import run_until_idle
 from tests.demo.pictures import picture
+from tools import processes
 
 pytestmark = pytest.mark.slow
 
@@ -24,12 +24,6 @@ def written(folder: Path, *names: str, data: bytes | None = None) -> list[Path]:
     for name in names:
         (folder / name).write_bytes(picture() if data is None else data)
     return [folder / name for name in names]
-
-
-@pytest.mark.django_db(transaction=True)
-def test_visitor_reports_the_error_of_the_site(live_server, tmp_path):
-    with pytest.raises(Turned, match="One of the files is empty"):
-        Visitor(live_server.url).upload(written(tmp_path, "a.jpg", data=b""))
 
 
 def test_taken_port_is_skipped():
@@ -72,7 +66,6 @@ class TestAccount:
         assert list(run.waiting()) == [Task.objects.get(pk=str(good.task_id))]
         assert list(account.complaints_about_album(bad, good=0)) == [
             f"The {bad} is GATHERING, not WAITING.",
-            f"The {bad} gathered 0 failures of 1.",
         ]
 
     def test_missing_contact_sheet_is_a_complaint(self, make_album):

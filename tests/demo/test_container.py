@@ -8,9 +8,9 @@ import pytest
 from django.contrib.auth import authenticate, get_user_model
 from django.core.management import call_command
 
-from demo_project import probe
 from jobqueue.executor.health.probes import Address, listen, serving
 from jobqueue.executor.health.status import HealthStatus, Problem
+from tools import probe
 
 
 @pytest.mark.django_db

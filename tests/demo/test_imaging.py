@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 
 import pytest
 from PIL import Image
-from PIL.ExifTags import IFD, Base
+from PIL.ExifTags import Base
 
 from demo_project.photos import imaging
 from tests.demo.pictures import picture
@@ -29,7 +28,6 @@ def test_every_good_sample_gives_a_thumbnail_and_facts(path):
 
     assert max(small.size) <= imaging.THUMBNAIL_SIDE
     assert small.width / small.height == pytest.approx(facts.width / facts.height, rel=0.02)
-    assert 0.97 < sum(colour["share"] for colour in facts.colours) <= 1.01
 
 
 def test_sources_name_every_sample():
@@ -92,29 +90,3 @@ def test_decompression_bomb_is_refused_before_it_is_decoded():
 
     with pytest.raises(imaging.Unreadable, match="too large: we take up to 120 megapixels"):
         imaging.thumbnail(bomb)
-
-
-def test_exif_values_are_readable():
-    exif = Image.Exif()
-    exif[Base.Make], exif[Base.Model] = "Canon", "Canon EOS R5"
-    exif.get_ifd(IFD.Exif).update({Base.ExposureTime: 1 / 250, Base.FNumber: 2.8, Base.ISOSpeedRatings: 400})
-
-    assert imaging.facts(picture(exif=exif)).exif == {
-        "Camera": "Canon EOS R5",
-        "Exposure": "1/250 s",
-        "Aperture": "f/2.8",
-        "Sensitivity": "ISO 400",
-    }
-
-
-def test_invalid_exif_values_are_left_out():
-    exif = Image.Exif()
-    exif[Base.Artist] = "Ann\0\x07 \ufffd"
-    exif.get_ifd(IFD.Exif).update({Base.ExposureTime: (0, 0), Base.FNumber: "wide", Base.DateTimeOriginal: "\0\0"})
-
-    found = imaging.facts(picture(exif=exif)).exif
-
-    assert "Exposure" not in found
-    assert "Aperture" not in found
-    assert "Taken" not in found
-    assert "\\u0000" not in json.dumps(found, allow_nan=False)

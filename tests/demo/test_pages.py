@@ -78,17 +78,15 @@ def test_upload_of_empty_file_is_refused_with_a_reason(client):
 def test_gallery_escapes_file_names(client, make_photo):
     photo = make_photo(picture(), name="<script>alert(1)</script>.jpg")
     photo.problem = "<b>broken</b>"
-    photo.exif = {"Author": "<i>me</i>"}
-    photo.colours = [{"hex": '"><u>', "share": 1}]
     photo.save()
 
     for page in (client.get("/"), client.get(reverse("photos:live"), {"photo": photo.pk})):
         html = page.content.decode()
         assert "&lt;script&gt;alert(1)" in html
-        assert not any(raw in html for raw in ("<script>alert", "<b>broken", "<i>me", "<u>"))
+        assert not any(raw in html for raw in ("<script>alert", "<b>broken"))
 
 
-def test_gallery_shows_a_finished_photo_with_thumbnail_colours_and_facts(client, make_photo):
+def test_gallery_shows_a_finished_photo_with_thumbnail_and_facts(client, make_photo):
     photo = make_photo(picture((90, 60)), name="roof.jpg")
     tasks.make_thumbnail.call(str(photo.pk))
     tasks.extract_facts.call(str(photo.pk))
@@ -97,7 +95,6 @@ def test_gallery_shows_a_finished_photo_with_thumbnail_colours_and_facts(client,
 
     assert reverse("photos:thumbnail", args=[photo.pk]) in html
     assert "JPEG · 90 × 60" in html
-    assert '<rect x="0" width="1000"' in html
 
 
 def test_gallery_links_each_step_to_its_task_in_the_admin(client):

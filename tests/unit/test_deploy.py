@@ -124,12 +124,12 @@ def test_variables_in_compose_are_read_by_demo() -> None:
 
 def test_compose_health_checks_use_existing_paths(monkeypatch: pytest.MonkeyPatch) -> None:
     *program, port, path = COMPOSE["web"]["healthcheck"]["test"]
-    assert program == ["CMD", "python", "-m", "demo_project.probe"]
+    assert program == ["CMD", "python", "-m", "tools.probe"]
     assert f"0.0.0.0:{port}" in image_command()
     assert resolve(path, "demo_project.urls").url_name == "live"
 
     *program, port, path = COMPOSE["executors"]["healthcheck"]["test"]
-    assert program == ["CMD", "python", "-m", "demo_project.probe"]
+    assert program == ["CMD", "python", "-m", "tools.probe"]
     assert executor_flags(COMPOSE["executors"]["command"], {}, monkeypatch).health.port == int(port)
     assert path in PROBES
 

@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from demo_project.photos import history
 from demo_project.photos.models import Photo
-from demo_project.processes import HOST, Processes, admin_password, database, free_port, interruptible, only_demo
+from tools.processes import HOST, Processes, admin_password, database, free_port, interruptible, only_demo
 
 
 class Command(BaseCommand):

@@ -11,9 +11,11 @@ import subprocess
 import sys
 import time
 import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import IO
@@ -22,15 +24,18 @@ from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.management import CommandError, call_command
 from django.db import connections
+from django.utils import timezone
 
-from demo_project.photos.gallery import executors_alive
-from demo_project.photos.http import DIRECT
+from jobqueue.models import Executor
 from tools.children import end_with_parent
 from tools.postgres import CHECKOUT, demo_cluster
 
 START_SECONDS = 60
 STOP_SECONDS = 20
+HEARTBEAT_SECONDS = 30
 HOST = "127.0.0.1"
+# Requests to this machine must not go to a proxy of the environment.
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @contextmanager
@@ -106,7 +111,7 @@ class Processes:
         """Start the site. Return when it answers."""
         port = self.site_url.rpartition(":")[2]
         with self.log("site").open("wb") as log:
-            self._start("site", "serve_site", "--noreload", "--insecure", f"{HOST}:{port}", output=log)
+            self._start("site", "runserver", "--noreload", "--insecure", f"{HOST}:{port}", output=log)
         self._wait("site", self._site_answers)
 
     def start_executors(self, *arguments: str, output: IO[bytes] | None = None) -> None:
@@ -118,7 +123,7 @@ class Processes:
             self._start("executors", "run_executors", *arguments, output=log)
 
     def wait_for_executors(self) -> None:
-        self._wait("executors", lambda: executors_alive() > 0)
+        self._wait("executors", is_executor_alive)
 
     def check(self) -> None:
         """Raise CommandError if a child has ended by itself."""
@@ -189,6 +194,11 @@ class Processes:
             raise CommandError(f"The site answers {error.code}:\n{self.tail('site')}") from None
         except OSError:
             return False
+
+
+def is_executor_alive() -> bool:
+    silent = timezone.now() - timedelta(seconds=HEARTBEAT_SECONDS)
+    return Executor.objects.filter(state=Executor.State.RUNNING, heartbeat__gt=silent).exists()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Probe a port of this machine for a healthy answer: `python -m demo_project.probe 8081 /readyz`."""
+"""Probe a port of this machine for a healthy answer: `python -m tools.probe 8081 /readyz`."""
 
 import http.client
 import sys
