@@ -62,7 +62,7 @@ PAGES = {
     "list of a tag": "task/?tag=vip",
     "form to enqueue": "task/enqueue/",
 }
-# Confirmations of an action on all tasks of a list, whose exact number they give.
+# Confirmations of an action on all tasks of a list with their exact number.
 CONFIRMATIONS = {
     "confirmation, 150,000 FAILED": ("task/?status=FAILED", "requeue_selected"),
     "confirmation, a cause": (f"task/?status=FAILED&cause={CAUSE}", "requeue_selected"),

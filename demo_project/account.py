@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from statistics import median
+from datetime import datetime
 
 from django.db import connection
 from django.db.models import Count, Q, QuerySet
@@ -79,7 +78,7 @@ def report_lines(run: Run) -> Iterator[str]:
     """Yield the lines of the report."""
     tasks = list(run.tasks)
     yield from table(
-        ("task", "successful", "failed", "later", "attempts", "retries", "waited", "longest", "ran"),
+        ("task", "successful", "failed", "later", "attempts"),
         by_type(tasks),
     )
     yield ""
@@ -145,34 +144,14 @@ def by_type(tasks: Sequence[Task]) -> list[tuple[str, ...]]:
 
 def figures(name: str, tasks: Sequence[Task]) -> tuple[str, ...]:
     counts = Counter(task.status for task in tasks)
-    attempts = sum(attempts_of(task) for task in tasks)
-    retries = sum(len(task.errors) - (task.status == Status.FAILED) for task in tasks)
-    waits = [wait.total_seconds() for task in tasks if (wait := waited(task)) is not None]
-    runs = [
-        (task.finished_at - task.last_attempted_at).total_seconds()
-        for task in tasks
-        if task.finished_at and task.last_attempted_at
-    ]
     later = sum(count for status, count in counts.items() if status not in FINAL)
-    return (
-        name,
-        *map(str, (counts[Status.SUCCESSFUL], counts[Status.FAILED], later, attempts, retries)),
-        seconds(median(waits)) if waits else "-",
-        seconds(max(waits)) if waits else "-",
-        seconds(median(runs)) if runs else "-",
-    )
+    attempts = sum(attempts_of(task) for task in tasks)
+    return (name, *map(str, (counts[Status.SUCCESSFUL], counts[Status.FAILED], later, attempts)))
 
 
 def attempts_of(task: Task) -> int:
     """Return the number of attempts: successful polls and failed attempts."""
     return int(task.polls) + len(task.errors)
-
-
-def waited(task: Task) -> timedelta | None:
-    """Return the time from enqueue to start. None for a task that was enqueued for later."""
-    if task.started_at is None or short(task.task_type) == "nightly_report":
-        return None
-    return task.started_at - task.enqueued_at
 
 
 def throughput(tasks: Sequence[Task]) -> str:

@@ -63,7 +63,7 @@ TASKS = {
         "BACKEND": "jobqueue.backend.JobQueueBackend",
         "QUEUES": ["default", "images", "albums", "webhooks", "reports"],
         "OPTIONS": {
-            "KEEP_MESSAGES": True,  # shows what the actors were told
+            "KEEP_MESSAGES": True,  # shows the messages of ended actors
             # Keeps the tasks of `make demo` long enough to look at them.
             "RETENTION": {"SUCCESSFUL": 7 * 24 * 3600, "FAILED": 30 * 24 * 3600},
         },

@@ -211,7 +211,7 @@ class Cluster:
 
     def _initdb(self) -> None:
         if len(os.fsencode(self.data)) > LONGEST_FOLDER:
-            raise ClusterError(f"The socket is in the data folder, whose path is too long: {self.data}")
+            raise ClusterError(f"The socket is in the data folder, and its path is too long: {self.data}")
         making = self.data.with_name(self.data.name + ".new")
         shutil.rmtree(making, ignore_errors=True)
         making.mkdir(mode=0o700)

@@ -7,8 +7,9 @@ from demo_project.photos.models import Album, ContactSheet, Delivery, Photo, Rep
 from jobqueue.admin.extensions import TasksOfObjectMixin
 
 
-class ReadOnly:
-    """Make a model read-only: only tasks write these rows."""
+@admin.register(ContactSheet, Delivery, Photo, Report)
+class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Only tasks write these rows."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -18,30 +19,9 @@ class ReadOnly:
 
 
 @admin.register(Album)
-class AlbumAdmin(ReadOnly, TasksOfObjectMixin, admin.ModelAdmin):  # type: ignore[type-arg]
+class AlbumAdmin(TasksOfObjectMixin, ReadOnlyAdmin):
     list_display = ["__str__", "state", "reminders", "decided_at"]
     list_filter = ["state"]
 
     def tasks_search(self, obj: Album) -> str:
         return f"tag:{album_tag(obj.pk)}"
-
-
-@admin.register(ContactSheet)
-class ContactSheetAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]
-    list_display = ["__str__", "album", "made_at"]
-
-
-@admin.register(Photo)
-class PhotoAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]
-    list_display = ["name", "uploaded_at", "width", "height", "file_format", "problem"]
-    search_fields = ["name"]
-
-
-@admin.register(Delivery)
-class DeliveryAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]
-    list_display = ["event", "calls", "accepted_at"]
-
-
-@admin.register(Report)
-class ReportAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]
-    list_display = ["day", "figures", "made_at"]

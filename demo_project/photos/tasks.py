@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from dataclasses import asdict
@@ -16,15 +15,13 @@ from django.utils import timezone
 
 from demo_project.photos import files, http, imaging
 from demo_project.photos.models import Album, Photo, Report, thumbnail_path
-from jobqueue import Backoff, Concurrency, Debounce, GiveUp, Rate, Retry, task
+from jobqueue import Backoff, Concurrency, GiveUp, Rate, Retry, task
 
 logger = logging.getLogger(__name__)
 
 FOLLOWERS = 24
 PROBE_SECONDS = 10
 IMPATIENT = Backoff(base=1.0, cap=10.0)
-FEED = "feed.json"
-FEED_PHOTOS = 20
 CHECKED_PHOTOS, CHECK_SECONDS = 20, 0.4
 
 
@@ -91,20 +88,6 @@ async def tell_followers(album_id: str) -> dict[str, Any]:
     notified = len(await asyncio.gather(*calls))
     await Album.objects.filter(pk=album_id).aupdate(followers_notified=notified)
     return {"notified": notified, "seconds": round(time.monotonic() - began, 2)}
-
-
-@task(queue_name="reports")
-def write_feed() -> dict[str, Any]:
-    """Write the names of the newest photos to a file."""
-    photos = Photo.objects.order_by("-uploaded_at")[:FEED_PHOTOS]
-    names = [photo.name for photo in photos]
-    files.put(FEED, json.dumps(names).encode())
-    return {"photos": len(names)}
-
-
-def update_feed() -> None:
-    """Write the feed soon. Many uploads within two seconds cause one task, at most ten seconds after the first."""
-    write_feed.using(key="feed", debounce=Debounce(2, max_wait=10)).enqueue()
 
 
 @task(queue_name="reports", atomic=True, allow_http=True, takes_context=True)

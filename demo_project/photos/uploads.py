@@ -35,11 +35,10 @@ def receive(files: Sequence[UploadedFile[Any]]) -> Album:
 
 
 def enqueue_work(album: Album, photos: Sequence[Photo]) -> None:
-    """Enqueue the album's actor, which processes the pictures, the tasks that notify others, and the feed."""
+    """Enqueue the album's actor, which processes the pictures, and the tasks that notify others."""
     ids, tags = [str(photo.pk) for photo in photos], [album_tag(album.pk)]
     album.task_id = UUID(actors.Album.using(tags=tags).enqueue(str(album.pk), ids).id)
     results = tasks.notify.using(tags=tags).enqueue_many([((pk,), {}) for pk in ids])
     for photo, result in zip(photos, results, strict=True):
         photo.notify_task_id = UUID(result.id)
     album.followers_task_id = UUID(tasks.tell_followers.using(tags=tags).enqueue(str(album.pk)).id)
-    tasks.update_feed()

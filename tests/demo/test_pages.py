@@ -33,7 +33,7 @@ def test_upload_saves_photos_and_enqueues_their_work(client):
     assert answer.status_code == 200
     assert "2 photos received." in answer.content.decode()
     queued = sorted(task.task_type.rpartition(".")[2] for task in Task.objects.all())
-    assert queued == ["Album", "notify", "notify", "tell_followers", "write_feed"]
+    assert queued == ["Album", "notify", "notify", "tell_followers"]
     album = Album.objects.get()
     photos = [str(photo.pk) for photo in album.photos.order_by("name")]
     assert Task.objects.get(pk=str(album.task_id)).args == [str(album.pk), photos]
