@@ -17,6 +17,7 @@ The engine: all changes of the queue's rows go through it.
 * `enqueues`: enqueue tasks: insert their rows, and do what is wanted if a unique key is taken
 * `executors`: heartbeats, commands, and the rescue of tasks from lost executors
 * `heartbeats`: when an executor last sent a heartbeat
+* `inbox`: rows of messages: insert, read, count and delete them, and wake their receivers
 * `inserts`: insert the rows of new tasks
 * `messages`: messages to tasks, from code, other tasks and ended children; and the wake-up of tasks that wait
 * `postgres/`: the parts of the engine that differ on PostgreSQL, under the same names

@@ -145,7 +145,7 @@ class Commits(Part):
         for pk, below in descendants_of.items():
             reached[pk] |= {row.parent_id for child in below if (row := locked.get(child)) and row.parent_id}
             others |= reached[pk]
-        busy = self.messages.unreachable(others - locked.keys())
+        busy = self.messages.inbox.unreachable(others - locked.keys())
         held = [o for o in outcomes if is_held(locked.get(o.task_id), o.claim_number, holder)]
         ready = [
             outcome
@@ -172,7 +172,7 @@ class Commits(Part):
         if to_cancel:
             notified |= self.tasks.cancel_locked(locked[pk] for pk in to_cancel - entering.keys())[2]
         notified -= entering.keys()
-        self.messages.wake_locked(notified & locked.keys())
+        self.messages.inbox.wake_locked(notified & locked.keys())
         return CommitResult(
             done=entering,
             lost=frozenset(gone | (own & locked.keys()) - {outcome.task_id for outcome in held}),
@@ -205,7 +205,7 @@ class Commits(Part):
         if strict := [message for message in sent if not message.is_droppable]:
             self.messages.insert_or_raise(strict)
         if droppable := [message for message in sent if message.is_droppable]:
-            reached = [receiver for _, receiver in self.messages.insert(droppable)]
+            reached = [receiver for _, receiver in self.messages.inbox.insert(droppable)]
             log_dropped(len(droppable) - len(reached))
             notified.update(reached)
         return notified - {child.id for child in children}

@@ -17,6 +17,7 @@ from jobqueue.engine.counters import Counters
 from jobqueue.engine.database import Database
 from jobqueue.engine.enqueues import Enqueues
 from jobqueue.engine.executors import Executors
+from jobqueue.engine.inbox import Inbox
 from jobqueue.engine.inserts import Inserts
 from jobqueue.engine.messages import Messages
 from jobqueue.engine.progress import ProgressTable
@@ -42,6 +43,7 @@ class Engine:
     counters_class: type[Counters] = Counters
     queues_class: type[Queues] = Queues
     admissions_class: type[Admissions] = Admissions
+    inbox_class: type[Inbox] = Inbox
     messages_class: type[Messages] = Messages
     progress_class: type[ProgressTable] = ProgressTable
     logs_class: type[LogTable] = LogTable
@@ -63,7 +65,8 @@ class Engine:
         self.counters = self.counters_class(db)
         self.queues = self.queues_class(db)
         self.admissions = self.admissions_class(db)
-        self.messages = self.messages_class(db, self.admissions)
+        self.inbox = self.inbox_class(db, self.admissions)
+        self.messages = self.messages_class(db, self.inbox)
         self.progress = self.progress_class(db)
         self.logs = self.logs_class(db)
         self.inserts = self.inserts_class(db, self.counters, self.admissions)

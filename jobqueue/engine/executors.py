@@ -119,7 +119,7 @@ class Executors(Part):
             return []
         with self.db.transaction():
             rows = self._lock_lost(ids)
-            busy = self.messages.unreachable({row.parent_id for row in rows if row.parent_id is not None})
+            busy = self.messages.inbox.unreachable({row.parent_id for row in rows if row.parent_id is not None})
             now = self.db.now()
             taken = [self._release_lost(row, silent, now) for row in rows if row.parent_id not in busy]
             self.admissions.request([rescued.id for rescued, _ in taken])

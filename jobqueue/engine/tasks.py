@@ -18,8 +18,9 @@ from jobqueue.engine.counters import Counters
 from jobqueue.engine.database import Part, appended
 from jobqueue.engine.ends import ended
 from jobqueue.engine.heartbeats import with_last_heartbeat
+from jobqueue.engine.inbox import UNSUCCESSFUL
 from jobqueue.engine.inserts import Inserts
-from jobqueue.engine.messages import UNSUCCESSFUL, Messages, ending_of
+from jobqueue.engine.messages import Messages, ending_of
 from jobqueue.engine.progress import ProgressTable
 from jobqueue.models import FallbackHeartbeat, Task, TaskQuerySet
 from jobqueue.values.failpoints import failpoint
@@ -107,7 +108,7 @@ class Tasks(Part):
         """Leave out the locked tasks that would end now, and whose message would wait for the lock of their parent."""
         queued = [row for row in rows if row.status not in (Status.RUNNING, *FINAL)]
         parent_of = {row.pk: end.task_id for row in queued if (end := ending_of(row, Status.CANCELLED, None))}
-        unreachable = self.messages.unreachable({*parent_of.values()} - {row.pk for row in rows})
+        unreachable = self.messages.inbox.unreachable({*parent_of.values()} - {row.pk for row in rows})
         return [row for row in rows if parent_of.get(row.pk) not in unreachable] if unreachable else rows
 
     def descendants(self, ids: Iterable[UUID]) -> set[UUID]:
@@ -233,7 +234,7 @@ class Tasks(Part):
                 wake_at=None,
             )
             self.admissions.request(scheduled)
-            self.messages.wake_locked(suspended)
+            self.messages.inbox.wake_locked(suspended)
             return len(scheduled) + len(suspended)
 
         return self._change(ids, WAITING, change, wait=wait)
@@ -340,7 +341,7 @@ class Tasks(Part):
 
     def _delete_locked(self, ids: Sequence[UUID]) -> None:
         if ids:
-            self.messages.delete_of(ids)
+            self.messages.inbox.delete_of(ids)
             self.progress.delete_of(ids)
             self.logs.delete_of(ids)
             self.db.tasks.filter(pk__in=ids)._raw_delete(self.db.using)

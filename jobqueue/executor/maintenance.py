@@ -260,7 +260,7 @@ class Maintenance:
         if due_in_seconds is None or due_in_seconds > 0.0:
             self._check_at = min(self._check_at, now + (NEVER if due_in_seconds is None else due_in_seconds))
             return 0
-        count = self._call("wake_due", self._engine.messages.wake_due, 0, WAKE_BATCH)
+        count = self._call("wake_due", self._engine.inbox.wake_due, 0, WAKE_BATCH)
         if count:
             failpoint("due.after")
         # Check for the next task. Without a count, another session has locked the rows.

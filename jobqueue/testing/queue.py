@@ -242,7 +242,7 @@ class _Queue:
 
     def wake(self) -> int:
         """Wake due tasks, and actors with messages: a TestCase never runs the wake-up after a commit."""
-        count = self.engine.messages.wake_due()
+        count = self.engine.inbox.wake_due()
         count += sum(self.engine.admissions.admit().queues.values())
         unread = self.engine.db.messages.filter(task_id=OuterRef("pk"), consumed_at__isnull=True)
         newer = unread.filter(sent_at__gt=OuterRef("last_attempted_at"))

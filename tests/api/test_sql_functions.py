@@ -328,7 +328,7 @@ class TestRefusals:
         pk = create(more, task_type="x" * 500)
 
         Task.objects.get(pk=pk)
-        bench.engine.messages.wake_due()
+        bench.engine.inbox.wake_due()
 
     @pytest.mark.django_db(transaction=True)
     def test_unreadable_json_and_options_fail_their_task_alone(self, burst: Burst) -> None:  # noqa: F811

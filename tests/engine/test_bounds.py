@@ -94,7 +94,7 @@ def test_poll_that_spawns_sends_and_consumes_ten_thousand(bench: Bench, parent: 
 def test_maintenance_does_ten_times_its_bound(bench: Bench, parent: UUID) -> None:
     engine = bench.engine
     fill(parent, "SCHEDULED", 10_000, wake_at=ago(5).isoformat())
-    assert engine.messages.wake_due(10_000) == 10_000
+    assert engine.inbox.wake_due(10_000) == 10_000
 
     fill(parent, "SUSPENDED", 10_000)
     rows = Task.objects.suspended().filter(parent_id=parent).values_list("pk", flat=True)

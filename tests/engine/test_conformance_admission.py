@@ -118,7 +118,7 @@ class TestConcurrency:
         bench.commit(outcome(claimed, Status.SCHEDULED, attempts=1, error=ERROR, wake_after_seconds=0.0))
         bench.engine.admissions.admit()
 
-        bench.engine.messages.wake_due()
+        bench.engine.inbox.wake_due()
         bench.engine.admissions.admit()
 
         assert statuses(bench, first, second) == ["BLOCKED", "READY"]
@@ -131,7 +131,7 @@ class TestConcurrency:
         bench.commit(outcome(claimed, Status.SCHEDULED, attempts=1, error=ERROR, wake_after_seconds=0.0))
         bench.engine.admissions.admit()
         assert statuses(bench, first, second) == ["SCHEDULED", "BLOCKED"]
-        bench.engine.messages.wake_due()
+        bench.engine.inbox.wake_due()
 
         assert statuses(bench, first, second) == ["READY", "BLOCKED"]
 
@@ -144,7 +144,7 @@ class TestConcurrency:
             bench.commit(outcome(claimed, Status.SCHEDULED, stale_polls=1, wake_after_seconds=0.0))
             bench.engine.admissions.admit()
             assert statuses(bench, first, second) == ["SCHEDULED", "BLOCKED"]
-            bench.engine.messages.wake_due()
+            bench.engine.inbox.wake_due()
         (claimed,) = claim_admitted(bench)
         bench.commit(outcome(claimed))
         bench.engine.admissions.admit()
@@ -263,7 +263,7 @@ class TestConcurrency:
         assert bench.status(second) == Status.SCHEDULED
         bench.time_passes(60)
 
-        assert bench.engine.messages.wake_due() == 1
+        assert bench.engine.inbox.wake_due() == 1
         bench.engine.admissions.admit()
         assert statuses(bench, first, second) == ["READY", "BLOCKED"]
 
@@ -717,12 +717,12 @@ class TestRate:
         first, second = rated(bench, 2), rated(bench, 2, wake_after_seconds=1.0)
         (claimed,) = claim_admitted(bench)
         bench.commit(outcome(claimed, Status.SCHEDULED, attempts=1, error=ERROR, wake_after_seconds=0.0))
-        bench.engine.messages.wake_due()
+        bench.engine.inbox.wake_due()
         (again,) = claim_admitted(bench)
         assert again.id == first
         bench.commit(outcome(again))
         bench.time_passes(2)
-        bench.engine.messages.wake_due()
+        bench.engine.inbox.wake_due()
         bench.engine.admissions.admit()
 
         assert bench.status(second) == Status.BLOCKED
@@ -787,7 +787,7 @@ class TestRate:
         first, second = rated(bench, 2), rated(bench, 2, wake_after_seconds=1.0)
         (claimed,) = claim_admitted(bench)
         bench.commit(outcome(claimed, Status.SCHEDULED, attempts=1, error=ERROR, wake_after_seconds=0.0))
-        bench.engine.messages.wake_due()
+        bench.engine.inbox.wake_due()
         for _ in range(2):
             (again,) = claim_admitted(bench)
             assert again.id == first
@@ -795,7 +795,7 @@ class TestRate:
         (again,) = claim_admitted(bench)
         bench.commit(outcome(again))
         bench.time_passes(2)
-        bench.engine.messages.wake_due()
+        bench.engine.inbox.wake_due()
         bench.engine.admissions.admit()
 
         assert bench.status(second) == Status.BLOCKED
@@ -1042,7 +1042,7 @@ class TestReplace:
 
         assert self.replace(bench).id == new_holder.id
         bench.time_passes(61)
-        bench.engine.messages.wake_due()
+        bench.engine.inbox.wake_due()
         assert statuses(bench, running.id, new_holder.id) == ["READY", "READY"]
 
     def test_concurrency_limit_prevents_the_overlap(self, bench: Bench) -> None:

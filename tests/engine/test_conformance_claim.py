@@ -214,7 +214,7 @@ class TestRank:
         bench.time_passes(65)
         wake_at = bench.moment(pk, "wake_at")
 
-        bench.engine.messages.wake_due()
+        bench.engine.inbox.wake_due()
 
         assert bench.row(pk).rank == wake_at - timedelta(seconds=60)
 
@@ -223,7 +223,7 @@ class TestRank:
         bench.time_passes(3590)
         waiting = bench.add()
         bench.time_passes(20)
-        bench.engine.messages.wake_due()
+        bench.engine.inbox.wake_due()
 
         assert bench.claim_ids() == [waiting, scheduled]
 

@@ -304,7 +304,7 @@ def test_task_whose_body_has_begun_keeps_its_place_uncounted(bench: Bench, how: 
     (claimed,) = bench.claim()
     if how == "stale":
         bench.commit(outcome(claimed, Status.SCHEDULED, stale_polls=1, wake_after_seconds=0.0))
-        bench.engine.messages.wake_due()
+        bench.engine.inbox.wake_due()
     elif how == "stopped":
         bench.commit(outcome(claimed, Status.READY, worker_id="old", keeps_rank=True))
     else:

@@ -120,7 +120,7 @@ class TestBounds:
 
         for attempt in (20, 21):
             if attempt > 20:
-                bench.engine.messages.wake_due()
+                bench.engine.inbox.wake_due()
                 (claimed,) = bench.claim(queues=[claimed.queue_name])
             error = json.dumps({"attempt": attempt})
             bench.commit(outcome(claimed, Status.SCHEDULED, error=error, wake_after_seconds=0.0))
@@ -367,7 +367,7 @@ def test_commit_stores_the_cause_of_a_failure_until_an_attempt_succeeds(bench: B
     bench.commit(outcome(claimed, Status.SCHEDULED, attempts=1, wake_after_seconds=0, error=ERROR, cause=cause))
     assert bench.row(claimed.id).cause == cause
 
-    bench.engine.messages.wake_due(100)
+    bench.engine.inbox.wake_due(100)
     (again,) = bench.claim(queues=[bench.row(claimed.id).queue_name])
     bench.commit(outcome(again))
 

@@ -22,7 +22,7 @@ class TestWakeDue:
         later = [bench.add(wake_after_seconds=70.0), bench.suspended(wake_after_seconds=70.0), bench.suspended()]
         bench.time_passes(61)
 
-        assert bench.engine.messages.wake_due() == 2
+        assert bench.engine.inbox.wake_due() == 2
         assert [(bench.status(pk), bench.row(pk).wake_at) for pk in due] == [("READY", None)] * 2
         assert [bench.status(pk) for pk in later] == ["SCHEDULED", "SUSPENDED", "SUSPENDED"]
 
@@ -31,7 +31,7 @@ class TestWakeDue:
             bench.add(wake_after_seconds=60.0)
         bench.time_passes(61)
 
-        assert [bench.engine.messages.wake_due(2), bench.engine.messages.wake_due(2)] == [2, 1]
+        assert [bench.engine.inbox.wake_due(2), bench.engine.inbox.wake_due(2)] == [2, 1]
 
     def test_look_at_left_messages_is_no_timeout(self, bench: Bench) -> None:
         asleep = bench.suspended(wake_after_seconds=600.0, recheck_seconds=60.0)
@@ -40,14 +40,14 @@ class TestWakeDue:
             timedelta(seconds=540), abs=timedelta(seconds=1)
         )
         bench.time_passes(61)
-        bench.engine.messages.wake_due()
+        bench.engine.inbox.wake_due()
         queue = bench.row(asleep).queue_name
         (claimed,) = bench.claim(queues=[queue])
         assert (claimed.timed_out, claimed.timeout_at) == (False, timeout_at - timedelta(seconds=61))
 
         retry = outcome(claimed, Status.SCHEDULED, wake_after_seconds=0.0)  # a failed attempt keeps timeout_at
         bench.commit(retry)
-        bench.engine.messages.wake_due()
+        bench.engine.inbox.wake_due()
         (claimed,) = bench.claim(queues=[queue])
         assert (claimed.timed_out, claimed.timeout_at) == (False, timeout_at - timedelta(seconds=61))
 
@@ -55,7 +55,7 @@ class TestWakeDue:
         bench.commit(outcome(claimed, Status.SUSPENDED, wake_at=claimed.timeout_at, **again))
         assert bench.row(asleep).wake_at == bench.row(asleep).timeout_at == claimed.timeout_at
         bench.time_passes(540)
-        bench.engine.messages.wake_due()
+        bench.engine.inbox.wake_due()
         (claimed,) = bench.claim(queues=[queue])
         assert claimed.timed_out
 
@@ -66,7 +66,7 @@ class TestWakeDue:
         pk = bench.add(wake_after_seconds=60.0)
         bench.set(pk, priority=32_767, wake_at=datetime(1000, 1, 1, tzinfo=UTC))
 
-        assert bench.with_options(aging=86_400.0).engine.messages.wake_due() == 1
+        assert bench.with_options(aging=86_400.0).engine.inbox.wake_due() == 1
         assert bench.status(pk) == "READY"
         assert bench.claim_ids() == [pk]
 
@@ -74,7 +74,7 @@ class TestWakeDue:
         running, ended = bench.running(), bench.ended()
         bench.time_passes(1000)
 
-        assert bench.engine.messages.wake_due() == 0
+        assert bench.engine.inbox.wake_due() == 0
         assert (bench.status(running.id), bench.status(ended)) == ("RUNNING", "SUCCESSFUL")
 
 
@@ -150,7 +150,7 @@ def test_clock_works_while_django_logs_queries(bench: Bench, monkeypatch: pytest
     bench.add(wake_after_seconds=60.0)
     bench.beat()
 
-    assert bench.engine.messages.wake_due() == 0
+    assert bench.engine.inbox.wake_due() == 0
     assert bench.engine.db.now() is not None
 
 

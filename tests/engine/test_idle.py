@@ -78,7 +78,7 @@ def look_for_work(bench: Bench) -> None:
     assert bench.claim(10, queues=queues) == []
     assert not engine.executors.pending_maintenance(bench.executor_id).has_messages
     assert not engine.claims.has_isolated(queues)
-    assert engine.messages.wake_due() == 0
+    assert engine.inbox.wake_due() == 0
     assert engine.messages.sweep() == 0
     assert engine.executors.rescue() == []
     assert engine.counters.aggregate_counters() == 0

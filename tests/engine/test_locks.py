@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 from django.db import OperationalError, connection, transaction
 
+from jobqueue.engine import messages
 from jobqueue.engine.admissions import Admissions
-from jobqueue.engine.postgres import messages
 from jobqueue.engine.postgres.connection import statement
 from jobqueue.engine.tasks import EXECUTORS_KEPT_SECONDS
 from jobqueue.models import AdmissionRequest, Executor, FallbackHeartbeat, TaskLog
@@ -50,7 +50,7 @@ def with_message(bench: Bench) -> UUID:
 
 
 VERBS: dict[str, tuple[Callable[[Bench], UUID], Callable[[Bench], int]]] = {
-    "wake_due": (lambda bench: bench.add(wake_after_seconds=30.0), lambda bench: bench.engine.messages.wake_due()),
+    "wake_due": (lambda bench: bench.add(wake_after_seconds=30.0), lambda bench: bench.engine.inbox.wake_due()),
     "sweep": (with_message, lambda bench: bench.engine.messages.sweep()),
     "rescue": (lambda bench: Bench(bench.engine).running().id, lambda bench: len(bench.engine.executors.rescue())),
     "prune": (Bench.ended, lambda bench: bench.engine.tasks.prune()),
@@ -206,7 +206,7 @@ class TestOpenSender:
                 done={plain.id: Status.SUCCESSFUL, actor.id: Status.SUSPENDED}
             )
             bench.time_passes(61)
-            assert bench.engine.messages.wake_due() == 1
+            assert bench.engine.inbox.wake_due() == 1
             assert silent.id in [rescued.id for rescued in bench.engine.executors.rescue()]
 
     def test_prune_skips_receiver_of_uncommitted_message(self, bench: Bench) -> None:

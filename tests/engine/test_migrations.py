@@ -71,7 +71,7 @@ def test_task_that_waited_for_the_end_of_another_runs_after_migrate(alias: str) 
 
     bench = make_bench({"default": "postgresql"}.get(alias, alias))
     assert bench.engine.admissions.admit().queues == {"default": 1}
-    bench.engine.messages.wake_due()
+    bench.engine.inbox.wake_due()
     assert {bench.status(task.pk) for task in (plain, limited, later)} == {"READY"}
     assert bench.row(holder.pk).taken_over_by_id == holder.successor_id
     assert bench.add(key="k") == plain.pk

@@ -231,13 +231,13 @@ CALLS: dict[str, tuple[Callable[[Bench], Any], Callable[[Bench, Any], Any]]] = {
     "wake": (lambda bench: [bench.suspended()], lambda bench, ids: bench.engine.messages.wake(ids)),
     "wake_due": (
         lambda bench: [bench.add(wake_after_seconds=-1.0) for _ in range(5)],
-        lambda bench, _: bench.engine.messages.wake_due(20),
+        lambda bench, _: bench.engine.inbox.wake_due(20),
     ),
     "sweep": (
         lambda bench: [bench.send(bench.suspended()) for _ in range(5)],
         lambda bench, _: bench.engine.messages.sweep(20),
     ),
-    "count_unread": (unread, lambda bench, ids: bench.engine.messages.count_unread(ids)),
+    "count_unread": (unread, lambda bench, ids: bench.engine.inbox.count_unread(ids)),
     "read_messages": (unread, lambda bench, ids: bench.engine.messages.read_messages(ids)),
     "send": (
         claim,

@@ -18,9 +18,9 @@ from jobqueue.engine import admissions as portable_admissions
 from jobqueue.engine import queues as portable_queues
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.code_waits import BlockedHead, ReadyHead, Verdict
+from jobqueue.engine.inbox import Inbox
 from jobqueue.engine.postgres import queues as postgres_queues
 from jobqueue.engine.postgres.connection import statement
-from jobqueue.engine.postgres.messages import PostgresMessages
 from jobqueue.engine.schedules import RESOLUTION
 from jobqueue.models import AdmissionRequest, Executor, Schedule, Task
 from jobqueue.operations import limits, queries
@@ -278,7 +278,7 @@ class TestBatches:
         for pk in ids:
             bench.send(pk)
 
-        assert read(lambda: bench.engine.messages.count_unread(ids)) == dict.fromkeys(ids, 1)
+        assert read(lambda: bench.engine.inbox.count_unread(ids)) == dict.fromkeys(ids, 1)
 
     def test_commit_of_deleted_tasks_reads_few_rows(self, bench: Bench, size: int) -> None:
         outcomes = [Outcome(task_id=uuid4(), claim_number=1, status=Status.SUCCESSFUL, attempts=0) for _ in range(size)]
@@ -308,7 +308,7 @@ class TestBatches:
         scheduled = Task.objects.scheduled().values_list("pk", flat=True)
         Task.objects.filter(pk__in=list(scheduled[:size])).update(wake_at=bench.engine.db.now())
 
-        assert read(lambda: bench.engine.messages.wake_due()) == size
+        assert read(lambda: bench.engine.inbox.wake_due()) == size
 
     @pytest.mark.parametrize("overlap", Overlap)
     def test_fire_reads_few_rows(self, bench: Bench, size: int, overlap: Overlap) -> None:
@@ -349,7 +349,7 @@ class TestBatches:
     def test_repeated_send_to_finished_tasks_reads_few_rows(self, bench: Bench, size: int) -> None:
         ids = list(Task.objects.successful().values_list("pk", flat=True)[:size])
         repeats = [NewMessage(task_id=pk, body="1", dedupe_key="k") for pk in ids]
-        PostgresMessages(bench.engine.db, bench.engine.admissions)._insert_all(repeats)
+        Inbox(bench.engine.db, bench.engine.admissions)._insert_all(repeats)
 
         assert read(lambda: bench.engine.messages.send(repeats)) == []
 
@@ -364,9 +364,7 @@ class TestBatches:
 def test_find_seen_reads_few_rows(bench: Bench) -> None:
     pk = Task.objects.successful().values_list("pk", flat=True)[0]
     bench.set(pk, key="past")
-    PostgresMessages(bench.engine.db, bench.engine.admissions)._insert_all(
-        [NewMessage(task_id=pk, body="1", dedupe_key="k")]
-    )
+    Inbox(bench.engine.db, bench.engine.admissions)._insert_all([NewMessage(task_id=pk, body="1", dedupe_key="k")])
 
     assert read(lambda: bench.engine.messages.find_seen({("past", "k"), ("past", "other")})) == {("past", "k"): pk}
 
@@ -446,7 +444,7 @@ def test_pending_maintenance_reads_few_rows(bench: Bench) -> None:
         (lambda bench: bench.engine.queues.queues_in_use(), QUEUES),
         (lambda bench: [queue.queue_name for queue in bench.engine.queues.queue_latency()], QUEUES),
         (lambda bench: len(bench.claim_isolated(queues=QUEUES)), 1),
-        (lambda bench: bench.engine.messages.wake_due(), 0),
+        (lambda bench: bench.engine.inbox.wake_due(), 0),
     ],
     ids=["queues_in_use", "queue_latency", "claim_isolated", "wake_due"],
 )

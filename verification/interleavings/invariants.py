@@ -226,7 +226,7 @@ def run_to_end(backend: IsolatedBackend) -> Iterator[str]:
     engine, names = backend.engine, sorted(set(backend.names.values()))
     for _ in range(MAX_ROUNDS):
         engine.db.tasks.filter(wake_at__isnull=False).update(wake_at=F("enqueued_at"))
-        engine.messages.wake_due()
+        engine.inbox.wake_due()
         if not engine.db.tasks.ready().exists():
             break
         backend.poll(*names, decide=suspend)

@@ -215,7 +215,7 @@ class LimitBackend(IsolatedBackend):
             self._record_start((claimed.id, claimed.claim_number))
 
     def wake_due(self) -> None:
-        self.engine.messages.wake_due()
+        self.engine.inbox.wake_due()
 
     def apply(self, *claimed: ClaimedTask, key: str = "imports:anna") -> None:
         """Give claimed tasks the limit that their code declares."""

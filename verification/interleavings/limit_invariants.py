@@ -173,7 +173,7 @@ def run_to_end(backend: LimitBackend) -> Iterator[str]:
     engine = backend.engine
     for _ in range(MAX_ROUNDS):
         engine.db.tasks.filter(wake_at__isnull=False).update(wake_at=F("enqueued_at"))
-        engine.messages.wake_due()
+        engine.inbox.wake_due()
         snapshot = LimitSnapshot(backend)
         yield from at_each_end(backend)
         if not snapshot.live:

@@ -17,11 +17,11 @@ from msgspec import structs
 from jobqueue.engine.claim import is_held
 from jobqueue.engine.clock import Clock, now_plus, rank_from
 from jobqueue.engine.database import RAW, with_texts
-from jobqueue.engine.messages import ending_of
+from jobqueue.engine.messages import Messages, ending_of
 from jobqueue.engine.postgres.connection import PostgresDatabase, statement
 from jobqueue.engine.postgres.engine import PostgresEngine
 from jobqueue.engine.postgres.executors import PostgresExecutors
-from jobqueue.engine.postgres.messages import PostgresMessages
+from jobqueue.engine.postgres.inbox import PostgresInbox
 from jobqueue.engine.postgres.queues import PostgresQueues
 from jobqueue.engine.postgres.tasks import (
     PostgresClaims,
@@ -107,7 +107,7 @@ class ReadsInboxWhileLocking(PostgresEngine):
             in_progress.with_messages = {pk for pk, row in rows.items() if getattr(row, "has_messages", False)}
             return rows
 
-    class messages_class(PostgresMessages):
+    class messages_class(Messages):
         def with_more_unread(self, left: Mapping[UUID, int]) -> set[UUID]:
             return set(left) & set(in_progress.with_messages)
 
@@ -115,7 +115,7 @@ class ReadsInboxWhileLocking(PostgresEngine):
 class NeverChecksInbox(PostgresEngine):
     """Suspends without a check of the inbox, and leaves the wake to the senders."""
 
-    class messages_class(PostgresMessages):
+    class messages_class(Messages):
         def with_more_unread(self, left: Mapping[UUID, int]) -> set[UUID]:
             return set()
 
@@ -123,7 +123,7 @@ class NeverChecksInbox(PostgresEngine):
 class WakesWithoutLocking(PostgresEngine):
     """Skips a task that is RUNNING in its snapshot, although an open commit suspends it."""
 
-    class messages_class(PostgresMessages):
+    class messages_class(Messages):
         def wake(self, ids: Iterable[UUID]) -> int:
             suspended = self.db.tasks.suspended().filter(pk__in=list(ids))
             return suspended.update(status=Status.READY, rank=rank_from(Clock(), self.db.options.aging), wake_at=None)
@@ -225,7 +225,7 @@ class PrunesWithoutLocking(PostgresEngine):
     class tasks_class(PostgresTasks):
         def prune_status(self, status: str, kept_seconds: float, limit: int = 1000) -> int:
             ids = list(self.db.tasks.filter(status=status).values_list("pk", flat=True)[:limit])
-            self.messages.delete_of(ids)
+            self.messages.inbox.delete_of(ids)
             self.db.tasks.filter(pk__in=ids)._raw_delete(self.db.using)
             return len(ids)
 
@@ -233,7 +233,7 @@ class PrunesWithoutLocking(PostgresEngine):
 class IgnoresDedupeKeys(PostgresEngine):
     """Accepts every message as new."""
 
-    class messages_class(PostgresMessages):
+    class inbox_class(PostgresInbox):
         def insert(self, messages: Sequence[NewMessage], *, all_or_none: bool = False) -> list[tuple[int, UUID]]:
             return super().insert([structs.replace(one, dedupe_key=None) for one in messages], all_or_none=all_or_none)
 
@@ -447,7 +447,7 @@ class IgnoresRunningTasks(PostgresEngine):
 class NeverSweeps(PostgresEngine):
     """Leaves tasks asleep that missed a wake."""
 
-    class messages_class(PostgresMessages):
+    class messages_class(Messages):
         def sweep(self, limit: int = 1000) -> int:
             return 0
 
@@ -455,6 +455,6 @@ class NeverSweeps(PostgresEngine):
 class SweepsAllSuspended(PostgresEngine):
     """Wakes every suspended task, with or without messages."""
 
-    class messages_class(PostgresMessages):
-        def _suspended_with_messages(self, limit: int) -> list[UUID]:
+    class inbox_class(PostgresInbox):
+        def suspended_with_messages(self, limit: int) -> list[UUID]:
             return list(self.db.tasks.suspended().values_list("pk", flat=True)[:limit])

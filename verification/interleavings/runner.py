@@ -12,8 +12,8 @@ from unittest.mock import patch
 
 from django.db import connections
 
+from jobqueue.engine import messages
 from jobqueue.engine.engine import Engine
-from jobqueue.engine.postgres import messages
 from verification.interleavings.backend import IsolatedBackend
 from verification.interleavings.limit_scenarios import SCENARIOS
 from verification.interleavings.orders import Explored, Plan, RunOne, estimate, explore

@@ -147,7 +147,7 @@ def sending_to_task_that_is_due(backend: IsolatedBackend) -> Sequence[Script]:
     task = backend.suspended("task", wake_after_seconds=0.0)
 
     def wake_and_poll() -> None:
-        backend.engine.messages.wake_due()
+        backend.engine.inbox.wake_due()
         backend.poll("task", decide=suspend)
 
     return [lambda: backend.send(task, "m"), wake_and_poll]

@@ -296,7 +296,7 @@ class ExecutorMoves(SimulatedBackend):
         tasks = self.engine.db.tasks
         later = set(tasks.filter(wake_at__gt=now_plus(TICK_SECONDS / 2)).values_list("pk", flat=True))
         with self.not_waiting():
-            self.engine.messages.wake_due()
+            self.engine.inbox.wake_due()
         if early := set(tasks.ready().values_list("pk", flat=True)) & later:
             raise InvariantViolated(f"{EARLY}: {', '.join(sorted(map(self.name, early)))}")
 

@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 from django.db import connections
 
+from jobqueue.engine import messages
 from jobqueue.engine.engine import Engine
-from jobqueue.engine.postgres import messages
 from jobqueue.models import AdmissionRequest, Counter, CounterDelta, Queue, RateStart
 from verification.faults import history
 from verification.simulation.simulation import Simulation

@@ -7,7 +7,7 @@ The parts of the engine that differ on PostgreSQL, under the same names. `sql/` 
 * `connection`: PostgreSQL for the engine: statements from files, transactions, formats of values
 * `engine`: the engine on PostgreSQL: parts that run set-based statements in place of the portable ones
 * `executors`: executors as statements of PostgreSQL
-* `messages`: messages as statements of PostgreSQL
+* `inbox`: rows of messages, as statements of PostgreSQL
 * `progress`: progress on PostgreSQL
 * `queues`: queues and counters as statements of PostgreSQL
 * `tasks`: enqueue, claim and commit on PostgreSQL: one statement each, as a rule

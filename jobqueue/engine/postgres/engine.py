@@ -8,7 +8,7 @@ from jobqueue.engine.postgres.body_log import PostgresLogTable
 from jobqueue.engine.postgres.code_waits import PostgresCodeWaits
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.engine.postgres.executors import PostgresExecutors
-from jobqueue.engine.postgres.messages import PostgresMessages
+from jobqueue.engine.postgres.inbox import PostgresInbox
 from jobqueue.engine.postgres.progress import PostgresProgressTable
 from jobqueue.engine.postgres.queues import PostgresCounters, PostgresQueues
 from jobqueue.engine.postgres.tasks import (
@@ -28,7 +28,7 @@ class PostgresEngine(Engine):
     counters_class = PostgresCounters
     queues_class = PostgresQueues
     admissions_class = PostgresAdmissions
-    messages_class = PostgresMessages
+    inbox_class = PostgresInbox
     progress_class = PostgresProgressTable
     logs_class = PostgresLogTable
     inserts_class = PostgresInserts

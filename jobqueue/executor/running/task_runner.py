@@ -554,7 +554,7 @@ def count_undelivered(
     actors = [attempt.running.id for attempt in ended if attempt is not None and attempt.context is not None]
     if not actors and not dropped:
         return NOTHING_UNDELIVERED
-    unread = engine.messages.count_unread(actors) if actors else {}
+    unread = engine.inbox.count_unread(actors) if actors else {}
     for pk, count in unread.items():
         logger.info("message.undelivered id=%s count=%d", pk, count)
     return Counter(dropped) + Counter(unread)
