@@ -55,8 +55,7 @@ def pause_columns(what: str, by: str, reason: str, until: datetime | timedelta |
 def resume(queue_name: str, *, backend: str = "default") -> None:
     """Let executors claim tasks of a paused queue again. Raises OperationalError as pause() does."""
     engine = engine_for(backend)
-    with engine.db.bounded(f"the queue {queue_name!r}"):
-        engine.db.queues.filter(name=queue_name).update(paused_at=None, paused_by="", pause_reason="", resume_at=None)
+    engine.queues.resume(queue_name)
     notify_after_commit(engine, {queue_name})
 
 
@@ -81,8 +80,7 @@ def limit(queue_name: str, max_running: int | None, *, backend: str = "default")
 def _write_queue(engine: Engine, name: str, **columns: Any) -> None:
     if not is_text(name, 128):
         raise ValueError(f"A queue name must be a text of 1 to 128 characters, not {name!r:.200}.")
-    with engine.db.bounded(f"the queue {name!r}"):
-        engine.db.queues.update_or_create(backend=engine.alias, name=name, defaults=columns)
+    engine.queues.change(name, **columns)
 
 
 def command(executor_ids: Iterable[UUID | str], command: Command, *, backend: str = "default") -> int:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from django.db.models import QuerySet
-
 from jobqueue.declarations.schedules import Declaration, declarations, digest_of
 from jobqueue.engine import LOCK_WAIT, Engine, LockTimeout, with_last_heartbeat
 from jobqueue.models import Schedule, ScheduleDeployment
@@ -61,16 +59,12 @@ class DeclaredSchedules:
             return False
 
     def _take_over(self, engine: Engine) -> bool:
-        sets = sets_of(engine)
-        # This row is only there to be locked. The others are read in later statements.
-        sets.bulk_create([ScheduleDeployment(backend=engine.alias, digest="")], ignore_conflicts=True)
-        list(engine.db.with_lock(sets.filter(digest=""), wait=True))
-        current, own = newest_set(engine), sets.filter(digest=self.digest)
-        if self._is(current) or (current and own.exists() and is_in_use(engine, current)):
+        engine.schedules.lock_sets()  # the others are read in later statements
+        current, was_seen = newest_set(engine), engine.schedules.sets().filter(digest=self.digest).exists()
+        if self._is(current) or (current and was_seen and is_in_use(engine, current)):
             return False
         self.write(engine)
-        own.delete()  # the new row has the highest id
-        sets.create(backend=engine.alias, digest=self.digest, applied_at=engine.db.now())
+        engine.schedules.apply_set(self.digest)
         return True
 
     def _is(self, applied: ScheduleDeployment | None) -> bool:
@@ -92,13 +86,9 @@ class DeclaredSchedules:
             engine.schedules.save(name, columns[name])
 
 
-def sets_of(engine: Engine) -> QuerySet[ScheduleDeployment]:
-    return ScheduleDeployment.objects.using(engine.database).filter(backend=engine.alias)
-
-
 def newest_set(engine: Engine) -> ScheduleDeployment | None:
     """Return the set that was applied last."""
-    return sets_of(engine).filter(applied_at__isnull=False).order_by("-pk").first()
+    return engine.schedules.sets().filter(applied_at__isnull=False).order_by("-pk").first()
 
 
 def is_in_use(engine: Engine, applied: ScheduleDeployment) -> bool:

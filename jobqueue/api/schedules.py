@@ -155,7 +155,7 @@ def delete(name: str, *, backend: str = "default") -> None:
         row = engine.db.with_lock(engine.db.schedules.filter(name=name), wait=True).first() or _find(engine, name)
         if row.retired_at is None:
             _refuse_declared(row)
-        row.delete()
+        engine.schedules.delete(row)
 
 
 def _checked(declaration: Declaration) -> tuple[Engine, dict[str, object]]:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from operator import attrgetter
+from typing import Any
 from uuid import UUID
 
 from django.db.models import Q, QuerySet
@@ -173,6 +174,16 @@ class Queues(Part):
         return waiting.order_by("rank", "pk").values_list("queue_name", flat=True)[:ADMITTED_AT_ONCE]
 
     # --- limits and pauses
+
+    def change(self, name: str, **columns: Any) -> None:
+        """Change the row of a queue, or make it. Raises LockTimeout. Locks: the row."""
+        with self.db.bounded(f"the queue {name!r}"):
+            self.db.queues.update_or_create(backend=self.db.backend, name=name, defaults=columns)
+
+    def resume(self, name: str) -> None:
+        """End the pause of a queue, if it has one. Raises LockTimeout. Locks: the row."""
+        with self.db.bounded(f"the queue {name!r}"):
+            self.db.queues.filter(name=name).update(paused_at=None, paused_by="", pause_reason="", resume_at=None)
 
     def limited_queues(self) -> list[str]:
         """Name the queues that have a max_running."""

@@ -7,13 +7,13 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, Min, Q
+from django.db.models import Count, Min, Q, QuerySet
 
 from jobqueue.engine.database import Database, Part
 from jobqueue.engine.due_schedules import DueSchedule, set_next
 from jobqueue.engine.ticks import Ticks, is_paused_at
 from jobqueue.exceptions import ScheduleNotFound
-from jobqueue.models import STOPPED_BY, Schedule, ScheduleTick
+from jobqueue.models import STOPPED_BY, Schedule, ScheduleDeployment, ScheduleTick
 from jobqueue.schedules.planning import Skipped
 from jobqueue.schedules.rows import from_row_time, to_row_time
 from jobqueue.values.counters import ScheduleGauges
@@ -77,6 +77,27 @@ class Schedules(Part):
         newest = self._ticks.newest([row.pk]).get(row.pk)
         after = [now, row.waiting_at, newest and newest.last_at, row.starts_at and row.starts_at - RESOLUTION]
         return DueSchedule.from_row(row).first_tick(max(moment for moment in after if moment))
+
+    def delete(self, row: Schedule) -> None:
+        """Delete a schedule that the caller has locked, and its records."""
+        row.delete()
+
+    # --- the sets of declarations that were applied
+
+    def sets(self) -> QuerySet[ScheduleDeployment]:
+        return ScheduleDeployment.objects.using(self.db.using).filter(backend=self.db.backend)
+
+    def lock_sets(self) -> None:
+        """Lock a row that is only there for this, so that sessions decide one after the other. Waits for it."""
+        self.sets().bulk_create([ScheduleDeployment(backend=self.db.backend, digest="")], ignore_conflicts=True)
+        list(self.db.with_lock(self.sets().filter(digest=""), wait=True))
+
+    def apply_set(self, digest: str) -> None:
+        """Note that a set of declarations was applied now. The row with the highest id is the newest."""
+        self.sets().filter(digest=digest).delete()
+        self.sets().create(backend=self.db.backend, digest=digest, applied_at=self.db.now())
+
+    # --- pauses
 
     def pause(self, ids: Collection[int], **columns: Any) -> None:
         """Pause schedules. Ticks that are due before are accounted for first. Locks: the rows; waits for them."""
