@@ -1,7 +1,9 @@
 """
-`manage.py jobqueue`: one module for each verb, and what they share.
+`manage.py jobqueue`: each verb has its arguments beside what it does, in one module.
 
-* `arguments`: values of the command line
+The name of a verb stands in the line of its module where the two differ.
+
+* `arguments`: values of the command line, and flags that several verbs have
 * `backends`: the engines that a command works on
 * `bulk`: `requeue`, `cancel` and `prune`: tasks by id, or all tasks of a filter, in batches
 * `celery_entries`: the periodic tasks of Celery beat: from the tables of django-celery-beat and from
@@ -20,4 +22,5 @@
 * `show`: `show`: the details of a task, as on its page in the admin
 * `status`: `status`: queues, executors, and what ended in the last minute
 * `tail`: `tail`: tasks as they end
+* `verbs`: what a verb is, and the options that all of them have
 """

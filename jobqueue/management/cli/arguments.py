@@ -1,41 +1,30 @@
-"""Values of the command line. Each reader raises ArgumentTypeError that names the valid forms."""
+"""
+Values of the command line, and flags that several verbs have.
+
+Each reader of a value raises ArgumentTypeError that names the valid forms.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from argparse import ArgumentTypeError
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from django.conf import settings
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandParser
 from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_naive, make_aware
 
 from jobqueue.api.queues import MAX_RUNNING_LIMIT
 from jobqueue.declarations.limits import MAX_LIMIT
+from jobqueue.values.records import Status
 
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 MAX_DURATION = timedelta(days=100 * 365)
-EXIT_USAGE = 2
-
-
-class Parser(CommandParser):
-    """Reports wrong usage in one line, with exit code 2."""
-
-    def error(self, message: str) -> NoReturn:
-        text = f"{self.prog}: {message}"
-        if not self.called_from_command_line:
-            raise CommandError(text, returncode=EXIT_USAGE)
-        self.exit(EXIT_USAGE, f"{text}\nSee: {self.prog} --help\n")
-
-
-def report_usage_in_one_line(parser: CommandParser) -> None:
-    """Make a command's own parser a Parser: Django has no setting for the class."""
-    parser.__class__ = Parser
 
 
 def duration(text: str) -> timedelta:
@@ -124,3 +113,31 @@ def names_in_file(path: str) -> dict[str, str]:
     if not all(isinstance(name, str) for name in value.values()):
         raise ArgumentTypeError(f'must have a text for each name, such as {{"old": "new"}}, not {value!r:.100}')
     return value
+
+
+def add_status(parser: CommandParser, statuses: Iterable[Status]) -> None:
+    names = [str(status) for status in statuses]
+    text = f"{', '.join(names)}; repeat for several"
+    parser.add_argument(
+        "--status", action="append", type=str.upper, choices=names, default=[], metavar="STATUS", help=text
+    )
+
+
+def add_filters(parser: CommandParser, statuses: Iterable[Status]) -> None:
+    add_status(parser, statuses)
+    parser.add_argument("--task", action="append", default=[], metavar="NAME", help="tasks with this name")
+    parser.add_argument("--queue", action="append", default=[], metavar="NAME", help="tasks of this queue")
+
+
+def add_pause(parser: CommandParser) -> None:
+    parser.add_argument("--reason", default="", help="why; status and the admin show it")
+    parser.add_argument("--by", help="who pauses it (default: your login name)")
+    end = parser.add_mutually_exclusive_group()
+    end.add_argument("--until", type=moment, metavar="WHEN", help="resume at this time, such as 2030-01-31T09:00")
+    text = "resume after this time, such as 30m or 2h"
+    end.add_argument("--for", type=duration, dest="until", metavar="TIME", help=text)
+
+
+def add_questions(parser: CommandParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="only print the number of tasks")
+    parser.add_argument("--yes", action="store_true", help="do not ask for a confirmation")

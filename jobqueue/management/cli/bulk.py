@@ -8,14 +8,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain, islice
 from typing import Any
+from uuid import UUID
 
-from django.core.management.base import CommandError
+from django.core.management.base import CommandError, CommandParser
 
 from jobqueue.engine import Engine, now_plus
+from jobqueue.management.cli import arguments
 from jobqueue.management.cli.backends import engine_of, report_unknown
 from jobqueue.management.cli.console import EXIT_INTERRUPTED, Console, list_ids, log
+from jobqueue.management.cli.verbs import Verb
 from jobqueue.models import TaskQuerySet
-from jobqueue.operations.bulk.actions import CANCEL_TREE, REQUEUE
+from jobqueue.operations.bulk.actions import CANCEL, CANCEL_TREE, REQUEUE, BulkAction
+from jobqueue.operations.bulk.actor import MAX_RATE
 from jobqueue.operations.bulk.target import Bounds, BulkRun
 from jobqueue.operations.formatting import duration
 from jobqueue.operations.list.failures import MAX_CAUSES, TooManyCauses, causes_with, newest_causes, read_failures
@@ -38,18 +42,57 @@ DEFAULT_STATUSES = {
 }
 
 
-def perform(console: Console, flags: Any) -> None:
-    """Perform flags.action on tasks. Raises CommandError if ids were given and no task was changed."""
+def add_requeue_arguments(parser: CommandParser) -> None:
+    _add_bulk(parser, REQUEUE.statuses)
+    failed = "the same as --status FAILED"
+    parser.add_argument("--failed", action="append_const", dest="status", const=Status.FAILED, help=failed)
+    error = "failed tasks whose error class and message contain this text, or with this cause"
+    parser.add_argument("--error", metavar="TEXT", help=error)
+    since = "tasks that ended in this time, such as 2h"
+    parser.add_argument("--since", type=arguments.duration, metavar="TIME", help=since)
+    parser.add_argument("--rate", type=arguments.within(1, MAX_RATE), metavar="N", help="at most N tasks a second")
+
+
+def add_cancel_arguments(parser: CommandParser) -> None:
+    _add_bulk(parser, CANCEL.statuses)
+    parser.add_argument("--descendants", action="store_true", help="also cancel children, and their children")
+
+
+def add_prune_arguments(parser: CommandParser) -> None:
+    age = "delete tasks that ended longer ago, such as 14d or 12h"
+    parser.add_argument("--older-than", type=arguments.duration, required=True, metavar="TIME", help=age)
+    arguments.add_status(parser, FINAL)
+    _add_confirmation(parser, max_batch=100_000, batch=5000)
+
+
+def _add_bulk(parser: CommandParser, statuses: Iterable[Status]) -> None:
+    parser.add_argument("ids", nargs="*", type=UUID, metavar="ID", help="task id")
+    arguments.add_filters(parser, statuses)
+    parser.add_argument("--tag", default="", metavar="TAG", help="tasks with this tag")
+    limit = "change at most this number of tasks"
+    parser.add_argument("--limit", type=arguments.within(1, 1_000_000_000), help=limit)
+    _add_confirmation(parser, max_batch=10_000, batch=1000)
+
+
+def _add_confirmation(parser: CommandParser, *, max_batch: int, batch: int) -> None:
+    arguments.add_questions(parser)
+    text = f"tasks per transaction ({batch:,})"
+    parser.add_argument("--batch", type=arguments.within(1, max_batch), default=batch, help=text)
+
+
+def perform(action: BulkAction, console: Console, flags: Any) -> None:
+    """Perform an action on tasks. Raises CommandError if ids were given and no task was changed."""
     error, since = getattr(flags, "error", None), getattr(flags, "since", None)
     if bool(flags.ids) == bool(flags.status or flags.task or flags.queue or flags.tag or error or since):
-        names = "--status, --task, --queue, --tag" + (", --error, --since" if flags.action is REQUEUE else "")
+        names = "--status, --task, --queue, --tag" + (", --error, --since" if action is REQUEUE else "")
         flags.parser.error(f"Pass either task ids or filters ({names}).")
     if error and {*flags.status} - {Status.FAILED}:
         flags.parser.error("--error needs the status FAILED: only failed tasks are grouped by their errors.")
     if flags.ids and (flags.dry_run or flags.limit is not None):
         flags.parser.error("--dry-run and --limit need filters instead of task ids.")
     engine = engine_of(flags.backend)
-    action = CANCEL_TREE if getattr(flags, "descendants", False) else flags.action
+    if getattr(flags, "descendants", False):
+        action = CANCEL_TREE
     if not flags.ids:
         _perform_matching(console, flags, BulkRun(action, engine.alias), engine)
         return
@@ -195,3 +238,20 @@ def _run(
     console.report(done, text())
     if is_interrupted:
         raise CommandError("Interrupted. Run the command again to continue.", returncode=EXIT_INTERRUPTED)
+
+
+VERBS = (
+    Verb(
+        "requeue",
+        "Requeue failed or cancelled tasks with a fresh set of attempts.",
+        partial(perform, REQUEUE),
+        add_requeue_arguments,
+    ),
+    Verb(
+        "cancel",
+        "Cancel unfinished tasks; running ones are asked to stop.",
+        partial(perform, CANCEL),
+        add_cancel_arguments,
+    ),
+    Verb("prune", "Delete tasks that ended long ago.", prune, add_prune_arguments),
+)

@@ -15,6 +15,7 @@ from jobqueue.engine import Engine, migrate_command, missing_objects, schema_pro
 from jobqueue.management.cli.backends import engines
 from jobqueue.management.cli.console import Console, first_line
 from jobqueue.management.cli.notification_checks import notification_findings
+from jobqueue.management.cli.verbs import Verb
 from jobqueue.operations.overview.findings import findings
 from jobqueue.operations.overview.server_findings import lock_findings
 from jobqueue.operations.overview.stats import read_stats
@@ -93,3 +94,6 @@ def _backend(engine: Engine) -> Iterator[checks.CheckMessage]:
     yield from findings(engine, stats, keys_checked=KEYS_CHECKED)
     if is_postgresql and engine.options.notify:
         yield from notification_findings(engine)
+
+
+VERB = Verb("doctor", "Check the installation and give advice.", doctor)

@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 import difflib
+from functools import partial
 from typing import Any
 
-from django.core.management.base import CommandError
+from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
 from jobqueue import api
 from jobqueue.api.messages import id_from, receivers
+from jobqueue.conf.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
 from jobqueue.declarations import registry
 from jobqueue.declarations.function import FunctionTask
 from jobqueue.engine import Engine
 from jobqueue.exceptions import TaskNotFound
+from jobqueue.management.cli.arguments import json_value, moment
 from jobqueue.management.cli.backends import engine_of, engines
 from jobqueue.management.cli.console import Console, log
+from jobqueue.management.cli.verbs import Verb
 from jobqueue.operations.task.inbox import check_message
 
 OPTIONS = ("queue_name", "priority", "run_after", "max_attempts", "key", "backend")  # of using()
+
+
+def add_submit_arguments(parser: CommandParser) -> None:
+    parser.add_argument("task", help="full name of a task, or its last component")
+    for name, kind, text in (("args", list, 'such as [1, "a"]'), ("kwargs", dict, 'such as {"a": 1}')):
+        value = partial(json_value, kind=kind)
+        parser.add_argument(f"--{name}", dest=f"task_{name}", type=value, default=kind(), metavar="JSON", help=text)
+    parser.add_argument("--queue", dest="queue_name", metavar="NAME", help="queue (default: as declared)")
+    parser.add_argument("--priority", type=int, help=f"{TASK_MIN_PRIORITY} to {TASK_MAX_PRIORITY}")
+    parser.add_argument("--run-after", type=moment, metavar="WHEN", help="start later: 30m, or 2030-01-31T09:00")
+    parser.add_argument("--max-attempts", type=int, help="attempts (default: as declared)")
+    parser.add_argument("--key", help="if a live task has this key, print its id instead")
+
+
+def add_send_arguments(parser: CommandParser) -> None:
+    parser.add_argument("to", help="id or key of a live actor")
+    parser.add_argument("body", type=json_value, nargs="?", metavar="JSON", help="the message (default: null)")
+    parser.add_argument("--dedupe-key", help="the actor gets only one message with this text")
 
 
 def submit(console: Console, flags: Any) -> None:
@@ -69,3 +91,9 @@ def _engine_with(to: str, backend: str | None) -> Engine:
         if engine.db.by_ids([pk]).exists():
             return engine
     raise TaskNotFound(f"Unknown task {pk}.")
+
+
+VERBS = (
+    Verb("submit", "Enqueue a task, and print its id.", submit, add_submit_arguments),
+    Verb("send", "Send a message to an actor.", send, add_send_arguments),
+)

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from django.core.management.base import CommandError
+from django.core.management.base import CommandError, CommandParser
 
 from jobqueue import api
 from jobqueue.engine import Engine
+from jobqueue.management.cli.arguments import duration
 from jobqueue.management.cli.backends import engines
 from jobqueue.management.cli.console import Console, log
 from jobqueue.management.cli.status import EXECUTORS, executor_as_json, executor_line
+from jobqueue.management.cli.verbs import Verb
 from jobqueue.models import Executor
 from jobqueue.operations.executors import ExecutorState, ExecutorStats, read_executors
 from jobqueue.operations.queries import many
@@ -25,6 +27,16 @@ DONE = {
     Command.RESUME: "claims tasks again.",
     Command.STOP: "is stopping.",
 }
+
+
+def add_arguments(parser: CommandParser) -> None:
+    commands = [command.lower() for command in Command]
+    text = "claim no tasks; claim tasks again; finish running tasks and exit. Without a command: list executors"
+    parser.add_argument("command", nargs="?", type=str.lower, choices=commands, metavar="|".join(commands), help=text)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="name or id of an executor")
+    parser.add_argument("--all", action="store_true", help="all responding executors, on every host")
+    wait = "how long to wait for answers (10s)"
+    parser.add_argument("--wait", type=duration, default="10s", metavar="TIME", help=wait)
 
 
 def executors(console: Console, flags: Any) -> None:
@@ -89,3 +101,6 @@ def _wait_for(asked: Sequence[tuple[Engine, Executor]], seconds: float) -> set[U
         if not silent or time.monotonic() >= deadline:
             return silent
         time.sleep(POLL_SECONDS)
+
+
+VERB = Verb("executors", "List executors, or send them a command.", executors, add_arguments)

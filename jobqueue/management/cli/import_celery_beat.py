@@ -8,17 +8,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.core.management.base import CommandError
+from django.core.management.base import CommandError, CommandParser
 
 from jobqueue.api import schedules
 from jobqueue.declarations import registry
 from jobqueue.declarations.function import FunctionTask
 from jobqueue.declarations.schedules import Declaration
 from jobqueue.exceptions import JobQueueError
+from jobqueue.management.cli.arguments import names_in_file, pair
 from jobqueue.management.cli.backends import engine_of, engines
 from jobqueue.management.cli.celery_entries import Entry, NotNeeded, declaration_of, ignored_options, read_entries
 from jobqueue.management.cli.console import Column, Console, log, shell_user
 from jobqueue.management.cli.enqueue import task_named
+from jobqueue.management.cli.verbs import Verb
 from jobqueue.models import Schedule
 from jobqueue.operations.formatting import clock_time
 from jobqueue.operations.queries import many
@@ -114,6 +116,15 @@ class Importer:
                 schedules.pause(declaration.name, by=shell_user(), reason=DISABLED, backend=declaration.backend)
 
 
+def add_arguments(parser: CommandParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="only show what the command would do")
+    parser.add_argument("--update", action="store_true", help="also replace schedules that exist, but not their pauses")
+    name = "the task that runs in place of a task of Celery, such as send-report=shop.tasks.send_report; repeatable"
+    parser.add_argument("--map", type=pair, action="append", default=[], metavar="OLD=NEW", help=name)
+    file = "a JSON file with one object, from names of Celery to names of tasks"
+    parser.add_argument("--map-file", type=names_in_file, default={}, metavar="FILE", help=file)
+
+
 def import_celery_beat(console: Console, flags: Any) -> None:
     """Create the schedules that do not exist yet. Exit with 1 if some have no counterpart; the others are created."""
     entries = read_entries()
@@ -164,3 +175,11 @@ def _report(console: Console, conversions: list[Conversion], counts: Counter[str
             console.write(f"{each.entry.name}: {note}")
     results = ", ".join(f"{count:,} {result}" for result, count in counts.items())
     console.write(f"{'Dry run, nothing was written: ' if is_dry_run else ''}{results}.")
+
+
+VERB = Verb(
+    "import_celery_beat",
+    "Create schedules from the tables of django-celery-beat and from CELERY_BEAT_SCHEDULE.",
+    import_celery_beat,
+    add_arguments,
+)

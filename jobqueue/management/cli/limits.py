@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from argparse import SUPPRESS
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from django.core.management.base import CommandError
+from django.core.management.base import CommandError, CommandParser
 
 from jobqueue.api import limits as api
 from jobqueue.engine import Engine
+from jobqueue.management.cli import arguments
 from jobqueue.management.cli.backends import engine_of, engines
 from jobqueue.management.cli.console import Column, Console, log, shell_user
+from jobqueue.management.cli.verbs import Verb
 from jobqueue.operations.formatting import duration
 from jobqueue.operations.limits import Key, KeyState, list_keys, read_keys
 from jobqueue.operations.queries import many
@@ -26,6 +29,43 @@ COLUMNS = (
     Column("LEFT", is_right=True),
     Column("BLOCKED FOR", is_right=True),
 )
+
+
+def add_arguments(parser: CommandParser) -> None:
+    name = "a part of a limit's name, or the start of a key, with or without NAME: before it"
+    parser.add_argument("--name", default="", help=name)
+    _add_kind(parser, "only limits of this kind")
+    parser.add_argument("--blocked", action="store_true", help="only keys with BLOCKED tasks")
+    lines = "number of keys of each backend (25)"
+    parser.add_argument("-n", "--lines", type=arguments.within(1, 1000), default=25, help=lines)
+
+
+def add_set_arguments(parser: CommandParser) -> None:
+    _add_key(parser)
+    number = "how many tasks at once, or how many starts"
+    parser.add_argument("number", type=arguments.number_of_limit, metavar="NUMBER", help=number)
+    _add_kind_of_key(parser)
+    parser.add_argument("--reason", default="", help="why; the list and the admin show it")
+    parser.add_argument("--by", help="who sets it (default: your login name)")
+
+
+def add_reset_arguments(parser: CommandParser) -> None:
+    _add_key(parser)
+    _add_kind_of_key(parser)
+
+
+def _add_key(parser: CommandParser) -> None:
+    text = "NAME of a limit for all of its keys, or NAME:KEY for one"
+    parser.add_argument("key", metavar="KEY", help=text)
+
+
+def _add_kind_of_key(parser: CommandParser) -> None:
+    _add_kind(parser, "needed if a concurrency limit and a rate have the key", default=SUPPRESS)
+
+
+def _add_kind(parser: CommandParser, text: str, **default: Any) -> None:
+    kinds = [str(kind) for kind in api.KINDS]
+    parser.add_argument("--kind", choices=kinds, metavar="|".join(kinds), help=text, **default)
 
 
 def list_limits(console: Console, flags: Any) -> None:
@@ -156,3 +196,20 @@ def _as_json(state: KeyState) -> dict[str, Any]:
         "is_own_number": state.is_own,
         **{name: None if row is None else getattr(row, name) for name in ("changed_by", "reason", "changed_at")},
     }
+
+
+VERB = Verb(
+    "limits",
+    "List the keys of limits by key, most BLOCKED tasks first. With an action: set or reset a number.",
+    list_limits,
+    add_arguments,
+    actions=(
+        Verb(
+            "set",
+            "Set the number of a limit. It replaces the declared one at once. Running tasks continue.",
+            set_number,
+            add_set_arguments,
+        ),
+        Verb("reset", "Remove the number that people have set.", reset_number, add_reset_arguments),
+    ),
+)

@@ -7,11 +7,13 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.core.management.base import CommandError
+from django.core.management.base import CommandError, CommandParser
 
 from jobqueue.engine import Engine
+from jobqueue.management.cli.arguments import moment, within
 from jobqueue.management.cli.backends import engines, report_unknown
 from jobqueue.management.cli.console import Column, Console
+from jobqueue.management.cli.verbs import Verb
 from jobqueue.models import Executor, Schedule, Task
 from jobqueue.operations.backends import options_of
 from jobqueue.operations.formatting import attempt_number, attempts_text, short_type, when
@@ -21,6 +23,7 @@ from jobqueue.operations.list.rows import read_rows
 from jobqueue.operations.list.selection import Selection
 from jobqueue.operations.queries import CAP, many
 from jobqueue.schedules.rows import from_row_time
+from jobqueue.values.records import Status
 
 COLUMNS = (
     Column("ID"),
@@ -32,6 +35,30 @@ COLUMNS = (
     Column("ERROR OR ARGUMENTS", is_flexible=True),
 )
 TIMES = ("enqueued_since", "enqueued_until", "ended_since", "ended_until")
+
+
+def add_arguments(parser: CommandParser) -> None:
+    names = [str(status) for status in Status]
+    parser.add_argument("--status", type=str.upper, choices=names, metavar="STATUS", help=", ".join(names))
+    parser.add_argument("--task", metavar="NAME", help="tasks with this name")
+    parser.add_argument("--queue", metavar="NAME", help="tasks of this queue")
+    parser.add_argument("--tag", metavar="TAG", help="tasks with this tag")
+    executor = "tasks that this executor runs or has run; a name or an id"
+    parser.add_argument("--executor", metavar="NAME", help=executor)
+    parser.add_argument("--parent", type=UUID, metavar="ID", help="children of this task")
+    parser.add_argument("--schedule", metavar="NAME", help="tasks that this schedule has enqueued")
+    example = "such as 2h for two hours ago, or 2030-01-31T09:00"
+    for name, what in (("enqueued", "were enqueued"), ("ended", "ended")):
+        since, until = f"tasks that {what} later: {example}", f"tasks that {what} earlier"
+        parser.add_argument(f"--{name}-since", type=moment, metavar="WHEN", help=since)
+        parser.add_argument(f"--{name}-until", type=moment, metavar="WHEN", help=until)
+    text = parser.add_mutually_exclusive_group()
+    text.add_argument("--error", metavar="TEXT", help="failed tasks whose error contains this text")
+    search = "as in the search box: the beginning of an id, key:, task:, args.NAME:VALUE, tag: or error:"
+    text.add_argument("--search", metavar="TEXT", help=search)
+    parser.add_argument("-n", "--lines", type=within(1, 10_000), default=25, help="number of tasks (25)")
+    oldest = "the oldest first; of SCHEDULED, the last that will start"
+    parser.add_argument("--reverse", action="store_true", help=oldest)
 
 
 def list_tasks(console: Console, flags: Any) -> None:
@@ -150,3 +177,8 @@ def _as_json(task: Any) -> dict[str, Any]:
         "arguments": task.call,
         "error": task.headline or None,
     }
+
+
+VERB = Verb(
+    "list", "List tasks, the newest first, with the filters and the search of the admin.", list_tasks, add_arguments
+)

@@ -6,16 +6,33 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from django.core.management.base import CommandError
+from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
 from jobqueue import api
 from jobqueue.engine import Engine
+from jobqueue.management.cli import arguments
 from jobqueue.management.cli.backends import check_queue_names, engine_of
 from jobqueue.management.cli.console import Console, log, shell_user
+from jobqueue.management.cli.verbs import Verb
 from jobqueue.models import Queue
 from jobqueue.operations.formatting import clock_time
 from jobqueue.operations.queries import many
+
+
+def add_names(parser: CommandParser) -> None:
+    parser.add_argument("queues", nargs="+", metavar="QUEUE", help="name of a queue")
+
+
+def add_pause_arguments(parser: CommandParser) -> None:
+    add_names(parser)
+    arguments.add_pause(parser)
+
+
+def add_limit_arguments(parser: CommandParser) -> None:
+    parser.add_argument("queue", metavar="QUEUE", help="name of a queue")
+    text = "a number, or none for no limit"
+    parser.add_argument("max_running", type=arguments.limit, metavar="MAX", help=text)
 
 
 def pause(console: Console, flags: Any) -> None:
@@ -84,3 +101,10 @@ def as_json(row: Queue, now: datetime) -> dict[str, Any]:
         row = Queue(max_running=row.max_running)
     names = ("paused_by", "pause_reason", "resume_at", "max_running")
     return {"is_paused": row.paused_at is not None, **{name: getattr(row, name) for name in names}}
+
+
+VERBS = (
+    Verb("pause", "Pause queues: executors claim no more of their tasks.", pause, add_pause_arguments),
+    Verb("resume", "Resume paused queues.", resume, add_names),
+    Verb("limit", "Limit how many tasks of a queue run at once across all executors.", limit, add_limit_arguments),
+)

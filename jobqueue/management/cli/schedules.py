@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.core.management.base import CommandError
+from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
 from jobqueue.api import schedules as api
 from jobqueue.engine import Engine
+from jobqueue.management.cli import arguments
 from jobqueue.management.cli.backends import engine_of, engines
 from jobqueue.management.cli.console import Column, Console, log, shell_user
 from jobqueue.management.cli.show import value_lines
+from jobqueue.management.cli.verbs import Verb
 from jobqueue.models import STOPPED_BY, Schedule
 from jobqueue.operations.formatting import clock_time, duration
 from jobqueue.operations.payloads import read, show_arguments
@@ -92,6 +94,43 @@ class Found:
             case "ended":
                 return f"{row.name} has no next tick."
         return ""
+
+
+# --- arguments
+
+
+def add_arguments(parser: CommandParser) -> None:
+    parser.add_argument("--all", action="store_true", help="also retired ones, which code no longer declares")
+    parser.add_argument("--name", default="", dest="part", help="a part of the name")
+    lines = "number of schedules of a backend (200)"
+    parser.add_argument("-n", "--lines", type=arguments.within(1, 100_000), default=200, help=lines)
+
+
+def add_name(parser: CommandParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="name of a schedule")
+
+
+def add_names(parser: CommandParser) -> None:
+    parser.add_argument("names", nargs="+", metavar="NAME", help="name of a schedule")
+
+
+def add_next_arguments(parser: CommandParser) -> None:
+    add_name(parser)
+    parser.add_argument("-n", "--lines", type=arguments.within(1, 1000), default=10, help="number of ticks (10)")
+
+
+def add_pause_arguments(parser: CommandParser) -> None:
+    add_names(parser)
+    arguments.add_pause(parser)
+
+
+def add_backfill_arguments(parser: CommandParser) -> None:
+    add_name(parser)
+    example = "such as 2030-01-31T09:00, or 7d for seven days ago"
+    start, end = f"first moment of the range, {example}", f"last moment of the range, {example} (default: now)"
+    parser.add_argument("--from", type=arguments.moment, dest="start", required=True, metavar="WHEN", help=start)
+    parser.add_argument("--to", type=arguments.moment, dest="end", default="0s", metavar="WHEN", help=end)
+    arguments.add_questions(parser)
 
 
 # --- read
@@ -338,3 +377,21 @@ def _recorded_as_json(record: RecordedTick) -> dict[str, Any]:
     seconds = None if record.duration is None else record.duration.total_seconds()
     values = {column: getattr(tick, column) for column in columns}
     return {**values, "status": record.status, "duration_seconds": seconds}
+
+
+VERB = Verb(
+    "schedules",
+    "List schedules. With an action: show one, pause, resume, run or backfill it.",
+    list_schedules,
+    add_arguments,
+    actions=(
+        Verb("show", "Show a schedule, its next ticks, and its last ones with their tasks.", show, add_name),
+        Verb("next", "Show the next ticks, with notes where daylight saving moves one.", next_, add_next_arguments),
+        Verb("pause", "Pause schedules: their ticks are skipped.", pause, add_pause_arguments),
+        Verb("resume", "Resume paused schedules.", resume, add_names),
+        Verb("run", "Enqueue a task of a schedule now, and print its id.", run, add_name),
+        Verb(
+            "backfill", "Enqueue tasks for the ticks of a past range that have none.", backfill, add_backfill_arguments
+        ),
+    ),
+)

@@ -8,11 +8,13 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
-from django.core.management.base import CommandError
+from django.core.management.base import CommandError, CommandParser
 
 from jobqueue.management.cli.backends import engines
 from jobqueue.management.cli.console import Console
+from jobqueue.management.cli.verbs import Verb
 from jobqueue.models import Task
 from jobqueue.operations.formatting import attempt_number, clock_time, duration
 from jobqueue.operations.limits import KeyState
@@ -40,6 +42,10 @@ COLUMNS = {
 }
 ALSO_IN_JSON = ("max_attempts", "parent_id", "taken_over_by_id")
 WIDTH = max(map(len, (*COLUMNS.values(), "Concurrency limit")))
+
+
+def add_arguments(parser: CommandParser) -> None:
+    parser.add_argument("id", type=UUID, help="task id")
 
 
 def show(console: Console, flags: Any) -> None:
@@ -211,3 +217,6 @@ def _read(value: DisplayedValue | None) -> Any:
     if value is None:
         return None
     return {"text": value.text, "note": value.note} if value.note else json.loads(value.text)
+
+
+VERB = Verb("show", "Show one task in full.", show, add_arguments)

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from django.core.management.base import CommandError
+from django.core.management.base import CommandError, CommandParser
 
 from jobqueue.engine import Engine
+from jobqueue.management.cli.arguments import duration as duration_value
+from jobqueue.management.cli.arguments import within
 from jobqueue.management.cli.backends import engines
 from jobqueue.management.cli.console import Column, Console
 from jobqueue.management.cli.queues import as_json as queue_as_json
+from jobqueue.management.cli.verbs import Verb
 from jobqueue.operations.executors import ExecutorState, ExecutorStats
 from jobqueue.operations.formatting import duration, served
 from jobqueue.operations.overview.stats import BackendStats, QueueStats, count_ended, read_stats
@@ -47,6 +50,13 @@ class Report:
     def of(cls, engine: Engine) -> Report:
         stats = read_stats(engine)
         return cls(stats, {**stats.totals, **count_ended(engine)}, count_ended(engine, MINUTE_SECONDS))
+
+
+def add_arguments(parser: CommandParser) -> None:
+    latency = "exit with 1 if a queue has a larger latency, such as 5m"
+    parser.add_argument("--max-latency", type=duration_value, metavar="TIME", help=latency)
+    few = "exit with 1 if fewer executors are active"
+    parser.add_argument("--min-executors", type=within(1, 1000), metavar="N", help=few)
 
 
 def status(console: Console, flags: Any) -> None:
@@ -156,3 +166,6 @@ def _plain(counts: Mapping[Status, Count]) -> dict[str, Any]:
         **{status.lower(): count.number for status, count in counts.items()},
         "at_least": [status.lower() for status, count in counts.items() if count.is_more],
     }
+
+
+VERB = Verb("status", "Show queues, executors, and how many tasks ended in the last minute.", status, add_arguments)

@@ -8,9 +8,13 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from django.core.management.base import CommandParser
+
 from jobqueue.engine import Engine
+from jobqueue.management.cli import arguments
 from jobqueue.management.cli.backends import engines, report_unknown
 from jobqueue.management.cli.console import Console
+from jobqueue.management.cli.verbs import Verb
 from jobqueue.models import Task
 from jobqueue.operations.backends import options_of
 from jobqueue.operations.formatting import (
@@ -36,6 +40,16 @@ COLUMNS = (
 )  # fmt: skip
 
 Ended = tuple[datetime, UUID, Engine]
+
+
+def add_arguments(parser: CommandParser) -> None:
+    follow = "show further tasks as they end, until Ctrl-C"
+    parser.add_argument("-f", "--follow", action="store_true", help=follow)
+    lines = "number of tasks at first (10)"
+    parser.add_argument("-n", "--lines", type=arguments.within(0, MAX_LINES), default=10, help=lines)
+    interval = "time between two queries (1s)"
+    parser.add_argument("--interval", type=arguments.duration, default="1s", metavar="TIME", help=interval)
+    arguments.add_filters(parser, FINAL)
 
 
 def tail(console: Console, flags: Any) -> None:
@@ -129,3 +143,6 @@ def _as_json(task: Any) -> dict[str, Any]:
         "max_attempts": task.max_attempts,
         "error": _error(task) or None,
     }
+
+
+VERB = Verb("tail", "Show the last tasks that ended.", tail, add_arguments)

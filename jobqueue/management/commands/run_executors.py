@@ -42,8 +42,9 @@ from jobqueue.executor.signals import SignalPipe
 from jobqueue.executor.supervisor import CHILD_VARIABLE, Supervisor, SupervisorLink, start_child, watch_code
 from jobqueue.executor.telemetry.console_log import ConsoleHandler, JsonFormatter, TextFormatter, copy_of_stderr
 from jobqueue.executor.telemetry.emails import limit_emails
-from jobqueue.management.cli.arguments import duration, report_usage_in_one_line
+from jobqueue.management.cli.arguments import duration
 from jobqueue.management.cli.backends import engine_of
+from jobqueue.management.cli.verbs import report_usage_in_one_line
 from jobqueue.values import posix
 
 PREFIX = "JOBQUEUE_"  # of the environment's variables
