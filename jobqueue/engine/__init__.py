@@ -4,7 +4,6 @@ The engine: all changes of the queue's rows go through it.
 `engine_for()` gives the engine of a backend. Its parts work with Django's ORM on any database.
 
 * `admissions`: make BLOCKED tasks READY when their limits by key allow it
-* `body_log`: the lines that bodies log
 * `claim`: claim READY tasks for an executor
 * `clock`: the database's clock
 * `code_waits`: AWAITING_CODE: tasks that wait for an executor with code that takes their arguments
@@ -21,9 +20,8 @@ The engine: all changes of the queue's rows go through it.
 * `inserts`: insert the rows of new tasks
 * `messages`: messages to tasks, from code, other tasks and ended children; and the wake-up of tasks that wait
 * `postgres/`: the parts of the engine that differ on PostgreSQL, under the same names
-* `progress`: the progress that bodies report
 * `queues`: depth, latency, limits and pauses
-* `reports`: the common part of the tables of reports: rows of a task, without a foreign key to it
+* `reports`: what bodies report: progress and log lines
 * `schedules`: changes of schedules by people and by code, each of which accounts for the ticks that were due before
 * `schema`: which tables, migrations and SQL functions of ours a database lacks
 * `tasks`: change and delete tasks: cancel, requeue, run now, discard, delete, prune

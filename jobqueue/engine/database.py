@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from django.db import DatabaseError, OperationalError, connections, transaction
-from django.db.models import Expression, JSONField, QuerySet, TextField, Value
+from django.db.models import Expression, JSONField, Q, QuerySet, TextField, Value
 from django.db.models.functions import Cast, Coalesce, Concat, Right
 
 from jobqueue.conf.options import Options
@@ -110,8 +110,12 @@ class Database:
         """Read the database's clock."""
         return read_clock(self.using)
 
+    def is_one_of(self, column: str, ids: Iterable[UUID]) -> Q | Expression:
+        """Return the condition that a column of ids has one of these."""
+        return Q(**{f"{column}__in": list(ids)})
+
     def by_ids(self, ids: Iterable[UUID]) -> TaskQuerySet:
-        return self.tasks.filter(pk__in=list(ids))
+        return self.tasks.filter(self.is_one_of("pk", ids))
 
     def lock(self, ids: Iterable[UUID], *, wait: bool = False) -> TaskQuerySet:
         """
@@ -129,7 +133,7 @@ class Database:
 
     def existing(self, ids: Collection[UUID]) -> set[UUID]:
         """Return the ids that have a row, of any backend."""
-        return set(Task.objects.using(self.using).filter(pk__in=ids).values_list("pk", flat=True))
+        return set(Task.objects.using(self.using).filter(self.is_one_of("pk", ids)).values_list("pk", flat=True))
 
     def missing(self, ids: Collection[UUID]) -> set[UUID]:
         """Return the ids that have no row."""

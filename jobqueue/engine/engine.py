@@ -9,7 +9,6 @@ from django.db import DatabaseError
 
 from jobqueue.conf.options import Options
 from jobqueue.engine.admissions import Admissions
-from jobqueue.engine.body_log import LogTable
 from jobqueue.engine.claim import Claims
 from jobqueue.engine.code_waits import CodeWaits
 from jobqueue.engine.commit import REFUSALS, Commits, is_refusal
@@ -20,8 +19,8 @@ from jobqueue.engine.executors import Executors
 from jobqueue.engine.inbox import Inbox
 from jobqueue.engine.inserts import Inserts
 from jobqueue.engine.messages import Messages
-from jobqueue.engine.progress import ProgressTable
 from jobqueue.engine.queues import Queues
+from jobqueue.engine.reports import Reports
 from jobqueue.engine.schedules import Schedules
 from jobqueue.engine.tasks import Tasks
 from jobqueue.engine.ticks import Ticks
@@ -45,8 +44,6 @@ class Engine:
     admissions_class: type[Admissions] = Admissions
     inbox_class: type[Inbox] = Inbox
     messages_class: type[Messages] = Messages
-    progress_class: type[ProgressTable] = ProgressTable
-    logs_class: type[LogTable] = LogTable
     inserts_class: type[Inserts] = Inserts
     enqueues_class: type[Enqueues] = Enqueues
     tasks_class: type[Tasks] = Tasks
@@ -67,13 +64,10 @@ class Engine:
         self.admissions = self.admissions_class(db)
         self.inbox = self.inbox_class(db, self.admissions)
         self.messages = self.messages_class(db, self.inbox)
-        self.progress = self.progress_class(db)
-        self.logs = self.logs_class(db)
+        self.reports = Reports(db)
         self.inserts = self.inserts_class(db, self.counters, self.admissions)
         self.enqueues = self.enqueues_class(db, self.inserts, self.admissions)
-        self.tasks = self.tasks_class(
-            db, self.inserts, self.messages, self.counters, self.admissions, self.progress, self.logs
-        )
+        self.tasks = self.tasks_class(db, self.inserts, self.messages, self.counters, self.admissions, self.reports)
         self.ticks = self.ticks_class(db, self.inserts, self.tasks)
         self.schedules = self.schedules_class(db, self.ticks)
         self.claims = self.claims_class(db, self.queues)

@@ -12,7 +12,6 @@ from django.db.models import Case, F, When
 from django.db.models.functions import Coalesce
 
 from jobqueue.engine.admissions import Admissions, ready_status
-from jobqueue.engine.body_log import LogTable
 from jobqueue.engine.clock import Clock, now_plus, rank_from
 from jobqueue.engine.counters import Counters
 from jobqueue.engine.database import Part, appended
@@ -21,7 +20,7 @@ from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.engine.inbox import UNSUCCESSFUL
 from jobqueue.engine.inserts import Inserts
 from jobqueue.engine.messages import Messages, ending_of
-from jobqueue.engine.progress import ProgressTable
+from jobqueue.engine.reports import Reports
 from jobqueue.models import FallbackHeartbeat, Task, TaskQuerySet
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.history import Event, line_of
@@ -54,8 +53,7 @@ class Tasks(Part):
     messages: Messages
     counters: Counters
     admissions: Admissions
-    progress: ProgressTable
-    logs: LogTable
+    reports: Reports
 
     # --- cancel
 
@@ -292,8 +290,7 @@ class Tasks(Part):
                 return limit if is_full else 0
             is_full |= max(self._prune_executors(limit)) >= limit
             is_full |= self.counters.prune_periods(limit)
-            self.progress.delete_orphans(limit)
-            self.logs.delete_orphans(limit)
+            self.reports.delete_orphans(limit)
             kept = self.db.options.retention.items()
             count = sum(self.prune_status(status, seconds, limit) for status, seconds in kept if seconds is not None)
             if count:
@@ -342,8 +339,7 @@ class Tasks(Part):
     def _delete_locked(self, ids: Sequence[UUID]) -> None:
         if ids:
             self.messages.inbox.delete_of(ids)
-            self.progress.delete_of(ids)
-            self.logs.delete_of(ids)
+            self.reports.delete_of(ids)
             self.db.tasks.filter(pk__in=ids)._raw_delete(self.db.using)
 
     def _may_prune(self) -> bool:

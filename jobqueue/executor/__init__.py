@@ -25,7 +25,7 @@ The process that runs tasks: `manage.py run_executors`.
 * `pools/`: pools run claimed tasks in their slots
 * `process`: one executor process: its parts, its signals, its end
 * `process_guard`: guard the process against bodies that fork it or close the standard streams
-* `reports`: keep the progress and the log lines of bodies until the loop writes them
+* `reports`: what bodies report: progress, and the lines that they log
 * `running/`: one attempt of a task, from its row to the outcome
 * `running_tasks`: the claimed tasks of this process: each from its claim until the database has confirmed what
   became of it

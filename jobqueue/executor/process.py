@@ -31,8 +31,8 @@ from jobqueue.executor.health.status import HealthMonitor, HealthReporter, Healt
 from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.listener import Listener
 from jobqueue.executor.loop import ExecutorLoop
+from jobqueue.executor.reports import keeping_body_logs
 from jobqueue.executor.running.attempt import ExecutorIdentity, RunningTask
-from jobqueue.executor.running.body_log import keeping_body_logs
 from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.signals import ORPHANED, SignalPipe, SignalPipeClosed
@@ -175,7 +175,8 @@ class ExecutorProcess:
         self._reporter.start()
         try:
             if self._wait_for_database():
-                with keeping_body_logs(self._identity):
+                logs = keeping_body_logs(self._identity.reports, self._identity.log_of_caller)
+                with logs if self._identity.options.keep_log_lines else contextlib.nullcontext():
                     self._run_loop()
         except SignalPipeClosed as error:
             self._on_failure(error)

@@ -3,7 +3,6 @@ Values that all other parts of the queue exchange, and how they become text and 
 
 * `arguments`: the parameters of a task's function, and its arguments as JSON
 * `backoff`: the wait before a retry
-* `body_log`: the lines that a body logs, as the column `lines` of `jobqueue_tasklog` has them
 * `causes`: the cause of a failure: task, exception class, and message without numbers and ids
 * `counters`: the values behind the metrics: counters of tasks and ticks, and gauges of the current state
 * `failpoints`: named points where a test makes this process die, freeze, wait or fail
@@ -13,8 +12,9 @@ Values that all other parts of the queue exchange, and how they become text and 
 * `limit_keys`: the keys of limits as rows store them: the name of the limit, a separator, and the key
 * `policies`: policies for ticks that overlap or were missed, and the reasons why a tick became no task
 * `posix`: modules that only POSIX systems have
-* `records`: values between the executor and the engine: claimed tasks, outcomes, messages, reports
+* `records`: values between the executor and the engine: claimed tasks, outcomes, messages
 * `redaction`: mask the values that OPTIONS["REDACT"] names, on every page and in the log
+* `reports`: what a body reports while it runs: progress and log lines
 * `safe_log`: A logger for code that must go on, whatever the site's handlers and filters raise
 * `text`: text from outside: what a database can store, what a terminal can bear, and the name that a misspelled one
   means

@@ -263,16 +263,6 @@ class CommitResult:
     dropped: dict[UUID, int] = field(default_factory=dict)
 
 
-class Progress(Struct, frozen=True, kw_only=True, gc=False):
-    """The progress of a claimed task's body: how much is done, of which total if it is known, and a note."""
-
-    task_id: UUID
-    claim_number: int
-    done: float
-    total: float | None = None
-    note: str = ""
-
-
 class Start(Struct, frozen=True, gc=False):
     """A body of a task with a rate that still runs."""
 

@@ -9,7 +9,7 @@ import pytest
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 
 from jobqueue.models import Executor, InboxMessage, Limit, Queue, Schedule, Task, TaskLog, TaskProgress
-from jobqueue.values.body_log import LogLine, as_text
+from jobqueue.values.reports import LogLine, as_text
 from tests.api.test_security import IN_ADMIN, keys, member, path_of  # noqa: F401 - keys is a fixture
 from tests.factories import now
 

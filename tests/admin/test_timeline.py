@@ -11,8 +11,8 @@ from jobqueue.admin.html import foldable
 from jobqueue.engine import engine_for
 from jobqueue.models import TaskLog, TaskProgress
 from jobqueue.operations.task.detail import describe, find_task
-from jobqueue.values.body_log import LogLine, as_text
 from jobqueue.values.history import Event, line_of
+from jobqueue.values.reports import LogLine, as_text
 from tests.actors import Fibonacci
 from tests.admin.pages import BOTH, reload, task_url
 from tests.cli.commands import jobqueue

@@ -13,7 +13,7 @@ from django.utils import translation
 from jobqueue.admin.charts import decade, per_minute
 from jobqueue.operations.limits import rate_words
 from jobqueue.operations.queries import Count
-from jobqueue.operations.task.progress import number
+from jobqueue.operations.task.reports import number
 from jobqueue.schedules.describe import interval_in_words
 from jobqueue.templatetags.jobqueue_admin import register
 from tests.admin.pages import BOTH

@@ -18,7 +18,7 @@ from django.urls import reverse
 
 from jobqueue.models import Limit, Task, TaskLog
 from jobqueue.operations.bulk.actor import NAME as BULK_ACTION
-from jobqueue.values.body_log import LogLine, as_text
+from jobqueue.values.reports import LogLine, as_text
 from tests.browser.webdriver import Browser
 from tests.factories import (
     ExecutorFactory,

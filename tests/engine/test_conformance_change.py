@@ -1,11 +1,11 @@
-"""run_now, discard, delete, write_progress and write_logs, on every engine."""
+"""run_now, discard, delete, and write reports, on every engine."""
 
 import pytest
 
 from jobqueue.models import InboxMessage, Task, TaskLog, TaskProgress
-from jobqueue.values.body_log import BodyLog, LogLine, read_lines
 from jobqueue.values.ids import new_id
-from jobqueue.values.records import ChangeReport, Progress, Status
+from jobqueue.values.records import ChangeReport, Status
+from jobqueue.values.reports import BodyLog, LogLine, Progress, read_lines
 from tests.engine.bench import ERROR, Bench, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
@@ -86,9 +86,9 @@ class TestProgress:
         first, second, ended = bench.running(), bench.running(), bench.ended()
         gone = progress(first, task_id=new_id())
 
-        bench.engine.progress.write_progress([progress(second), progress(first), gone])
+        bench.engine.reports.write([progress(second), progress(first), gone])
         newer = progress(first, done=2.0, total=3.0, note="two")
-        bench.engine.progress.write_progress([newer, progress(second, claim_number=0)])
+        bench.engine.reports.write([newer, progress(second, claim_number=0)])
 
         rows = {row.pk: row for row in TaskProgress.objects.using(bench.engine.database)}
         assert rows.keys() == {first.id, second.id}
@@ -98,7 +98,7 @@ class TestProgress:
 
     def test_progress_is_deleted_with_its_task(self, bench: Bench) -> None:
         claimed, other = bench.running(), bench.running()
-        bench.engine.progress.write_progress([progress(claimed), progress(other)])
+        bench.engine.reports.write([progress(claimed), progress(other)])
         bench.commit(outcome(claimed))
 
         bench.engine.tasks.delete([claimed.id])
@@ -121,10 +121,10 @@ class TestLogs:
     def test_newest_lines_of_each_claim_are_kept(self, bench: Bench) -> None:
         first, second = sorted((bench.running(), bench.running()), key=lambda one: one.id)
 
-        bench.engine.logs.write_logs(
-            [log(second), log(first), log(first, task_id=new_id()), log(first, claim_number=2)]
+        bench.engine.reports.write(
+            logs=[log(second), log(first), log(first, task_id=new_id()), log(first, claim_number=2)]
         )
-        bench.engine.logs.write_logs([log(first, "later \U0001f600", dropped=2**40)])
+        bench.engine.reports.write(logs=[log(first, "later \U0001f600", dropped=2**40)])
 
         assert written(bench) == [(first.id, 1, 2**40, "later \U0001f600"), (second.id, 1, 0, "hello")]
 
@@ -133,23 +133,23 @@ class TestLogs:
         bench.commit(outcome(claimed, Status.READY))
         bench.claim()
 
-        bench.engine.logs.write_logs([log(claimed)])
+        bench.engine.reports.write(logs=[log(claimed)])
 
         assert written(bench) == [(claimed.id, 1, 0, "hello")]
 
     def test_lines_of_the_newest_twenty_claims_are_kept(self, bench: Bench) -> None:
         claimed, other = bench.running(), bench.running()
-        bench.engine.logs.write_logs([log(claimed), log(other)])
+        bench.engine.reports.write(logs=[log(claimed), log(other)])
         Task.objects.using(bench.engine.database).filter(pk=claimed.id).update(claim_number=21)
 
-        bench.engine.logs.write_logs([log(claimed, claim_number=number) for number in range(15, 22)])
+        bench.engine.reports.write(logs=[log(claimed, claim_number=number) for number in range(15, 22)])
 
         assert [number for pk, number, *_ in written(bench) if pk == claimed.id] == [*range(15, 22)]
         assert [number for pk, number, *_ in written(bench) if pk == other.id] == [1]
 
     def test_lines_are_deleted_with_their_task(self, bench: Bench) -> None:
         claimed, other, pruned = bench.running(), bench.running(), bench.running()
-        bench.engine.logs.write_logs([log(claimed), log(other), log(pruned)])
+        bench.engine.reports.write(logs=[log(claimed), log(other), log(pruned)])
         bench.commit(outcome(claimed), outcome(pruned, Status.FAILED, attempts=1, error=ERROR))
 
         bench.engine.tasks.delete([claimed.id])
@@ -160,8 +160,8 @@ class TestLogs:
 
 def test_prune_deletes_reports_whose_task_is_gone(bench: Bench) -> None:
     kept = bench.running()
-    bench.engine.logs.write_logs([log(kept)])
-    bench.engine.progress.write_progress([Progress(task_id=kept.id, claim_number=kept.claim_number, done=1.0)])
+    bench.engine.reports.write(logs=[log(kept)])
+    bench.engine.reports.write([Progress(task_id=kept.id, claim_number=kept.claim_number, done=1.0)])
     using = bench.engine.database
     theirs = Bench(type(bench.engine)("theirs", bench.engine.options)).add()
     gone = [new_id() for _ in range(5)]

@@ -13,8 +13,8 @@ from jobqueue.engine.admissions import Admissions
 from jobqueue.engine.postgres.connection import statement
 from jobqueue.engine.tasks import EXECUTORS_KEPT_SECONDS
 from jobqueue.models import AdmissionRequest, Executor, FallbackHeartbeat, TaskLog
-from jobqueue.values.body_log import BodyLog
 from jobqueue.values.records import Command, CommitResult, Effects, LimitKind, NewMessage, Status
+from jobqueue.values.reports import BodyLog
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
 from tests.engine.sessions import Session, session, threads, wait_until_blocked
@@ -415,7 +415,7 @@ def test_line_that_is_written_beside_the_deletion_of_its_task_is_pruned(bench: B
     with threads(1) as start:
         with transaction.atomic():
             bench.engine.tasks.delete([claimed.id])
-            start(bench.engine.logs.write_logs, [line]).result(DEADLINE_SECONDS)
+            start(bench.engine.reports.write, [], [line]).result(DEADLINE_SECONDS)
         assert TaskLog.objects.count() == 1
 
     bench.engine.tasks.prune()

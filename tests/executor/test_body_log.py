@@ -15,11 +15,11 @@ from django.db import transaction
 
 from jobqueue import Actor, Backoff, Done, Sleep, task
 from jobqueue.conf.compat import task_started
+from jobqueue.executor.reports import BodyLogHandler
 from jobqueue.executor.running.attempt import running_here
-from jobqueue.executor.running.body_log import BodyLogHandler
 from jobqueue.models import TaskLog
-from jobqueue.values.body_log import read_lines
 from jobqueue.values.records import Status
+from jobqueue.values.reports import read_lines
 from tests.executor.harness import (
     Burst,
     Start,
@@ -233,16 +233,15 @@ class Hostile(str):
 def test_record_that_cannot_be_shown_harms_no_body(values: dict[str, Any], messages: list[str]) -> None:
     running = make_running()
     running.start(None)
+    handler = BodyLogHandler(running.identity.reports, running.identity.log_of_caller)
     token = running_here.set(running)
 
-    BodyLogHandler(running.identity).handle(logging.makeLogRecord({"name": "shop", "levelname": "INFO"} | values))
+    handler.handle(logging.makeLogRecord({"name": "shop", "levelname": "INFO"} | values))
 
     running_here.reset(token)
     engine = Mock()
     running.identity.reports.write(engine, is_last=True)
-    written = (
-        [line.message for log in engine.logs.write_logs.call_args.args[0] for line in log.lines] if messages else []
-    )
+    written = [line.message for log in engine.reports.write.call_args.args[1] for line in log.lines] if messages else []
     assert written == messages
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
@@ -16,13 +16,13 @@ from django.conf import settings
 from django.db import OperationalError, connections
 from django.db.backends.postgresql.base import Cursor as ClientBindingCursor
 from django.db.backends.postgresql.base import ServerBindingCursor
-from django.db.models import BooleanField, F, Func, Value
+from django.db.models import BooleanField, Expression, F, Func, Value
 from psycopg import Connection, Cursor, IsolationLevel
 from psycopg.pq import Format
 
 from jobqueue.engine.database import Database, LockTimeout
 from jobqueue.engine.timeouts import LOCK_WAIT, LOCKED, is_slow, sqlstate_of
-from jobqueue.models import ISOLATION_LOSSES, Task, TaskQuerySet
+from jobqueue.models import ISOLATION_LOSSES
 from jobqueue.values.history import HISTORY_CHARACTERS
 
 CHANNEL = "jobqueue"
@@ -243,9 +243,5 @@ class PostgresDatabase(Database):
             cursor.execute(statement(name), self.common | parameters)
             return int(cursor.rowcount)
 
-    def existing(self, ids: Collection[UUID]) -> set[UUID]:
-        rows = Task.objects.using(self.using).filter(OneOf(F("pk"), Value(list(ids))))
-        return set(rows.values_list("pk", flat=True))
-
-    def by_ids(self, ids: Iterable[UUID]) -> TaskQuerySet:
-        return self.tasks.filter(OneOf(F("pk"), Value(list(ids))))
+    def is_one_of(self, column: str, ids: Iterable[UUID]) -> Expression:
+        return OneOf(F(column), Value(list(ids)))

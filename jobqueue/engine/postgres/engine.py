@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.postgres.admissions import PostgresAdmissions
-from jobqueue.engine.postgres.body_log import PostgresLogTable
 from jobqueue.engine.postgres.code_waits import PostgresCodeWaits
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.engine.postgres.executors import PostgresExecutors
 from jobqueue.engine.postgres.inbox import PostgresInbox
-from jobqueue.engine.postgres.progress import PostgresProgressTable
 from jobqueue.engine.postgres.queues import PostgresCounters, PostgresQueues
 from jobqueue.engine.postgres.tasks import (
     PostgresClaims,
@@ -29,8 +27,6 @@ class PostgresEngine(Engine):
     queues_class = PostgresQueues
     admissions_class = PostgresAdmissions
     inbox_class = PostgresInbox
-    progress_class = PostgresProgressTable
-    logs_class = PostgresLogTable
     inserts_class = PostgresInserts
     enqueues_class = PostgresEnqueues
     tasks_class = PostgresTasks

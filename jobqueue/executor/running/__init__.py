@@ -8,7 +8,6 @@ One attempt of a task, from its row to the outcome.
 * `atomic`: the end of an attempt in a thread, and a body with its outcome in one transaction, on the body's own
   connection
 * `attempt`: one attempt of a claimed task: its values, and a body in a thread that an exception can interrupt
-* `body_log`: the handler on the root logger that keeps what bodies log, to show it on the pages of their tasks
 * `events`: report the start and the end of attempts: log lines, and the signals of django.tasks, after the commit
 * `task_runner`: one attempt of a claimed task: prepare it, call its body, turn the result or the error into an
   outcome

@@ -25,10 +25,11 @@ from jobqueue.engine import Engine
 from jobqueue.exceptions import Interrupted, ShuttingDown, TaskCancelled
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.process_guard import leave_if_forked, this_process
-from jobqueue.executor.reports import LogOfBody, Reports
+from jobqueue.executor.reports import LogOfBody, PendingReports
 from jobqueue.executor.running.thread_interrupts import clear_thread, interrupt_thread
 from jobqueue.executor.telemetry.errors import from_the_body
-from jobqueue.values.records import ClaimedTask, Outcome, Progress, StoredMessage
+from jobqueue.values.records import ClaimedTask, Outcome, StoredMessage
+from jobqueue.values.reports import Progress
 
 Stopper = Callable[[type[Interrupted]], bool]  # returns whether the interruption is on its way
 
@@ -46,7 +47,7 @@ class ExecutorIdentity:
     engine: Engine
     executor_id: UUID
     name: str
-    reports: Reports = dataclass_field(default_factory=Reports, compare=False)
+    reports: PendingReports = dataclass_field(default_factory=PendingReports, compare=False)
     stop: threading.Event = dataclass_field(default_factory=threading.Event, compare=False)
 
     @cached_property
@@ -57,6 +58,12 @@ class ExecutorIdentity:
     @property
     def options(self) -> Options:
         return self.engine.options
+
+    def log_of_caller(self) -> LogOfBody | None:
+        """Return the log of the body that calls. Before its start, the caller is a receiver of task_started."""
+        running = running_here.get()
+        is_body = running is not None and running.identity is self and running.started_at is not None
+        return running.log if running is not None and is_body else None
 
 
 class RunningTask(Struct, eq=False):
@@ -169,13 +176,12 @@ class RunningTask(Struct, eq=False):
             Progress(task_id=self.id, claim_number=self.claimed.claim_number, done=done, total=total, note=note)
         )
 
-    def keep_line(self, level: str, logger: str, message: str) -> None:
-        """Keep a line that the body has logged, until the loop writes it."""
+    @property
+    def log(self) -> LogOfBody:
+        """The lines that its body has logged."""
         if self._log is None:
-            claimed, kept = self.claimed, self.identity.options.keep_log_lines
-            at = claimed.claimed_at.timestamp()
-            self._log = LogOfBody(claimed.id, claimed.claim_number, kept, at, self.claimed_at)
-        self.identity.reports.add_line(self._log, level, logger, message)
+            self._log = LogOfBody(self.claimed, self.identity.options, self.claimed_at)
+        return self._log
 
 
 # The task whose code calls, also from a task of asyncio or a thread of asgiref that the body has started.

@@ -20,7 +20,7 @@ from jobqueue.operations.formatting import attempt_number, clock_time, duration
 from jobqueue.operations.limits import KeyState
 from jobqueue.operations.payloads import DisplayedValue
 from jobqueue.operations.task.detail import describe, find_task
-from jobqueue.operations.task.progress import ShownProgress
+from jobqueue.operations.task.reports import ShownProgress
 from jobqueue.operations.task.timeline import Timeline
 from jobqueue.operations.task.tree import Branch
 

@@ -1,10 +1,9 @@
 """
 One task, as its page and `jobqueue show` show it.
 
-* `body_log`: the lines that the body of a task has logged, as they are shown
 * `detail`: the details of a task, as its page and `jobqueue show` show them
 * `inbox`: the inbox of a task, as it is shown
-* `progress`: the progress that the body of a task has reported, as it is shown
+* `reports`: what the body of a task has reported, as it is shown: progress and log lines
 * `timeline`: the timeline of a task: its attempts and polls, newest first, with requeues between them
 * `tree`: the ancestors of a task, and its descendants as a tree
 """

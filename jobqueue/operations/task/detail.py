@@ -29,9 +29,8 @@ from jobqueue.operations.payloads import (
     shown_errors,
     tags_of,
 )
-from jobqueue.operations.task.body_log import read_logs
 from jobqueue.operations.task.inbox import actor_of, read_inbox
-from jobqueue.operations.task.progress import read_progress
+from jobqueue.operations.task.reports import read_logs, read_progress
 from jobqueue.operations.task.timeline import read_timeline
 from jobqueue.operations.task.tree import read_ancestors, read_tree
 

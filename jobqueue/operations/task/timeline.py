@@ -21,7 +21,7 @@ from jobqueue.operations.backends import options_of
 from jobqueue.operations.formatting import attempt_number, headline, ready_since, short_id
 from jobqueue.operations.log_entries import REQUEUE
 from jobqueue.operations.moments import moment_of, read_moment
-from jobqueue.operations.task.body_log import ShownLog
+from jobqueue.operations.task.reports import ShownLog
 from jobqueue.values.history import Entry, Event, read_history
 
 ERRORS_SHOWN = 20  # as many as a row keeps

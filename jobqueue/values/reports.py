@@ -1,7 +1,8 @@
 """
-The lines that a body logs, as the column `lines` of `jobqueue_tasklog` has them.
+What a body reports while it runs: progress and log lines.
 
-A line is an array of JSON. The column has the newest lines of one attempt or poll, oldest first.
+The column `lines` of `jobqueue_tasklog` has the newest lines of one attempt or poll, oldest first. A line is an array
+of JSON.
 """
 
 from __future__ import annotations
@@ -14,6 +15,16 @@ import msgspec
 CLAIMS_KEPT = 20  # the newest attempts or polls of a task, of which the lines are kept
 MESSAGE_CHARACTERS = 500
 NAME_CHARACTERS = 100  # of a logger
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The progress of a claimed task's body: how much is done, of which total if it is known, and a note."""
+
+    task_id: UUID
+    claim_number: int
+    done: float
+    total: float | None = None
+    note: str = ""
 
 
 class LogLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
