@@ -43,7 +43,7 @@ def set_number(
             raise ValueError(f"{name} must be a text of at most {size} characters, not {value!r:.200}.")
     check_adjustable(kind, key)
     check_known(engine, kind, key)
-    engine.admissions.set_number(kind, key, number, by=by, reason=reason)
+    engine.limits.set(kind, key, number, by=by, reason=reason)
     notify_after_commit(engine, {ADMIT_NOTIFICATION})
 
 
@@ -53,7 +53,7 @@ def reset_number(kind: LimitKind | str, key: str, *, backend: str = "default") -
     kind, key = kind_of(kind), stored_key(key)
     if not numbers_of(engine).filter(kind=kind, key=key).exists():
         return False
-    engine.admissions.set_number(kind, key, None)
+    engine.limits.set(kind, key, None)
     notify_after_commit(engine, {ADMIT_NOTIFICATION})
     return True
 
@@ -66,7 +66,7 @@ def remove_fixed(engine: Engine) -> int:
     found = [(LimitKind(kind), key) for kind, key in numbers_of(engine).values_list("kind", "key")]
     removed = [(kind, key) for kind, key in found if (kind, split_key(key)[0]) in fixed]
     for kind, key in removed:
-        engine.admissions.set_number(kind, key, None)
+        engine.limits.set(kind, key, None)
     return len(removed)
 
 
@@ -124,7 +124,7 @@ def check_known(engine: Engine, kind: LimitKind, key: str) -> None:
         advice = f"Its keys are like {' or '.join(map(repr, templates))}." if templates else ""
         advice = advice or f"To change all of its keys, write {name!r}."
         raise LimitNotFound(f"The {kind} limit {name!r} has no key {own_key!r}. {advice}")
-    names = sorted({known for found, known in declared_limits() if found is kind} | set(engine.admissions.names(kind)))
+    names = sorted({known for found, known in declared_limits() if found is kind} | set(engine.limits.names(kind)))
     near = difflib.get_close_matches(name, names, n=3)
     advice = f"Did you mean {' or '.join(near)}?" if near else "See: manage.py jobqueue limits"
     raise LimitNotFound(f"No {kind} limit of the backend {engine.alias!r} is named {name!r:.200}. {advice}")

@@ -18,6 +18,7 @@ The engine: all changes of the queue's rows go through it.
 * `heartbeats`: when an executor last sent a heartbeat
 * `inbox`: rows of messages: insert, read, count and delete them, and wake their receivers
 * `inserts`: insert the rows of new tasks
+* `limits`: the numbers of limits by key that people set, and how many tasks wait for each limit
 * `messages`: messages to tasks, from code, other tasks and ended children; and the wake-up of tasks that wait
 * `postgres/`: the parts of the engine that differ on PostgreSQL, under the same names
 * `queues`: depth, latency, limits and pauses

@@ -9,12 +9,11 @@ from functools import cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db.models import Case, Count, DateTimeField, ExpressionWrapper, F, Min, Q, QuerySet, Value, When
+from django.db.models import Case, DateTimeField, ExpressionWrapper, F, Q, QuerySet, Value, When
 
 from jobqueue.engine.clock import Clock, rank_from
 from jobqueue.engine.database import Part
 from jobqueue.models import AdmissionRequest, KeyReservation, Limit, RateStart, TaskQuerySet
-from jobqueue.values.counters import MAX_BLOCKED, LimitGauges
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.limit_keys import AFTER_SEPARATOR, SEPARATOR, split_key
 from jobqueue.values.records import Admitted, ClaimedTask, LimitKind, Start, Status
@@ -30,7 +29,6 @@ ADMITTED_AT_ONCE = 1000  # tasks of all keys of a look. A large limit must not h
 ROUNDS = 3  # a task may wait for its concurrency limit, then for its rate; large limits admit in parts
 AGAIN_SECONDS = 0.05  # until it looks again at a key, if another session has locked a task that may run
 KEYS_PER_SECOND = 5000  # of a limit with a new number for all keys, so that the keys of other limits do not wait
-MAX_NAMES = 200  # of limits in lists and metrics
 POSTPONED_SECONDS = 60.0  # until it looks again at a key that took too long: it must not stop the others
 GROUPS_PER_PERIOD = 100  # a rate with a higher limit admits its tasks in groups
 # A body needs a moment until its first request reaches another server. Its start counts so much later: seconds at most,
@@ -211,6 +209,11 @@ class Admissions(Part):
                 for kind, key in sorted(keys)
             ]
         )
+
+    def request_all(self, kind: LimitKind, key: str) -> None:
+        """Request to look at all keys of a limit that have BLOCKED tasks."""
+        waiting = self.db.tasks.filter(INDEXED[kind] & of_limit(kind, key), status=Status.BLOCKED)
+        self.insert_requests({(kind, found) for found in _values(waiting, f"{kind}_key")})
 
     @property
     def _requests(self) -> Any:
@@ -414,63 +417,6 @@ class Admissions(Part):
         rows = Limit.objects.using(self.db.using).filter(backend=self.db.backend, kind=kind)
         numbers = dict(rows.filter(key__in=[key, f"{name}{SEPARATOR}"]).values_list("key", "number"))
         return numbers.get(key, numbers.get(f"{name}{SEPARATOR}", declared))
-
-    # --- what people change
-
-    def set_number(self, kind: LimitKind, key: str, number: int | None, *, by: str = "", reason: str = "") -> None:
-        """
-        Set the number of a key. Without text after the colon, set it for all keys of the limit. None: reset it.
-
-        Locks: the row of the limit. Raises LockTimeout.
-        """
-        with self.db.bounded(f"the limit {key!r}"):
-            rows = Limit.objects.using(self.db.using)
-            if number is None:
-                rows.filter(backend=self.db.backend, kind=kind, key=key).delete()
-            else:
-                values = {"number": number, "changed_by": by, "reason": reason, "changed_at": self.db.now()}
-                rows.update_or_create(backend=self.db.backend, kind=kind, key=key, defaults=values)
-            # In the transaction, so that a crash leaves no task BLOCKED. A look before its commit does not see it.
-            if split_key(key)[1]:
-                self.insert_requests({(kind, key)})
-            else:
-                self._request_all(kind, key)
-        # Once more after the commit: a look until then may have left tasks BLOCKED that were enqueued meanwhile.
-        if not split_key(key)[1]:
-            self._request_all(kind, key)
-
-    def _request_all(self, kind: LimitKind, key: str) -> None:
-        """Request to look at all keys of a limit that have BLOCKED tasks."""
-        waiting = self.db.tasks.filter(INDEXED[kind] & of_limit(kind, key), status=Status.BLOCKED)
-        self.insert_requests({(kind, found) for found in _values(waiting, f"{kind}_key")})
-
-    def names(self, kind: LimitKind) -> list[str]:
-        """Return the names of the limits that live tasks have, the first MAX_NAMES. One query each."""
-        column = f"{kind}_key"
-        rows = self.db.tasks.filter(INDEXED[kind]).order_by("backend", column)
-        names: list[str] = []
-        while len(names) < MAX_NAMES:
-            after = Q(**{f"{column}__gte": f"{names[-1]}{AFTER_SEPARATOR}"}) if names else Q()
-            key = rows.filter(after).values_list(column, flat=True).first()
-            if key is None:
-                break
-            names.append(split_key(key)[0])
-        return names
-
-    def gauges(self) -> list[LimitGauges]:
-        """Return how many tasks wait for each limit. It reads up to MAX_BLOCKED index entries for each. Locks: none."""
-        now = self.db.now()
-        gauges = []
-        for kind in INDEXED:
-            for name in self.names(kind):
-                rows = self.db.tasks.filter(INDEXED[kind] & of_limit(kind, f"{name}{SEPARATOR}"), IS_WAITING[kind])
-                counted = rows.order_by("backend", f"{kind}_key")[:MAX_BLOCKED]
-                found = counted.aggregate(blocked=Count("pk"), rank=Min("rank"))
-                seconds = (now - found["rank"]).total_seconds() if found["rank"] else 0.0
-                gauges.append(
-                    LimitGauges(kind=kind, name=name, blocked=found["blocked"], oldest_seconds=max(0.0, seconds))
-                )
-        return gauges
 
     def apply(self, claims: Iterable[tuple[ClaimedTask, dict[str, Any]]]) -> set[UUID]:
         """

@@ -18,6 +18,7 @@ from jobqueue.engine.enqueues import Enqueues
 from jobqueue.engine.executors import Executors
 from jobqueue.engine.inbox import Inbox
 from jobqueue.engine.inserts import Inserts
+from jobqueue.engine.limits import Limits
 from jobqueue.engine.messages import Messages
 from jobqueue.engine.queues import Queues
 from jobqueue.engine.reports import Reports
@@ -42,6 +43,7 @@ class Engine:
     counters_class: type[Counters] = Counters
     queues_class: type[Queues] = Queues
     admissions_class: type[Admissions] = Admissions
+    limits_class: type[Limits] = Limits
     inbox_class: type[Inbox] = Inbox
     messages_class: type[Messages] = Messages
     inserts_class: type[Inserts] = Inserts
@@ -62,6 +64,7 @@ class Engine:
         self.counters = self.counters_class(db)
         self.queues = self.queues_class(db)
         self.admissions = self.admissions_class(db)
+        self.limits = self.limits_class(db, self.admissions)
         self.inbox = self.inbox_class(db, self.admissions)
         self.messages = self.messages_class(db, self.inbox)
         self.reports = Reports(db)

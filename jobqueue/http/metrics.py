@@ -167,7 +167,7 @@ def _tasks(alias: str, counted: Sequence[Counted], declared: Collection[str]) ->
 
 def _limits(alias: str, engine: Engine) -> Iterator[LimitMetrics]:
     """Yield the gauges of each limit, 0 for those that are only declared."""
-    found = {(one.kind, one.name): one for one in engine.admissions.gauges()}
+    found = {(one.kind, one.name): one for one in engine.limits.gauges()}
     for kind, name in sorted({*found, *declared_limits()}):
         gauges = found.get((kind, name))
         yield LimitMetrics(

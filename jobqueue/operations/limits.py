@@ -204,7 +204,7 @@ def list_keys(engine: Engine, kind: LimitKind | None = None, text: str = "") -> 
     found: dict[Key, ListedKey] = {}
     partial: list[str] = []
     for each in kinds:
-        for name in engine.admissions.names(each):
+        for name in engine.limits.names(each):
             keys, is_partial = _read_keys(engine, each, *_range(name, text))
             found |= {listed.key: listed for listed in keys}
             partial += [name] * is_partial

@@ -123,8 +123,8 @@ class TestResetNumber:
 
     def test_number_of_limit_that_code_has_fixed_since_is_removed(self, backend: str) -> None:
         engine = engine_for(backend)
-        engine.admissions.set_number(CONCURRENCY, "payments:", 2)
-        engine.admissions.set_number(CONCURRENCY, ACCOUNT, 2)
+        engine.limits.set(CONCURRENCY, "payments:", 2)
+        engine.limits.set(CONCURRENCY, ACCOUNT, 2)
 
         assert api.remove_fixed(engine) == 1
         assert (number("payments:", backend), number(ACCOUNT, backend)) == (None, 2)

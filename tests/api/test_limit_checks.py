@@ -241,7 +241,7 @@ class TestMetrics:
         assert found[backend, "concurrency", "tests.reindex"] == (0, 0.0)
 
     def test_metrics_count_up_to_a_bound(self, backend: str, limits: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("jobqueue.engine.admissions.MAX_BLOCKED", 2)
+        monkeypatch.setattr("jobqueue.engine.limits.MAX_BLOCKED", 2)
         waiting(count=3, backend=backend)
         assert limits()[backend, "concurrency", "tests.imports"][0] == 2
 
@@ -256,4 +256,4 @@ class TestMetrics:
 def test_names_of_limits_are_read_in_order(backend: str) -> None:
     for key in ("b:1", "a-b:1", "a:1", "a:2", "B:1", "a;:1", "ä:1"):
         waiting(key, backend=backend)
-    assert engine_for(backend).admissions.names(LimitKind.CONCURRENCY) == ["B", "a-b", "a", "a;", "b", "ä"]
+    assert engine_for(backend).limits.names(LimitKind.CONCURRENCY) == ["B", "a-b", "a", "a;", "b", "ä"]

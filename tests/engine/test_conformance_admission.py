@@ -290,8 +290,8 @@ class TestConcurrency:
 
     def test_number_that_people_set_for_a_key_wins(self, bench: Bench) -> None:
         [limited(bench, 1) for _ in range(4)]
-        bench.engine.admissions.set_number(LimitKind.CONCURRENCY, "imports:", 2)
-        bench.engine.admissions.set_number(LimitKind.CONCURRENCY, "imports:anna", 3)
+        bench.engine.limits.set(LimitKind.CONCURRENCY, "imports:", 2)
+        bench.engine.limits.set(LimitKind.CONCURRENCY, "imports:anna", 3)
 
         assert admitted(bench) == 3
 
@@ -299,13 +299,13 @@ class TestConcurrency:
         [limited(bench, 1, key=key) for key in ("imports:anna", "imports:bob") for _ in range(3)]
         bench.engine.admissions.admit()
 
-        bench.engine.admissions.set_number(LimitKind.CONCURRENCY, "imports:", 2)
+        bench.engine.limits.set(LimitKind.CONCURRENCY, "imports:", 2)
 
         assert admitted(bench) == 2
 
     def test_reset_number_is_the_declared_one_again(self, bench: Bench) -> None:
-        bench.engine.admissions.set_number(LimitKind.CONCURRENCY, "imports:", 2)
-        bench.engine.admissions.set_number(LimitKind.CONCURRENCY, "imports:", None)
+        bench.engine.limits.set(LimitKind.CONCURRENCY, "imports:", 2)
+        bench.engine.limits.set(LimitKind.CONCURRENCY, "imports:", None)
         [limited(bench, 1) for _ in range(3)]
 
         assert admitted(bench) == 1
@@ -313,7 +313,7 @@ class TestConcurrency:
     def test_lower_limit_lets_running_tasks_continue(self, bench: Bench) -> None:
         [limited(bench, 3) for _ in range(5)]
         claimed = claim_admitted(bench)
-        bench.engine.admissions.set_number(LimitKind.CONCURRENCY, "imports:", 1)
+        bench.engine.limits.set(LimitKind.CONCURRENCY, "imports:", 1)
 
         bench.commit(outcome(claimed[0]))
         assert admitted(bench) == 0
@@ -457,7 +457,7 @@ class TestPlannedLook:
         assert bench.status(second) == Status.READY
 
     def test_raised_number_lets_tasks_start_at_once(self, bench: Bench, planned: list[UUID]) -> None:
-        bench.engine.admissions.set_number(LimitKind.RATE, "api:", 3)
+        bench.engine.limits.set(LimitKind.RATE, "api:", 3)
 
         assert admitted(bench) == 1
 
@@ -479,7 +479,7 @@ class TestPlannedLook:
         for claimed, seconds in zip(claim_admitted(bench), (30, 20, 0), strict=True):
             bench.begin(claimed)
             bench.time_passes(seconds)
-        bench.engine.admissions.set_number(LimitKind.RATE, "api:", 1)
+        bench.engine.limits.set(LimitKind.RATE, "api:", 1)
         bench.engine.admissions.admit()
 
         planned = AdmissionRequest.objects.using(bench.engine.database).get(number=1)
@@ -661,7 +661,7 @@ class TestManyAtOnce:
         ids = [make(bench, 1, key="imports:a") for _ in range(7)]
         bench.engine.admissions.admit()
 
-        bench.engine.admissions.set_number(kind, "imports:a", 100)
+        bench.engine.limits.set(kind, "imports:a", 100)
         assert admitted(bench) == 6
         assert statuses(bench, *ids) == ["READY"] * 7
 

@@ -487,7 +487,7 @@ def test_locked_request_delays_no_other(fast_bench: Bench, strength: str) -> Non
 
 
 def test_locked_number_of_a_limit_delays_no_look(fast_bench: Bench) -> None:
-    fast_bench.engine.admissions.set_number(LimitKind.CONCURRENCY, "imports:a", 1)
+    fast_bench.engine.limits.set(LimitKind.CONCURRENCY, "imports:a", 1)
     fast_bench.add(concurrency_key="imports:a", concurrency_limit=1)
     with session() as other:
         other.run("SELECT id FROM jobqueue_limit FOR UPDATE")

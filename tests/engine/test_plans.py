@@ -14,7 +14,6 @@ import pytest
 from django.db import connection
 from msgspec.structs import replace
 
-from jobqueue.engine import admissions as portable_admissions
 from jobqueue.engine import queues as portable_queues
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.code_waits import BlockedHead, ReadyHead, Verdict
@@ -519,7 +518,7 @@ class TestLimits:
     def blocked(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(limits, "ENTRIES_READ", 1000)
         monkeypatch.setattr(limits, "KEYS_READ", 50)
-        monkeypatch.setattr(portable_admissions, "MAX_BLOCKED", 1000)
+        monkeypatch.setattr("jobqueue.engine.limits.MAX_BLOCKED", 1000)
         for module in (selection, stats, queries):
             monkeypatch.setattr(module, "CAP", 1000)
         with connection.cursor() as cursor:
@@ -548,8 +547,8 @@ class TestLimits:
         assert not read(bench.engine.admissions.admit_here, most_rows=200).queues
 
     def test_names_and_gauges_of_limits_read_few_rows(self, bench: Bench, most_blocked: int) -> None:
-        assert read(lambda: bench.engine.admissions.names(LimitKind.RATE)) == ["starts"]
-        found = read(bench.engine.admissions.gauges, at_least=4, most_rows=most_blocked)
+        assert read(lambda: bench.engine.limits.names(LimitKind.RATE)) == ["starts"]
+        found = read(bench.engine.limits.gauges, at_least=4, most_rows=most_blocked)
         assert [(one.name, one.blocked) for one in found] == [("slots", 1000), ("starts", 1000)]
 
     def test_list_of_keys_reads_few_rows(self, bench: Bench) -> None:

@@ -158,7 +158,7 @@ def test_number_that_people_set_takes_effect_at_once(start: Start, backend: str)
 def test_number_of_a_limit_that_code_has_fixed_is_removed_at_the_start(
     start: Start, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine_for(backend).admissions.set_number(LimitKind.CONCURRENCY, "fixed:", 3)
+    engine_for(backend).limits.set(LimitKind.CONCURRENCY, "fixed:", 3)
     fixed = {(LimitKind.CONCURRENCY, "fixed"): [Concurrency(1, shared="fixed", adjustable=False)]}
     monkeypatch.setattr(limits, "declared_limits", lambda: fixed)
     limited = tasks.wait_at.using(backend=backend, concurrency=Concurrency(1, shared="fixed"))

@@ -321,6 +321,6 @@ def test_raised_number_lets_blocked_tasks_start(start: Start, backend: str) -> N
     wait_for_blocked(2, backend)
 
     (key,) = {row.concurrency_key for row in rows(backend).all()}
-    engine_for(backend).admissions.set_number(LimitKind.CONCURRENCY, str(key), 3)
+    engine_for(backend).limits.set(LimitKind.CONCURRENCY, str(key), 3)
 
     assert sorted(gates["gate"].wait_for(3)) == [0, 1, 2]

@@ -282,7 +282,7 @@ class LimitBackend(IsolatedBackend):
             self._record_finished(pk, Status.CANCELLED)
 
     def set_number(self, number: int | None, key: str = "imports:anna") -> None:
-        self.engine.admissions.set_number(LimitKind.CONCURRENCY, key, number)
+        self.engine.limits.set(LimitKind.CONCURRENCY, key, number)
 
     # --- after the order
 

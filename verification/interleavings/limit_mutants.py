@@ -11,6 +11,7 @@ from django.db.models import Q
 
 from jobqueue.engine.admissions import REQUESTS_READ, Admissions, Taken
 from jobqueue.engine.clock import from_now
+from jobqueue.engine.limits import Limits
 from jobqueue.engine.postgres.admissions import PostgresAdmissions
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.engine.postgres.engine import PostgresEngine
@@ -191,10 +192,10 @@ class WakeSkipsLimit(PostgresEngine):
 class RequestsNumbersOnce(PostgresEngine):
     """Requests to look at the keys of a changed limit before its new number is committed."""
 
-    class admissions_class(PostgresAdmissions):
-        def set_number(self, *arguments: Any, **options: Any) -> None:
+    class limits_class(Limits):
+        def set(self, *arguments: Any, **options: Any) -> None:
             with self.db.transaction():
-                super().set_number(*arguments, **options)
+                super().set(*arguments, **options)
 
 
 class TrustsAnEarlierRead(PostgresEngine):

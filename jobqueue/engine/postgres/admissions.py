@@ -82,7 +82,7 @@ class PostgresAdmissions(Admissions):
         )
         return _admitted(rows)
 
-    def _request_all(self, kind: LimitKind, key: str) -> None:
+    def request_all(self, kind: LimitKind, key: str) -> None:
         name, _ = split_key(key)
         self.db.execute(
             "request_admission_of_limit",
