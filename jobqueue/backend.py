@@ -56,17 +56,14 @@ REUSED_KEY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """
-    A request to run one task once.
+    """A request to run one task once."""
 
-    idempotency_key: unique in its backend until retention deletes the row. asked: the options that the caller
-    sent, without defaults, because the site may change a default before the caller repeats the request.
-    """
-
-    task: AnyTask
-    args: Sequence[Any] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    idempotency_key: str | None = None
+    task: AnyTask  # with its options
+    args: Sequence[Any] = ()  # of the task
+    kwargs: Mapping[str, Any] = field(default_factory=dict)  # of the task
+    idempotency_key: str | None = None  # unique in its backend until retention deletes the row; None: without one
+    # The options that the caller sent, without defaults, because the site may change a default before the caller
+    # repeats the request
     asked: Mapping[str, Any] = field(default_factory=dict)
 
     def digest(self) -> str:

@@ -21,15 +21,12 @@ MAX_START_TIME = timedelta(hours=1)  # from `migrate` to the start of executors 
 
 @dataclass(frozen=True)
 class DeclaredSchedules:
-    """
-    The usable declarations of this code for one backend. The others are errors of `manage.py check`.
+    """The usable declarations of this code for one backend. The others are errors of `manage.py check`."""
 
-    unusable: the names of those others. Their rows stay as they are, because only this host may be unable to use them:
-    it may lack a time zone.
-    """
-
-    declarations: Mapping[str, Declaration]
-    digest: str
+    declarations: Mapping[str, Declaration]  # by name
+    digest: str  # changes with the declarations
+    # The names of the other declarations. Their rows stay as they are, because only this host may be unable to use
+    # them: it may lack a time zone.
     unusable: frozenset[str] = frozenset()
 
     @classmethod

@@ -31,10 +31,10 @@ RESOLUTION = timedelta(microseconds=1)
 
 @dataclass(frozen=True)
 class Backfill:
-    """The ticks of a range. ticks: those that become tasks. existing: how many others became tasks already."""
+    """The ticks of a range."""
 
-    ticks: tuple[datetime, ...]
-    existing: int
+    ticks: tuple[datetime, ...]  # those that become tasks
+    existing: int  # how many others became tasks already
 
 
 def pause(

@@ -16,18 +16,14 @@ SHAPE = "{'sha256': 64 hexadecimal digits, 'tasks': a list of names, 'queues': a
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    A program that may submit tasks, or read metrics.
+    """A program that may submit tasks, or read metrics."""
 
-    sha256: hexadecimal hash of its secret. A long random secret needs no slow hash.
-    tasks, queues: names, in which `*` matches any text. metrics: whether it may read the metrics of all queues.
-    """
-
-    name: str = ""
+    name: str = ""  # for log lines and as the owner of idempotency keys
+    # Hexadecimal hash of its secret. A long random secret needs no slow hash.
     sha256: Annotated[str, msgspec.Meta(pattern=HASH)]
-    tasks: tuple[str, ...]
-    queues: tuple[str, ...]
-    metrics: bool = False
+    tasks: tuple[str, ...]  # names of those it may submit, in which `*` matches any text
+    queues: tuple[str, ...]  # names of those it may submit to, in which `*` matches any text
+    metrics: bool = False  # whether it may read the metrics of all queues
 
     def has_secret(self, secret: str) -> bool:
         digest = hashlib.sha256(secret.encode(errors="surrogateescape")).hexdigest()

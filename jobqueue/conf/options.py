@@ -62,7 +62,7 @@ def default_retention() -> Retention:
 class Options:
     """OPTIONS of one backend; each key is the field's name in capitals. option_problems() checks the types."""
 
-    database: Annotated[str, described("an alias in DATABASES")] = "default"
+    database: Annotated[str, described("an alias in DATABASES")] = "default"  # where the tables are
     heartbeat_timeout: Annotated[float, between(0.3, DAY_SECONDS)] = 30.0  # without a heartbeat, an executor is lost
     poll_interval: Annotated[float, between(0.01, 3600.0)] = 1.0  # longest sleep of an idle executor
     # The waiting that is worth one point of priority. A rank is a moment minus priority x AGING. A day keeps it far
@@ -74,6 +74,7 @@ class Options:
     max_executor_losses: MaxAttempts = 3  # lost executors after which a task is FAILED
     # How long a call waits for code that takes its arguments, before it is FAILED. None: until there is such code.
     unbound_call_timeout: CodeWait = DAY_SECONDS
+    # of the arguments, a message, a state or a result, as JSON
     max_payload_bytes: Annotated[int, between(64, 256 * 1_048_576, "a whole number")] = 1_048_576
     retention: Retention = field(default_factory=default_retention)  # None keeps, 0 deletes at once
     keep_messages: Flag = False  # consumed ones, as long as their task

@@ -24,14 +24,14 @@ class Spawn:
 
     The poll fails with DuplicateKey if a live task has the child's key.
 
-    `id` is the id of the child, which the state may store. Build a new Spawn for each child. `using()` of the target
-    sets options: Spawn(make_thumbnail.using(priority=5), photo.pk).
+    Build a new Spawn for each child. `using()` of the target sets options:
+    Spawn(make_thumbnail.using(priority=5), photo.pk).
     """
 
-    target: Any
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    id: UUID = field(compare=False)
+    target: Any  # the actor or function
+    args: tuple[Any, ...]  # of the child
+    kwargs: Mapping[str, Any]  # of the child
+    id: UUID = field(compare=False)  # of the child, which the state may store
 
     def __init__(self, target: Any, /, *args: Any, **kwargs: Any) -> None:
         object.__setattr__(self, "target", target)
@@ -99,10 +99,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One unread message. body: of the actor's `Message` type for kind MESSAGE."""
+    """One unread message."""
 
-    id: int
-    kind: Kind
-    body: Any
-    sender: UUID | None
-    sent_at: datetime
+    id: int  # of the row
+    kind: Kind  # from a task or a caller, or that a child ended
+    body: Any  # of the actor's `Message` type for kind MESSAGE
+    sender: UUID | None  # the task that sent it; None: no task
+    sent_at: datetime  # by the database's clock

@@ -100,21 +100,22 @@ class PollContext(Generic[S]):
 
     state: S
     """Change it in place, or replace it. It is written when the poll's actions commit."""
-    inbox: Inbox = field(default_factory=Inbox)
-    id: UUID | None = None
-    parent_id: UUID | None = None
-    key: str | None = None
-    attempt: int = 1
-    polls: int = 0
+    inbox: Inbox = field(default_factory=Inbox)  # the unread messages
+    id: UUID | None = None  # of the task; None if a test made the context without one
+    parent_id: UUID | None = None  # the task that started this one; None: no task
+    key: str | None = None  # the unique key; None: none
+    attempt: int = 1  # of this poll, the first is 1
+    polls: int = 0  # that have succeeded before this one
     timed_out: bool = False
     """Whether a Sleep or a Suspend(timeout=...) ended before a message came."""
     schedule: str | None = None
     """The name of the schedule that enqueued the task; None for other tasks."""
     scheduled_at: datetime | None = None
     """The tick of the schedule that the task stands for; None for other tasks."""
+    # whether the poll should end soon: the executor stops, or the task was interrupted
     should_stop: Callable[[], bool] = bool
     make_result: Callable[[], Any] = lambda: None  # takes 7 us, so only on demand
-    report: Callable[[float, float | None, str], None] = not_shown
+    report: Callable[[float, float | None, str], None] = not_shown  # of progress: done, total or None, and a note
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Report how much is done, as the context of a function does."""

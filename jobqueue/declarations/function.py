@@ -120,16 +120,16 @@ class ChangedOptions(CopyOptions, total=False):
 class FunctionTask(TaskOf[P, R], Generic[P, R]):
     """A function that executors run, with its options. None is the default of the backend's OPTIONS."""
 
-    # Django 6.0's own fields have no defaults.
-    priority: int = DEFAULT_TASK_PRIORITY
-    queue_name: str = DEFAULT_TASK_QUEUE_NAME
-    backend: str = DEFAULT_TASK_BACKEND_ALIAS
+    priority: int = DEFAULT_TASK_PRIORITY  # -100 to 100; a greater one starts earlier
+    queue_name: str = DEFAULT_TASK_QUEUE_NAME  # the queue that executors claim it from
+    backend: str = DEFAULT_TASK_BACKEND_ALIAS  # the alias in TASKS
     name: str = None  # type: ignore[assignment]  # the function's
     """The name in rows instead of the dotted path, so that the function can move."""
+    # the earliest start, a datetime or a timedelta from the enqueue; None: at once
     run_after: datetime | timedelta | None = None  # type: ignore[assignment]
     max_attempts: int | None = None
     """The number of attempts, the first included."""
-    backoff: Backoff | None = None
+    backoff: Backoff | None = None  # waits between attempts
     retry_on: tuple[type[BaseException], ...] | None = None
     """Exceptions that are retried; None for all."""
     give_up_on: tuple[type[BaseException], ...] = ()
@@ -158,6 +158,7 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
     even after the end of the task."""
     debounce: Debounce | None = None
     """Each call moves the start of the waiting task."""
+    # a JSON object that the caller reads later; None: an empty one
     metadata: Mapping[str, Any] | None = field(default=None, hash=False)
     tags: Collection[str] = ()
     """Words by which people find the task."""

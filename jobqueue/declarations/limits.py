@@ -30,31 +30,30 @@ MIN_SECONDS, MAX_SECONDS = 0.001, 366 * 86_400.0
 class Concurrency:
     """At most `limit` tasks with the same key run at once, in all executors together."""
 
-    limit: int
+    limit: int  # how many; people can change it while the site runs, if it is adjustable
+    # A template with names of arguments, such as "account-{account_id}", or a function that takes the arguments and
+    # returns a text. None: all tasks of the type count together.
     key: KeySource = None
     """A template with names of arguments, such as "account-{account_id}", or a function that takes the arguments
     and returns a text. Without a key, all tasks of the type count together."""
+    # A name. Tasks with the same name and key count together, also those of other types. None: only this type.
     shared: str | None = None
     """A name. Tasks with the same name and key count together, also those of other types."""
-    hold_while_retrying: bool = False
+    hold_while_retrying: bool = False  # a task also counts while it waits for a retry
     """A task also counts while it waits for a retry."""
-    adjustable: bool = True
+    adjustable: bool = True  # whether people can change the number without a deploy
     """Whether people can change the number while the site runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """
-    In any `per` seconds, at most `limit` tasks with the same key start. Each attempt counts.
+    """In any `per` seconds, at most `limit` tasks with the same key start. Each attempt counts."""
 
-    per: seconds or a timedelta. key, shared and adjustable: as for Concurrency.
-    """
-
-    limit: int
-    per: float | timedelta
-    key: KeySource = None
-    shared: str | None = None
-    adjustable: bool = True
+    limit: int  # how many starts; people can change it while the site runs, if it is adjustable
+    per: float | timedelta  # seconds or a timedelta
+    key: KeySource = None  # as for Concurrency
+    shared: str | None = None  # as for Concurrency
+    adjustable: bool = True  # as for Concurrency
 
     @property
     def seconds(self) -> float:
@@ -63,14 +62,10 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Debounce:
-    """
-    While the task with a unique key waits, each call with the key replaces the task and moves its start.
+    """While the task with a unique key waits, each call with the key replaces the task and moves its start."""
 
-    wait: the time from a call to the start, in seconds or a timedelta. max_wait: the longest time from the first call
-    to the start; None: each call moves the start.
-    """
-
-    wait: float | timedelta
+    wait: float | timedelta  # the time from a call to the start, in seconds or a timedelta
+    # the longest time from the first call to the start; None: each call moves the start
     max_wait: float | timedelta | None = None
 
     @property

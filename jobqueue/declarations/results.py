@@ -55,18 +55,13 @@ def checked_progress(done: Any, total: Any, note: Any) -> tuple[float, float | N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context(TaskContext):  # type: ignore[misc,type-arg]
-    """
-    Django's TaskContext with an idempotency key and a cancel flag.
+    """Django's TaskContext with an idempotency key and a cancel flag."""
 
-    idempotency_key: the same for each attempt. Pass it to systems that accept such keys. schedule: the name of the
-    schedule that enqueued the task, and scheduled_at the tick that it stands for; None for other tasks.
-    """
-
-    idempotency_key: str
-    should_stop: Callable[[], bool]
-    schedule: str | None = None
-    scheduled_at: datetime | None = None
-    report: Callable[[float, float | None, str], None] = not_shown
+    idempotency_key: str  # the same for each attempt. Pass it to systems that accept such keys.
+    should_stop: Callable[[], bool]  # whether the body should end soon: the executor stops, or the task was interrupted
+    schedule: str | None = None  # the name of the schedule that enqueued the task; None for other tasks
+    scheduled_at: datetime | None = None  # the tick of the schedule that the task stands for; None for other tasks
+    report: Callable[[float, float | None, str], None] = not_shown  # of progress: done, total or None, and a note
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """

@@ -55,27 +55,24 @@ class ScheduleOptions(OwnOptions, CopyOptions, total=False):
 
 @dataclass(frozen=True)
 class Declaration:
-    """
-    A schedule in code. location: its file and line. The values may be of any type until problems() has passed.
+    """A schedule in code. The values may be of any type until problems() has passed."""
 
-    code: the code that called schedule(), or None.
-    """
-
-    name: str
-    task: FunctionTask[..., Any]
-    expression: Cron | Every
-    location: str
-    args: Sequence[Any] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    overlap: str = Overlap.SKIP
-    catch_up: str = CatchUp.LATEST
-    max_catch_up: int = 100
+    name: str  # unique in its backend
+    task: FunctionTask[..., Any]  # with the options of its tasks
+    expression: Cron | Every  # when it is due
+    location: str  # its file and line
+    args: Sequence[Any] = ()  # of each task
+    kwargs: Mapping[str, Any] = field(default_factory=dict)  # of each task
+    overlap: str = Overlap.SKIP  # what happens to a tick while the task of the tick before is live
+    catch_up: str = CatchUp.LATEST  # which missed ticks become tasks
+    max_catch_up: int = 100  # for "all", how many missed ticks become tasks
+    # how far back missed ticks become tasks, in seconds or a timedelta; None: no bound
     catch_up_window: float | timedelta | None = None
-    jitter: float | timedelta = 0
-    starts_at: datetime | None = None
-    ends_at: datetime | None = None
-    task_options: Mapping[str, Any] = field(default_factory=dict)
-    code: CodeType | None = None
+    jitter: float | timedelta = 0  # the longest delay from a tick to its task, in seconds or a timedelta
+    starts_at: datetime | None = None  # no tick lies before it; None: no bound
+    ends_at: datetime | None = None  # no tick lies after it; None: no end
+    task_options: Mapping[str, Any] = field(default_factory=dict)  # those that differ from the declared task's
+    code: CodeType | None = None  # the code that called schedule(); None if it is unknown
 
     @property
     def backend(self) -> str:

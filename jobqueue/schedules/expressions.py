@@ -48,15 +48,11 @@ MAX_STEP: Final = timedelta(days=7)
 
 @dataclass(frozen=True)
 class Problem:
-    """
-    What is wrong with a value, as a sentence without a period. Forms translate it, other places do not.
+    """A sentence without a period that says what is wrong with a value. Forms translate it, other places do not."""
 
-    field: the name of the value. values: of the placeholders in the text, if there are any.
-    """
-
-    field: str
-    text: str
-    values: Mapping[str, object] | None = None
+    field: str  # the name of the value
+    text: str  # with placeholders if there are values
+    values: Mapping[str, object] | None = None  # of the placeholders; None if the text has none
 
     def __str__(self) -> str:
         return self.filled_in(self.text)
@@ -261,14 +257,14 @@ class Cron:
 
 @dataclass(frozen=True, init=False)
 class Every:
-    """A fixed interval: `Every(minutes=5)`, `Every(timedelta(hours=1))`.
+    """
+    A fixed interval: `Every(minutes=5)`, `Every(timedelta(hours=1))`.
 
-    Ticks are counted from `anchor`, by default the start of 1970 in UTC. So restarts and deploys do not move them, and
-    `Every(hours=1)` runs on the hour. The interval is between a second and ten years.
+    Restarts and deploys do not move the ticks, and `Every(hours=1)` runs on the hour.
     """
 
-    interval: timedelta
-    anchor: datetime
+    interval: timedelta  # between a second and ten years
+    anchor: datetime  # the moment from which ticks are counted, by default the start of 1970 in UTC
 
     def __init__(self, interval: timedelta | None = None, *, anchor: datetime = EPOCH, **units: Unpack[Units]) -> None:
         object.__setattr__(self, "interval", _interval_of(interval, units))

@@ -19,42 +19,34 @@ MAX_TICKS: Final = 1_000
 
 @dataclass(frozen=True)
 class Policy:
-    """How a schedule treats its ticks.
+    """How a schedule treats its ticks."""
 
-    `CatchUp.ALL` runs at most `max_catch_up` missed ticks. Neither it nor `LATEST` goes back further than
-    `catch_up_window` (None: no bound). A task is enqueued `delay` after its tick. No tick lies after `ends_at`.
-    """
-
-    overlap: Overlap = Overlap.SKIP
-    catch_up: CatchUp = CatchUp.LATEST
-    max_catch_up: int = 100
-    catch_up_window: timedelta | None = None
-    delay: timedelta = timedelta(0)
-    ends_at: datetime | None = None
+    overlap: Overlap = Overlap.SKIP  # what happens to a tick while the task of the tick before is live
+    catch_up: CatchUp = CatchUp.LATEST  # which missed ticks become tasks
+    max_catch_up: int = 100  # for ALL, how many missed ticks become tasks
+    catch_up_window: timedelta | None = None  # how far back LATEST and ALL go; None: no bound
+    delay: timedelta = timedelta(0)  # from a tick to the start of its task
+    ends_at: datetime | None = None  # no tick lies after it; None: no end
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """Consecutive ticks that became no task, for one reason. With MAX_COUNTED there may be more."""
+    """Consecutive ticks that became no task, for one reason."""
 
-    first_at: datetime
-    last_at: datetime
-    count: int
-    reason: SkipReason
+    first_at: datetime  # the first of the ticks
+    last_at: datetime  # the last of the ticks
+    count: int  # of the ticks; with MAX_COUNTED there may be more
+    reason: SkipReason  # why none of them became a task
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The decision about the ticks that are due.
+    """The decision about the ticks that are due."""
 
-    `runs` become tasks now. `waiting_at` becomes a task when the running one has ended. `next_at` is the first tick
-    that this plan does not account for; None if there is none.
-    """
-
-    runs: tuple[datetime, ...] = ()
-    waiting_at: datetime | None = None
-    skipped: tuple[Skipped, ...] = ()
-    next_at: datetime | None = None
+    runs: tuple[datetime, ...] = ()  # these ticks become tasks now
+    waiting_at: datetime | None = None  # this tick becomes a task when the running one has ended; None: no tick waits
+    skipped: tuple[Skipped, ...] = ()  # ticks that become no task, oldest first
+    next_at: datetime | None = None  # the first tick that this plan does not account for; None if there is none
 
 
 def make_plan(

@@ -66,15 +66,12 @@ _numbers = count(1)  # of messages made by hand
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Polled:
-    """
-    One poll, or one attempt of a function. status: the new status of the task, None if the poll had no effect.
+    """One poll, or one attempt of a function."""
 
-    error: why the poll failed. A failed poll is retried as in production.
-    """
-
-    id: UUID
-    task_type: str
-    status: Status | None
+    id: UUID  # of the task
+    task_type: str  # of the task
+    status: Status | None  # the new status of the task; None if the poll had no effect
+    # Why the poll failed; None if it did not. A failed poll is retried as in production.
     error: BaseException | None = None
 
 

@@ -30,13 +30,13 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
 class Parameters:
     """The parameters of a task's function without its context."""
 
-    signature: inspect.Signature
+    signature: inspect.Signature  # without the context
     positional: tuple[str, ...]  # names in order
     variable: str | None  # the name of `*args`
     # positional arguments in a call without keywords; infinite if the function requires a keyword
     min_positional: float
     context: str | None  # the name of the context parameter
-    is_context_positional: bool
+    is_context_positional: bool  # a call may give the context by its position
     by_keyword: frozenset[str] = frozenset()  # names that a keyword may give
     required: frozenset[str] = frozenset()  # names without a default
 

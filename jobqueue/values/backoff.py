@@ -9,15 +9,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """
-    Exponential backoff in seconds: base, base x factor, base x factor^2, ... up to cap.
+    """Exponential backoff in seconds: base, base x factor, base x factor^2, ... up to cap."""
 
-    jitter: lengthens each wait at random by up to this fraction, so that not all tasks retry at once.
-    """
-
-    base: float = 2.0
-    cap: float = 3600.0
-    factor: float = 2.0
+    base: float = 2.0  # seconds before the first retry
+    cap: float = 3600.0  # the longest wait in seconds, without jitter
+    factor: float = 2.0  # by which each wait is longer than the one before
+    # each wait is longer by a random part of it up to this fraction, so that not all tasks retry at once
     jitter: float = 0.1
 
     def __post_init__(self) -> None:

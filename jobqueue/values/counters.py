@@ -54,8 +54,8 @@ class Counted:
     Histograms have one number for each bucket of seconds.
     """
 
-    queue_name: str
-    task_type: str
+    queue_name: str  # of the tasks
+    task_type: str  # of the tasks
     submitted: int  # tasks created
     completed: int  # ended SUCCESSFUL
     failed: int  # failed attempts
@@ -63,13 +63,13 @@ class Counted:
     dead: int  # ended FAILED
     lost: int  # rescued from a lost executor
     ticks_enqueued: int  # ticks of schedules that became a task
-    ticks_overlap: int  # skipped ticks, as the next three
-    ticks_paused: int
-    ticks_missed: int
-    ticks_key: int
-    wait_seconds: float
-    run_seconds: float
-    lateness_seconds: float
+    ticks_overlap: int  # skipped: the task of the tick before had not ended
+    ticks_paused: int  # skipped: the schedule was paused
+    ticks_missed: int  # skipped: no executor ran in time
+    ticks_key: int  # skipped: a live task had the unique key
+    wait_seconds: float  # the sum of `waits`
+    run_seconds: float  # the sum of `runs`
+    lateness_seconds: float  # the sum of `lateness`
     waits: Sequence[int]  # started attempts, by the seconds from READY to the claim
     runs: Sequence[int]  # started attempts, by the seconds of their body
     # enqueued ticks, by the seconds since they were due; without those that waited for a running task
@@ -77,56 +77,43 @@ class Counted:
 
 
 class Depth(Struct, frozen=True):
-    """How many tasks of a queue are in a live state. is_estimate: there are more than were counted."""
+    """How many tasks of a queue are in a live state."""
 
-    queue_name: str
-    status: Status
-    number: int
-    is_estimate: bool = False
+    queue_name: str  # of the tasks
+    status: Status  # a live one
+    number: int  # tasks
+    is_estimate: bool = False  # there are more than were counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauges:
-    """
-    The current state of a backend.
+    """The current state of a backend."""
 
-    in_flight: tasks that executors hold. active_workers: slots of live executors that run one of them.
-    oldest_ready_seconds: by queue, of the next hundred tasks in the order of claiming. oldest_snapshot_seconds: the age
-    of the oldest transaction that keeps dead rows from being removed.
-    """
-
-    depths: Sequence[Depth]
-    in_flight: int
-    active_workers: int
-    slots: int
-    executors: int
+    depths: Sequence[Depth]  # for each queue and live status with tasks
+    in_flight: int  # tasks that executors have claimed
+    active_workers: int  # slots of live executors that run one of them; an executor counts at most its own slots
+    slots: int  # threads of live executors
+    executors: int  # live ones
+    # by queue, the longest wait among the next hundred tasks in the order of claiming
     oldest_ready_seconds: dict[str, float]
-    oldest_snapshot_seconds: float = 0.0
+    oldest_snapshot_seconds: float = 0.0  # age of the oldest transaction that keeps dead rows from being removed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleGauges:
-    """
-    The schedules of a backend. active: those with a next tick. stopped: those that an error has stopped.
+    """The schedules of a backend."""
 
-    overdue_seconds: by how much the most overdue schedule is late; 0 if none is.
-    """
-
-    active: int
-    paused: int
-    stopped: int
-    overdue_seconds: float
+    active: int  # those with a next tick
+    paused: int  # by people
+    stopped: int  # by an error
+    overdue_seconds: float  # by how much the most overdue schedule is late; 0 if none is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitGauges:
-    """
-    The tasks that wait for a limit, over all of its keys. blocked: up to MAX_BLOCKED.
+    """The tasks that wait for a limit, over all of its keys."""
 
-    oldest_seconds: by rank, of the tasks that were counted.
-    """
-
-    kind: LimitKind
-    name: str
-    blocked: int
-    oldest_seconds: float
+    kind: LimitKind  # concurrency or rate
+    name: str  # of the limit
+    blocked: int  # tasks, counted up to MAX_BLOCKED
+    oldest_seconds: float  # how long the first of the counted tasks, in the order of their rank, has waited

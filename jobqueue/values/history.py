@@ -27,21 +27,17 @@ class Event(StrEnum):
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """
-    at: the end of the attempt, in seconds since 1970. consumed, spawned, sent: numbers of an actor's poll.
+    """A line of a task's history: one attempt or poll that has ended, or a requeue."""
 
-    claim_number: of the attempt.
-    """
-
-    event: Event
-    at: float
-    wait_seconds: float = 0.0
-    run_seconds: float = 0.0
-    executor: str = ""
-    consumed: int = 0
-    spawned: int = 0
-    sent: int = 0
-    claim_number: int = 0
+    event: Event  # how it ended
+    at: float  # its end, in seconds since 1970
+    wait_seconds: float = 0.0  # from READY to the claim
+    run_seconds: float = 0.0  # of the body
+    executor: str = ""  # its name; empty for a requeue
+    consumed: int = 0  # messages that an actor's poll consumed
+    spawned: int = 0  # children that an actor's poll started
+    sent: int = 0  # messages that an actor's poll sent
+    claim_number: int = 0  # of the attempt
 
 
 def line_of(

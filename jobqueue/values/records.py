@@ -73,46 +73,50 @@ class LimitKind(StrEnum):
 class NewTask(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A valid row to enqueue. JSON columns are JSON text."""
 
-    id: UUID
-    task_type: str
-    queue_name: str = "default"
-    pool: PoolName = PoolName.THREADS
-    priority: int = 0
-    args: str = "[]"
-    kwargs: str = "{}"
-    wake_at: datetime | None = None  # the earliest start; at most one of the two
-    wake_after_seconds: float | None = None  # the same, from the database's now
-    expires_at: datetime | None = None
+    id: UUID  # made by the caller
+    task_type: str  # the name of the task, by which executors find its code
+    queue_name: str = "default"  # the queue that executors claim it from
+    pool: PoolName = PoolName.THREADS  # the pool of the executor that runs its body
+    priority: int = 0  # -100 to 100; a greater one starts earlier
+    args: str = "[]"  # JSON array of the positional arguments
+    kwargs: str = "{}"  # JSON object of the keyword arguments
+    wake_at: datetime | None = None  # the earliest start; None: at once, or wake_after_seconds
+    # The earliest start from the database's now; None: wake_at. At most one of the two is set.
+    wake_after_seconds: float | None = None
+    expires_at: datetime | None = None  # the latest start; None: it does not expire, or expires_after_seconds
+    # The latest start from the database's now; None: expires_at. At most one of the two is set.
     expires_after_seconds: float | None = None
-    max_attempts: int = 1
-    options: str = "{}"
-    metadata: str = "{}"
-    tags: str | None = None  # None without any
-    key: str | None = None  # unique among live tasks of the backend
-    idempotency_key: str | None = None  # unique among all tasks of the backend until they are pruned; of enqueue_once()
-    idempotency_digest: str | None = None  # of the request with that key
-    parent_id: UUID | None = None
-    schedule_id: int | None = None
-    concurrency_key: str | None = None  # of limits.key_of()
-    concurrency_limit: int | None = None
-    hold_while_retrying: bool = False
-    rate_key: str | None = None  # of limits.key_of()
-    rate_limit: int | None = None  # how many starts are allowed in rate_seconds
-    rate_seconds: float | None = None
+    max_attempts: int = 1  # the first one included
+    options: str = "{}"  # JSON object of the options of a run, such as timeout and backoff
+    metadata: str = "{}"  # JSON object that the caller reads and the queue does not
+    tags: str | None = None  # JSON array of texts; None: no tags
+    key: str | None = None  # the unique key among live tasks of the backend; None: none
+    # of enqueue_once(), unique among all tasks of the backend until they are pruned; None: none
+    idempotency_key: str | None = None
+    idempotency_digest: str | None = None  # of the request with that key; None: without such a key
+    parent_id: UUID | None = None  # the task that gets a message when this one ends; None: none
+    schedule_id: int | None = None  # the schedule whose tick it stands for; None: none
+    concurrency_key: str | None = None  # of limits.key_of(); None: no limit of this kind
+    concurrency_limit: int | None = None  # how many tasks with the concurrency_key run at once; None without the key
+    hold_while_retrying: bool = False  # it counts for the concurrency limit also while it waits for a retry
+    rate_key: str | None = None  # of limits.key_of(); None: no limit of this kind
+    rate_limit: int | None = None  # how many starts are allowed in rate_seconds; None without the key
+    rate_seconds: float | None = None  # the period of the rate; None without the key
     on_conflict: str = "keep"  # if the unique key is taken: "keep" its task, "replace" it, or "raise" DuplicateKey
-    # how long other rows with unique_for_seconds cannot take the key, also after the end of this one
+    # how long other rows with unique_for_seconds cannot take the key, also after the end of this one; None: only while
+    # this one is live
     unique_for_seconds: float | None = None
-    # for "replace" with wake_after_seconds, the longest time from the first call to the start
+    # for "replace" with wake_after_seconds, the longest time from the first call to the start; None: no bound
     max_wait_seconds: float | None = None
 
 
 class Enqueued(Struct, frozen=True, gc=False):
-    """Answer to one NewTask. If another task holds one of its keys, `created` is False and `id` is of that task."""
+    """Answer to one NewTask."""
 
-    id: UUID
-    enqueued_at: datetime
-    status: Status
-    created: bool
+    id: UUID  # of the new task, or of the task that holds one of its keys
+    enqueued_at: datetime  # when that task was inserted, by the database's clock
+    status: Status  # of that task
+    created: bool  # False if another task holds one of the keys
 
 
 class ClaimedTask(Struct, frozen=True, gc=False):
@@ -122,37 +126,38 @@ class ClaimedTask(Struct, frozen=True, gc=False):
     JSON columns are raw text, so that one bad row fails alone.
     """
 
-    id: UUID
-    task_type: str
-    queue_name: str
-    priority: int
-    args: str
-    kwargs: str
-    inner_state: str | None
-    options: str
-    metadata: str
-    errors: str
-    worker_ids: str
-    parent_id: UUID | None
-    key: str | None
-    claim_number: int
-    attempts: int
-    max_attempts: int
-    polls: int
-    executor_losses: int
-    rank: datetime
-    enqueued_at: datetime
-    started_at: datetime | None
-    claimed_at: datetime
-    wait_seconds: float
-    is_expired: bool
-    unread_polls: int = 0
-    stale_polls: int = 0
-    timed_out: bool = False
-    timeout_at: datetime | None = None
+    id: UUID  # of the row
+    task_type: str  # the name of the task, by which the executor finds its code
+    queue_name: str  # the queue it was claimed from
+    priority: int  # -100 to 100
+    args: str  # JSON array
+    kwargs: str  # JSON object
+    inner_state: str | None  # JSON text of an actor's state; None before its first poll, and for functions
+    options: str  # JSON object of the options of a run
+    metadata: str  # JSON object
+    errors: str  # JSON array of the errors of earlier attempts
+    worker_ids: str  # JSON array of the executors that started it
+    parent_id: UUID | None  # the task that gets a message when this one ends; None: none
+    key: str | None  # the unique key; None: none
+    claim_number: int  # grows with each claim; an outcome with another number is lost
+    attempts: int  # that have ended, of the function or of this poll
+    max_attempts: int  # the first one included
+    polls: int  # of an actor, that have succeeded
+    executor_losses: int  # executors that were lost while they ran it
+    rank: datetime  # its place in the order of claiming
+    enqueued_at: datetime  # when the row was inserted
+    started_at: datetime | None  # of the first attempt; None before it
+    claimed_at: datetime  # when this claim was made
+    wait_seconds: float  # from READY, or due, to the claim
+    is_expired: bool  # it must not start, because its latest start has passed
+    unread_polls: int = 0  # polls in a row that left messages unread
+    stale_polls: int = 0  # polls in a row that ended with Stale
+    timed_out: bool = False  # the wait for a message has ended without one
+    timeout_at: datetime | None = None  # when the wait for a message ends; None: never
+    # the pool that runs its body; a text, because a row may have the name of a newer version
     pool: str = PoolName.THREADS
-    concurrency_key: str | None = None
-    rate_key: str | None = None
+    concurrency_key: str | None = None  # the limit that it counts for; None: none
+    rate_key: str | None = None  # the rate that its start counts for; None: none
 
     @property
     def is_limited(self) -> bool:
@@ -165,23 +170,23 @@ class ClaimedTask(Struct, frozen=True, gc=False):
 class NewMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message to a task."""
 
-    task_id: UUID
+    task_id: UUID  # the receiver
     body: str  # JSON text
-    sender_id: UUID | None = None
+    sender_id: UUID | None = None  # the task that sends it; None: no task
     child_status: Status | None = None  # the final status of a child that ended; None for other messages
-    dedupe_key: str | None = None
+    dedupe_key: str | None = None  # a second message with it is not stored; None: every message is stored
     is_droppable: bool = False  # if the receiver has ended, the message is dropped and raises no error
 
 
 class StoredMessage(Struct, frozen=True):
     """One unread message of a claimed task."""
 
-    id: int
-    task_id: UUID
-    sender_id: UUID | None
-    child_status: str | None  # the value of the column, not decoded
-    body: str | None  # raw JSON text
-    sent_at: datetime
+    id: int  # grows in the order of sending
+    task_id: UUID  # the receiver
+    sender_id: UUID | None  # the task that sent it; None: no task
+    child_status: str | None  # the value of the column, not decoded; None for other messages
+    body: str | None  # raw JSON text; None: without a body
+    sent_at: datetime  # by the database's clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,8 +196,8 @@ class Effects:
     consumed: Sequence[int] = ()  # ids of messages that it read and consumed
     # ids of messages that it read and left. They do not make a SUSPENDED task READY before its wake_at.
     unread: Sequence[int] = ()
-    spawn: Sequence[NewTask] = ()
-    send: Sequence[NewMessage] = ()
+    spawn: Sequence[NewTask] = ()  # children to insert
+    send: Sequence[NewMessage] = ()  # messages to insert
     cancel_children: bool = False  # if the task ends, cancel its live descendants
 
 
@@ -206,35 +211,35 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     For columns of JSON text, None leaves the column unchanged.
     """
 
-    task_id: UUID
-    claim_number: int
+    task_id: UUID  # the claimed task
+    claim_number: int  # of the claim; the outcome is lost if the row has another one
     # The state to enter. READY polls again now. SUSPENDED becomes READY if there are unread messages. A state
     # that is not final becomes CANCELLED if a cancel was requested.
     status: Status
     attempts: int  # the new value of the column
-    parent_id: UUID | None = None
-    # for SCHEDULED and SUSPENDED, from the commit; for AWAITING_CODE, the longest wait
+    parent_id: UUID | None = None  # as of the ClaimedTask; None: no parent
+    # for SCHEDULED and SUSPENDED, from the commit; for AWAITING_CODE, the longest wait; None: wake_at, or no end
     wake_after_seconds: float | None = None
-    wake_at: datetime | None = None  # for SCHEDULED and SUSPENDED, instead of seconds
-    # wake earlier, to read the messages again that were left. It does not change timeout_at.
+    wake_at: datetime | None = None  # for SCHEDULED and SUSPENDED, instead of seconds; None: wake_after_seconds
+    # Wake earlier, to read the messages again that were left. It does not change timeout_at. None: do not.
     recheck_seconds: float | None = None
     unread_polls: int = 0  # polls in a row that left messages unread
     stale_polls: int = 0  # polls in a row that ended with Stale
     has_succeeded: bool = False  # add 1 to `polls`
     keeps_rank: bool = False  # for READY, keep the rank (a release) instead of starting at the end of the order
     worker_id: str | None = None  # the executor to append to `worker_ids`; None if no attempt started
-    run_seconds: float | None = None  # of the body
-    return_value: str | None = None  # JSON text
-    error: str | None = None  # JSON text
-    cause: str | None = None  # the fingerprint of the error, which groups failures
-    history: str | None = None  # a line to append to the column
-    inner_state: str | None = None  # JSON text
-    metadata: str | None = None  # JSON text
-    decided: Status | None = None  # the state that the engine chose after it read the row and its messages
+    run_seconds: float | None = None  # of the body; None if it did not run
+    return_value: str | None = None  # JSON text; None: no value
+    error: str | None = None  # JSON text to append to `errors`; None: no error
+    cause: str | None = None  # the fingerprint of the error, which groups failures; None: no error
+    history: str | None = None  # a line to append to the column; None: no line
+    inner_state: str | None = None  # JSON text; None: unchanged
+    metadata: str | None = None  # JSON text; None: unchanged
+    decided: Status | None = None  # the state that the engine chose after it read the row and its messages; None before
     may_unblock: bool = False  # as of the ClaimedTask. The commit then inserts admission requests.
     # since the body of a task with a rate has begun; None if it has not. The rate counts this start.
     begun_seconds: float | None = None
-    effects: Effects = NO_EFFECTS
+    effects: Effects = NO_EFFECTS  # of a poll, besides the change of its own row
 
     @property
     def is_plain(self) -> bool:
@@ -280,24 +285,24 @@ class OwnedTask(Struct, frozen=True):
 
 
 class Rescued(Struct, frozen=True):
-    """A task taken from a lost executor. `status` is READY, or FAILED at the limit of losses."""
+    """A task taken from a lost executor."""
 
-    id: UUID
-    queue_name: str
-    task_type: str
-    status: Status
-    executor_losses: int
-    executor_id: UUID | None
-    silent_seconds: float
+    id: UUID  # of the task
+    queue_name: str  # of the task
+    task_type: str  # of the task
+    status: Status  # READY, or FAILED at the limit of losses
+    executor_losses: int  # lost executors of this task, with this one
+    executor_id: UUID | None  # the lost executor; None: its row is gone
+    silent_seconds: float  # since the last heartbeat of that executor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRequest:
     """A request for up to `limit` tasks of these queues."""
 
-    executor_id: UUID
-    queues: Sequence[str]
-    limit: int
+    executor_id: UUID  # the executor that claims
+    queues: Sequence[str]  # names; the claim takes from no other queue
+    limit: int  # how many tasks at most, over all pools and queues
     # the maximum for each pool; a pool without one is limited by `limit` alone
     pool_limits: Mapping[PoolName, int] = field(default_factory=dict)
     max_per_queue: Mapping[str, int] = field(default_factory=dict)  # the maximum for some queues
@@ -343,9 +348,9 @@ class PendingWork(Struct, frozen=True):
 class QueueLatency(Struct, frozen=True):
     """A queue in use."""
 
-    queue_name: str
+    queue_name: str  # its name
     latency_seconds: float  # how long a task has been READY or due; 0 if all its tasks are RUNNING
-    is_paused: bool
+    is_paused: bool  # people have paused it
     is_served: bool  # a live executor serves it
 
 
@@ -399,16 +404,17 @@ class ExecutorInfo:
     Each heartbeat writes waiting_for_connections and the state, the first one also the others.
     """
 
-    executor_id: UUID
-    name: str
-    host: str
-    pid: int
-    versions: Mapping[str, str]
-    queues: Sequence[str]
-    slots: int
-    async_slots: int = 0
+    executor_id: UUID  # made by the process
+    name: str  # for people; more than one executor may have it
+    host: str  # its host name
+    pid: int  # of its process
+    versions: Mapping[str, str]  # of Python, Django and this package, by name
+    queues: Sequence[str]  # those it claims from; empty: all queues of the backend
+    slots: int  # worker threads
+    async_slots: int = 0  # async tasks that it runs at once
     waiting_for_connections: int = 0  # async tasks, at most, since its last heartbeat
-    state: str = "RUNNING"
+    state: str = "RUNNING"  # RUNNING, PAUSED, DRAINING or STOPPED
+    # how many tasks of a queue it runs at once, for some queues
     queue_limits: Mapping[str, int] = field(default_factory=dict)
     task_types: Sequence[str] = ()  # those that its code declares
 

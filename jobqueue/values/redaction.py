@@ -174,11 +174,11 @@ NO_SECRETS = Secrets()
 
 
 class Argument(NamedTuple):
-    """One argument of a task, or all of `*args`. is_named: whether `name` is the function's name for it."""
+    """One argument of a task, or all of `*args`."""
 
-    name: str
-    value: Any
-    is_named: bool = True
+    name: str  # of the parameter, or the position
+    value: Any  # as in the row, not redacted
+    is_named: bool = True  # whether `name` is the function's name for it
 
     def is_hidden(self, patterns: Sequence[str]) -> bool:
         """Whether it is masked because its name is unknown."""

@@ -18,31 +18,31 @@ NAME_CHARACTERS = 100  # of a logger
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The progress of a claimed task's body: how much is done, of which total if it is known, and a note."""
+    """The progress of a claimed task's body."""
 
-    task_id: UUID
-    claim_number: int
-    done: float
-    total: float | None = None
-    note: str = ""
+    task_id: UUID  # the claimed task
+    claim_number: int  # of the claim; another claim's row is not overwritten
+    done: float  # how much is done, in the body's own unit
+    total: float | None = None  # of how much, in the same unit; None: unknown
+    note: str = ""  # a text for people
 
 
 class LogLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """at: in seconds since 1970. logger: its name."""
+    """A line that the body of a task has logged."""
 
-    at: float
-    level: str
-    logger: str
-    message: str
+    at: float  # seconds since 1970
+    level: str  # such as INFO
+    logger: str  # its name
+    message: str  # formatted, with the traceback
 
 
 class BodyLog(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest lines of an attempt or poll, oldest first. dropped: the number of older ones that are not kept."""
+    """The newest lines of an attempt or poll, oldest first."""
 
-    task_id: UUID
-    claim_number: int
-    dropped: int
-    lines: Sequence[LogLine]
+    task_id: UUID  # of the claimed task
+    claim_number: int  # the attempt or poll that has logged
+    dropped: int  # the number of older lines that are not kept
+    lines: Sequence[LogLine]  # oldest first
 
 
 def as_text(lines: Sequence[LogLine]) -> str:

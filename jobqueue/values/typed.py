@@ -11,10 +11,10 @@ import msgspec
 
 
 class Reading(NamedTuple):
-    """How to read a type. by_type: the dataclasses of a union by their `type`. other: all other members, or None."""
+    """How to read a type."""
 
-    by_type: dict[str, Any]
-    other: Any
+    by_type: dict[str, Any]  # the dataclasses of a union by their `type`
+    other: Any  # all other members of the union; None if there are none
 
 
 class Typed(msgspec.Struct):
