@@ -30,11 +30,11 @@ ANY_CALL = inspect.signature(lambda *args, **kwargs: None)
 
 @dataclass(frozen=True)
 class Kind:
-    """How values of a type are typed. field: makes the field. text, value: from an argument to its field, and back."""
+    """How values of a type are typed."""
 
-    field: Callable[..., forms.Field]
-    text: Callable[[Any], Any] = str
-    value: Callable[[Any], Any] = lambda cleaned: cleaned
+    field: Callable[..., forms.Field]  # makes the form field
+    text: Callable[[Any], Any] = str  # from an argument to the field's initial value
+    value: Callable[[Any], Any] = lambda cleaned: cleaned  # from the cleaned value of the field to an argument
 
 
 def _text_field(**options: Any) -> forms.Field:
@@ -68,11 +68,11 @@ KINDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True)
 class Argument:
-    """One parameter of a task's function as a field. stored, shown: its value in the row, and that masked, or EMPTY."""
+    """One parameter of a task's function as a field."""
 
-    parameter: inspect.Parameter
-    stored: Any = EMPTY
-    shown: Any = EMPTY
+    parameter: inspect.Parameter  # of the function
+    stored: Any = EMPTY  # its value in the row, or EMPTY
+    shown: Any = EMPTY  # that value redacted, or EMPTY
 
     @property
     def is_masked(self) -> bool:

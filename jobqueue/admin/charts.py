@@ -30,39 +30,39 @@ RANGES: dict[Range, Text] = {
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """kind: the CSS class of its colour. shape: distinguishes it without colours. path: of the SVG."""
+    """One series of a chart."""
 
-    kind: str
-    shape: str
-    name: str
-    path: str
+    kind: str  # the CSS class of its colour
+    shape: str  # distinguishes it without colours
+    name: str  # in the legend
+    path: str  # of the SVG
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One point. values: by series, for the table. words: shown while the pointer is over it."""
+    """One point of the time axis."""
 
-    x: int
-    label: str
-    values: Sequence[str]
-    words: str
+    x: int  # in units of the SVG
+    label: str  # of the time
+    values: Sequence[str]  # by series, for the table
+    words: str  # shown while the pointer is over it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """scale: labels from top to bottom, at equal distances. is_lines: lines instead of bars."""
+    """A chart as an SVG, with a table of the same numbers."""
 
-    key: str
-    title: str
-    summary: str
-    series: Sequence[Series]
-    columns: Sequence[Column]
-    scale: Sequence[str]
-    is_lines: bool = False
-    step: int = STEP
-    height: int = HEIGHT
-    is_empty: bool = False
-    times: Sequence[str] = field(default_factory=list)
+    key: str  # distinguishes it from the other charts of a page
+    title: str  # above it
+    summary: str  # one sentence, for screen readers
+    series: Sequence[Series]  # in the order of the legend
+    columns: Sequence[Column]  # from left to right
+    scale: Sequence[str]  # labels from top to bottom, at equal distances
+    is_lines: bool = False  # lines instead of bars
+    step: int = STEP  # width of a column, in units of the SVG
+    height: int = HEIGHT  # in units of the SVG
+    is_empty: bool = False  # all values are 0
+    times: Sequence[str] = field(default_factory=list)  # labels under the chart
 
     @property
     def width(self) -> int:

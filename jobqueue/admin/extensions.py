@@ -177,12 +177,12 @@ class TasksOfObjectMixin(ModelAdmin):
 
 
 class TasksOfObject(NamedTuple):
-    """The last tasks of an object in one database. query: the list of all of them."""
+    """The last tasks of an object in one database."""
 
-    selection: Selection
-    rows: list[tuple[Task, str]]
-    number: Count
-    query: str
+    selection: Selection  # all of them
+    rows: list[tuple[Task, str]]  # the last ones, each with its address
+    number: Count  # of all of them
+    query: str  # of the address of the list of all of them
 
 
 def _read(search: str, database: str, limit: int, *, with_payload: bool) -> TasksOfObject:

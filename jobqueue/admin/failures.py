@@ -34,18 +34,16 @@ CAUSES_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """
-    A cause with its addresses, and the path of its small chart.
+    """A cause with its addresses, and its small chart."""
 
-    tasks: empty for readers who may not see errors. For them, the causes have no name that an address could have.
-    """
-
-    failure: Failure
+    failure: Failure  # the cause
+    # The address of its tasks; empty for readers who may not see errors. For them, the causes have no name that an
+    # address could have.
     tasks: str
-    example: str
-    spark: str
-    spark_width: int = HOURS * STEP
-    spark_height: int = HEIGHT
+    example: str  # the address of its newest task
+    spark: str  # the path of its chart, an SVG
+    spark_width: int = HOURS * STEP  # in units of the SVG
+    spark_height: int = HEIGHT  # in units of the SVG
 
     @property
     def spark_words(self) -> str:

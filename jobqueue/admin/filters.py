@@ -191,14 +191,10 @@ class ExecutorFilter(ColumnFilter):
 
 
 class TimeFilter(ListFilter):
-    """
-    Tasks of a time: since, until, or both. An address contains moments, so it shows the same tasks tomorrow.
-
-    parameter_names: of the start and the end.
-    """
+    """Tasks of a time: since, until, or both. An address contains moments, so it shows the same tasks tomorrow."""
 
     template = "admin/jobqueue/task/time_filter.html"
-    parameter_names: tuple[str, str] = ("", "")
+    parameter_names: tuple[str, str] = ("", "")  # of the start and the end
     LENGTHS = (
         (_("Last 15 minutes"), timedelta(minutes=15)),
         (_("Last hour"), timedelta(hours=1)),

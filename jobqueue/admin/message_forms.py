@@ -30,21 +30,21 @@ NO_VALUE = _NoValue()
 
 
 class Field(NamedTuple):
-    """A field of a message. default: REQUIRED if it has none."""
+    """A field of a message."""
 
-    name: str
-    kind: Any
-    default: Any = REQUIRED
+    name: str  # of the member
+    kind: Any  # its type
+    default: Any = REQUIRED  # REQUIRED if it has none
 
 
 @dataclass(frozen=True)
 class MessageKind:
-    """One class of messages. constants: what each message of it contains, such as its tag."""
+    """One class of messages."""
 
-    name: str
-    description: str
-    signature: inspect.Signature
-    constants: Mapping[str, Any]
+    name: str  # of the class
+    description: str  # its docstring
+    signature: inspect.Signature  # of its constructor, without the constants
+    constants: Mapping[str, Any]  # what each message of it contains, such as its tag
 
     def form(self, data: Mapping[str, Any] | None = None) -> MessageKindForm:
         return MessageKindForm(data, kind=self)

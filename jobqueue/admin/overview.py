@@ -34,24 +34,24 @@ DAY = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A sentence, what to do, the address of the rows, and an action for all of them; empty if there is none."""
+    """A finding of the overview."""
 
-    text: str
-    advice: str
-    address: str
-    is_error: bool
-    action: str = ""
+    text: str  # one sentence
+    advice: str  # what to do
+    address: str  # of the rows; empty if there are none
+    is_error: bool  # an error and not a warning
+    action: str = ""  # for all of the rows; empty if there is none
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number with its name, and the address of the rows that it counts. parts: of each list, if there are two."""
+    """A number of the overview."""
 
-    name: str
-    number: Count
-    kind: str
-    address: str = ""
-    parts: Sequence[tuple[str, str]] = ()
+    name: str  # of the number
+    number: Count  # of tasks or executors
+    kind: str  # its CSS class
+    address: str = ""  # of the rows that it counts; empty if there is none
+    parts: Sequence[tuple[str, str]] = ()  # the name and the address of each list, if it counts two
 
 
 def read_overview(request: HttpRequest) -> dict[str, Any]:

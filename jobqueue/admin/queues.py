@@ -73,11 +73,11 @@ FORMS: dict[str, type[PauseForm | LimitForm | ResumeForm]] = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A queue in the list. rate: attempts that ended a minute. wait: their p95. Both of the last minutes."""
+    """A queue in the list, with figures of the last minutes."""
 
-    queue: QueueStats
-    rate: str
-    wait: str
+    queue: QueueStats  # as the overview reads it
+    rate: str  # attempts that ended a minute
+    wait: str  # the p95 of their wait
 
 
 def read_lines(backend: str) -> list[Line]:

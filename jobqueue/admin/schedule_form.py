@@ -261,10 +261,10 @@ class ScheduleForm(TimingForm):
 
 @dataclass(frozen=True)
 class StoredTask:
-    """The tasks of a row. call: args and kwargs. options: those that differ from the declared task's."""
+    """The tasks of a row."""
 
-    call: Call = ((), {})
-    options: Mapping[str, Any] = field(default_factory=dict)
+    call: Call = ((), {})  # args and kwargs
+    options: Mapping[str, Any] = field(default_factory=dict)  # those that differ from the declared task's
 
     @classmethod
     def of(cls, row: Schedule) -> StoredTask:

@@ -145,9 +145,9 @@ def parameters_of(task_type: str) -> tuple[str, ...]:
 
 
 class Tab(NamedTuple):
-    """A link to the tasks of a status, with their number."""
+    """A link to the tasks of a status."""
 
-    status: str
-    number: Count | None
-    address: str
-    is_selected: bool
+    status: str  # empty for all tasks
+    number: Count | None  # of tasks; None if it is not counted
+    address: str  # of the list
+    is_selected: bool  # the list shows this status

@@ -117,13 +117,13 @@ class TimingForm(forms.Form):
 
 @dataclass(frozen=True)
 class Preview:
-    """A form's schedule, in words and as the next ticks. timezone: of the ticks. is_empty: no expression was typed."""
+    """A form's schedule as a sentence and as its next ticks."""
 
-    words: str = ""
-    timezone: str = ""
-    ticks: tuple[UpcomingTick, ...] = ()
-    problems: tuple[str, ...] = ()
-    is_empty: bool = False
+    words: str = ""  # the expression as a sentence
+    timezone: str = ""  # of the ticks
+    ticks: tuple[UpcomingTick, ...] = ()  # the next ones
+    problems: tuple[str, ...] = ()  # sentences; with one there are no ticks
+    is_empty: bool = False  # no expression was typed
 
     @classmethod
     def of(cls, data: Mapping[str, Any], backend: str) -> Preview:

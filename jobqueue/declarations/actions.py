@@ -24,8 +24,8 @@ class Spawn:
 
     The poll fails with DuplicateKey if a live task has the child's key.
 
-    Build a new Spawn for each child. `using()` of the target sets options:
-    Spawn(make_thumbnail.using(priority=5), photo.pk).
+    Build a new Spawn for each child. `using()` of the target sets options: Spawn(make_thumbnail.using(priority=5),
+    photo.pk).
     """
 
     target: Any  # the actor or function
@@ -101,7 +101,7 @@ class Kind(StrEnum):
 class Message:
     """One unread message."""
 
-    id: int  # of the row
+    id: int  # grows in the order of sending
     kind: Kind  # from a task or a caller, or that a child ended
     body: Any  # of the actor's `Message` type for kind MESSAGE
     sender: UUID | None  # the task that sent it; None: no task

@@ -112,8 +112,7 @@ class PollContext(Generic[S]):
     """The name of the schedule that enqueued the task; None for other tasks."""
     scheduled_at: datetime | None = None
     """The tick of the schedule that the task stands for; None for other tasks."""
-    # whether the poll should end soon: the executor stops, or the task was interrupted
-    should_stop: Callable[[], bool] = bool
+    should_stop: Callable[[], bool] = bool  # whether the executor stops, or the task is to be cancelled
     make_result: Callable[[], Any] = lambda: None  # takes 7 us, so only on demand
     report: Callable[[float, float | None, str], None] = not_shown  # of progress: done, total or None, and a note
 

@@ -58,7 +58,7 @@ class Context(TaskContext):  # type: ignore[misc,type-arg]
     """Django's TaskContext with an idempotency key and a cancel flag."""
 
     idempotency_key: str  # the same for each attempt. Pass it to systems that accept such keys.
-    should_stop: Callable[[], bool]  # whether the body should end soon: the executor stops, or the task was interrupted
+    should_stop: Callable[[], bool]  # whether the executor stops, or the task is to be cancelled
     schedule: str | None = None  # the name of the schedule that enqueued the task; None for other tasks
     scheduled_at: datetime | None = None  # the tick of the schedule that the task stands for; None for other tasks
     report: Callable[[float, float | None, str], None] = not_shown  # of progress: done, total or None, and a note

@@ -39,15 +39,10 @@ Key = tuple[LimitKind, str]
 
 
 class Taken(NamedTuple):
-    """
-    Due requests that were taken.
+    """Due requests that were taken."""
 
-    keys: in the order of their requests, each with whether a request is urgent or a planned look. is_more: other
-    requests may be due.
-    """
-
-    keys: dict[Key, bool]
-    is_more: bool
+    keys: dict[Key, bool]  # in the order of their requests, each with whether a request is urgent or a planned look
+    is_more: bool  # other requests may be due
 
 
 # A task that must be admitted before it is READY. It becomes BLOCKED where another task becomes READY.

@@ -57,18 +57,18 @@ Head = ReadyHead | BlockedHead
 
 
 class Group(NamedTuple):
-    """The tasks of one queue and name that wait for code. since: of the first one."""
+    """The tasks of one queue and name that wait for code."""
 
-    queue_name: str
-    task_type: str
-    since: datetime
+    queue_name: str  # of the tasks
+    task_type: str  # of the tasks
+    since: datetime  # when the first one began to wait
 
 
 class Verdict(NamedTuple):
-    """Why tasks wait for code. error: JSON text for `errors`. longest_seconds: how long they may wait."""
+    """Why tasks wait for code."""
 
-    error: str
-    longest_seconds: float | None
+    error: str  # JSON text for `errors`
+    longest_seconds: float | None  # how long they may wait; None: without end
 
 
 class StoredCall(NamedTuple):
@@ -82,9 +82,9 @@ class StoredCall(NamedTuple):
 class WaitingCall(NamedTuple):
     """A call that waits for code."""
 
-    since: datetime
-    id: UUID
-    call: StoredCall
+    since: datetime  # when it began to wait
+    id: UUID  # of the task
+    call: StoredCall  # as stored in the row
     has_limit: bool  # whether its wait ends, for whatever reason
 
     @property

@@ -29,12 +29,12 @@ Key = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of counters: the columns that identify a row, those that are added up, and the JSON lists of counts."""
+    """A table of counters."""
 
-    model: type[Counter] | type[CounterPeriod]
-    key: tuple[str, ...]
-    sums: tuple[str, ...]
-    histograms: tuple[str, ...]
+    model: type[Counter] | type[CounterPeriod]  # its model
+    key: tuple[str, ...]  # the columns that identify a row
+    sums: tuple[str, ...]  # the columns that are added up
+    histograms: tuple[str, ...]  # the JSON columns with lists of counts
 
     def key_of(self, row: Counter | CounterPeriod) -> Key:
         return tuple(getattr(row, name) for name in self.key)
@@ -65,29 +65,29 @@ PERIODS = Table(
 class Summed(NamedTuple):
     """The sum of similar deltas of one minute: the columns of take_counter_deltas.sql."""
 
-    deltas: int
-    backend: str
-    queue_name: str
-    task_type: str
-    minute: datetime
-    submitted: int
-    completed: int
-    failed: int
-    retries: int
-    dead: int
-    lost: int
-    ticks_enqueued: int
-    ticks_overlap: int
-    ticks_paused: int
-    ticks_missed: int
-    ticks_key: int
-    attempts: int
-    wait_bucket: int | None
-    run_bucket: int | None
-    lateness_bucket: int | None
-    wait_seconds: float
-    run_seconds: float
-    lateness_seconds: float
+    deltas: int  # how many rows it is the sum of
+    backend: str  # of the tasks, as the two columns below
+    queue_name: str  # of the tasks
+    task_type: str  # of the tasks
+    minute: datetime  # its start
+    submitted: int  # tasks created
+    completed: int  # tasks that ended SUCCESSFUL
+    failed: int  # attempts that failed
+    retries: int  # failed attempts that another attempt follows
+    dead: int  # tasks that ended FAILED
+    lost: int  # tasks rescued from a lost executor
+    ticks_enqueued: int  # ticks of schedules that became a task
+    ticks_overlap: int  # skipped: the task of the tick before had not ended
+    ticks_paused: int  # skipped: the schedule was paused
+    ticks_missed: int  # skipped: no executor ran in time
+    ticks_key: int  # skipped: a live task had the unique key
+    attempts: int  # that ended
+    wait_bucket: int | None  # the bucket of wait_seconds; None: no attempt has started
+    run_bucket: int | None  # the bucket of run_seconds; None: no attempt has run
+    lateness_bucket: int | None  # the bucket of lateness_seconds; None: no tick
+    wait_seconds: float  # the sum, from READY to the claim
+    run_seconds: float  # the sum, of the bodies
+    lateness_seconds: float  # the sum, from a tick to its task
 
 
 class Counters(Part):

@@ -18,11 +18,11 @@ FOREVER: Final = datetime.max.replace(tzinfo=UTC)
 class DueSchedule:
     """A row of a schedule, read once for its ticks. All of its own times have a time zone."""
 
-    row: Schedule
-    ticks: Expression
-    policy: Policy
-    next_at: datetime | None
-    waiting_at: datetime | None
+    row: Schedule  # as it was locked
+    ticks: Expression  # its expression, which yields the ticks
+    policy: Policy  # how it treats them
+    next_at: datetime | None  # the first tick that is not decided; None: it has stopped
+    waiting_at: datetime | None  # the tick that waits for the end of the running task; None: no tick waits
     paused_until: datetime | None  # datetime.max if only people end the pause
 
     @classmethod

@@ -38,13 +38,13 @@ CANCEL_COLUMNS = (
 class LockedRow:
     """Columns of a locked row. A model with deferred fields takes several times as long to build."""
 
-    pk: UUID
-    status: str
-    claim_number: int
-    cancel_requested_at: datetime | None
-    parent_id: UUID | None
-    parent_notified_at: datetime | None
-    executor_id: UUID | None
+    pk: UUID  # of the task
+    status: str  # before the change
+    claim_number: int  # of the last claim
+    cancel_requested_at: datetime | None  # None: no cancel was requested
+    parent_id: UUID | None  # None: no parent
+    parent_notified_at: datetime | None  # None: the parent has got no message about the end
+    executor_id: UUID | None  # which has claimed it; None: no executor
 
 
 @dataclass(eq=False)

@@ -55,16 +55,11 @@ ALL_OTHERS = ("", "")
 
 @dataclass(slots=True)
 class Walk:
-    """
-    How far this process has compared the calls of a group with its code.
+    """How far this process has compared the calls of a group with its code."""
 
-    newest: calls that began to wait later are new. oldest: the walk goes on before it; None: from the newest call.
-    ended_at: monotonic, when the last walk has reached the first call.
-    """
-
-    newest: Place | None = None
-    oldest: Place | None = None
-    ended_at: float = float("-inf")
+    newest: Place | None = None  # calls that began to wait later are new; None: all are
+    oldest: Place | None = None  # the walk goes on before it; None: from the newest call
+    ended_at: float = float("-inf")  # monotonic, when the last walk has reached the first call
 
 
 class AwaitingCode:

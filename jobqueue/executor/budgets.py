@@ -27,13 +27,13 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Budget:
-    """The remaining budget of a failed call. size: how much it may do. next_at: when it may try again, monotonic."""
+    """The remaining budget of a failed call."""
 
-    size: int
-    next_at: float = 0.0
+    size: int  # how much it may do
+    next_at: float = 0.0  # when it may try again, monotonic
     failed_size: int = 0  # with which it has failed last
     failures: int = 0  # in a row
-    logged_at: float = float("-inf")
+    logged_at: float = float("-inf")  # when its failure was logged last, monotonic
 
 
 class Budgets:

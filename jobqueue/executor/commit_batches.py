@@ -22,18 +22,14 @@ UNLIMITED = float("inf")
 
 @dataclass(slots=True)
 class FailedCommit:
-    """
-    An outcome of which a commit has failed. since, next_at: monotonic.
+    """An outcome of which a commit has failed."""
 
-    is_locked: it waits for a lock of another session. tries: in a row. alone: commits that contained nothing else.
-    """
-
-    since: float
-    error: str
-    is_locked: bool = False
-    tries: int = 0
-    alone: int = 0
-    next_at: float = 0.0
+    since: float  # of the first failure, monotonic
+    error: str  # of the last one
+    is_locked: bool = False  # it waits for a lock of another session
+    tries: int = 0  # in a row
+    alone: int = 0  # commits that contained nothing else
+    next_at: float = 0.0  # when it is tried again, monotonic
 
 
 class CommitBatches:

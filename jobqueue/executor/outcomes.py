@@ -38,7 +38,7 @@ class LoopCounters:
     """What the loop of an executor has done."""
 
     claimed: int = 0  # without tasks that were released before they started
-    finished: int = 0
+    finished: int = 0  # tasks whose outcome was committed
     lost: int = 0  # claims
     undelivered: int = 0  # messages that no task will read
     turns: int = 0  # of the loop

@@ -32,10 +32,12 @@ Confirmed = tuple[CompletedAttempt, Status | None]  # the state that the task en
 
 
 class _Row(NamedTuple):
-    claim_number: int
-    status: str
-    polls: int
-    errors: str
+    """Columns of a running task's row."""
+
+    claim_number: int  # of the last claim
+    status: str  # now
+    polls: int  # that have succeeded
+    errors: str  # JSON array
 
     def was_rescued(self, claimed: ClaimedTask) -> bool:
         """Whether a rescue ended this claim. It writes an error with the number of the claim."""

@@ -38,10 +38,12 @@ STOPPING = signals("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    number: int
-    process: subprocess.Popen[bytes]
-    reports: StatusReader
-    started_at: float
+    """A process with one executor."""
+
+    number: int  # from 1
+    process: subprocess.Popen[bytes]  # as subprocess has started it
+    reports: StatusReader  # what it writes about its health
+    started_at: float  # monotonic
 
 
 class SupervisorLink:

@@ -24,18 +24,13 @@ SAFE = ("GET", "HEAD")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """
-    A program with a token, or a logged-in user. A program may use only the tasks that it may submit.
+    """A program with a token, or a logged-in user. A program may use only the tasks that it may submit."""
 
-    name: for log lines. owner: of idempotency keys; it stays when the secret of a token changes. may: by permission.
-    token: None for a user.
-    """
-
-    name: str
-    owner: str
-    backends: Sequence[str]
-    may: Callable[[str], bool]
-    token: Token | None = None
+    name: str  # for log lines
+    owner: str  # of idempotency keys; it stays when the secret of a token changes
+    backends: Sequence[str]  # those it may use
+    may: Callable[[str], bool]  # whether it has a permission
+    token: Token | None = None  # None for a user
 
     def problem_with(self, backend: str, task_type: str, queue_name: str | None) -> Problem | None:
         """Return why the caller may not use such tasks, or None. queue_name: None skips the check of the queue."""

@@ -27,21 +27,18 @@ class endpoint:
     """
     Make a view of a function that returns a response or raises HttpError. With a permission, it gets the `caller`.
 
-    answers: description and type by status. errors: other statuses; their responses list problems. Those of every
-    caller and body are added. permission: empty if the view is public. body: its type; None if there is none. headers:
-    the optional ones of a request that the view reads.
-
     The view is exempt from Django's checks that answer in HTML or need a database: CSRF (auth.py checks it),
     ATOMIC_REQUESTS and LoginRequiredMiddleware.
     """
 
-    method: str
-    answers: Mapping[int, tuple[str, Any]]
+    method: str  # of HTTP
+    answers: Mapping[int, tuple[str, Any]]  # description and type by status
+    # Other statuses; their responses list problems. Those of every caller and body are added.
     errors: tuple[int, ...] = ()
-    permission: str = ""
-    body: Any = None
-    needs_body: bool = True
-    headers: tuple[str, ...] = ()
+    permission: str = ""  # empty if the view is public
+    body: Any = None  # its type; None if there is none
+    needs_body: bool = True  # a request without a body is refused
+    headers: tuple[str, ...] = ()  # the optional ones of a request that the view reads
 
     @property
     def all_errors(self) -> list[int]:

@@ -27,12 +27,12 @@ class Request(Struct, forbid_unknown_fields=True):
 
 class Submission(Request):
     task: Annotated[str, Meta(description="The name of a task declared with allow_http=True.")]
-    args: list[Any] | None = None
-    kwargs: dict[str, Any] | None = None
+    args: list[Any] | None = None  # null: none
+    kwargs: dict[str, Any] | None = None  # null: none
     queue: (
         Annotated[str, Meta(min_length=1, max_length=128, description="Must not contain control characters.")] | None
     ) = None
-    priority: Annotated[int, Meta(ge=-100, le=100)] | None = None
+    priority: Annotated[int, Meta(ge=-100, le=100)] | None = None  # null: that of the task, as for the members below
     run_after: (
         Annotated[datetime, Meta(tz=True, description="Start no earlier than this time.")]
         | Annotated[float, Meta(ge=-LONGEST_SECONDS, le=LONGEST_SECONDS, description="Or this many seconds from now.")]
@@ -64,7 +64,7 @@ class Cancel(Request):
 
 
 class Problem(Struct):
-    """One problem of a request. where: a JSON pointer into the body, empty for the whole body."""
+    """One problem of a request."""
 
     what: str
     where: str = ""
@@ -85,23 +85,23 @@ class Cancelled(TaskLink):
 
 
 class TaskError(Struct):
-    attempt: int | None
-    at: str | None
-    exception: str
+    attempt: int | None  # that raised it; null if no attempt did
+    at: str | None  # ISO 8601; null if it is unknown
+    exception: str  # dotted path of its class
     message: Annotated[str, Meta(description=PAYLOAD)] | UnsetType = UNSET
 
 
 class TaskDetail(TaskLink):
-    task: str
-    queue: str
-    priority: int
+    task: str  # its name
+    queue: str  # its name
+    priority: int  # -100 to 100; a greater one starts earlier
     attempt: Annotated[int | None, Meta(description="Number of the running or the last attempt; null before.")]
-    max_attempts: int
-    enqueued_at: datetime
-    wake_at: datetime | None
-    started_at: datetime | None
-    finished_at: datetime | None
-    errors: list[TaskError]
+    max_attempts: int  # the first one included
+    enqueued_at: datetime  # by the database's clock, as the times below
+    wake_at: datetime | None  # the next run; null: it does not wait for a time
+    started_at: datetime | None  # of the first attempt; null before
+    finished_at: datetime | None  # null before the end
+    errors: list[TaskError]  # of its attempts, oldest first
     result: Annotated[Any, Meta(description=PAYLOAD)] | UnsetType = UNSET
 
 
@@ -121,22 +121,22 @@ class NotReady(Struct):
 
 
 class QueueMetrics(Struct):
-    """estimated: the states with an estimated number of tasks."""
+    """The depth of a queue: its tasks by state."""
 
-    backend: str
-    queue: str
-    ready: Count
-    blocked: Count
-    scheduled: Count
-    awaiting_code: Count
-    running: Count
-    suspended: Count
+    backend: str  # its alias in TASKS
+    queue: str  # its name
+    ready: Count  # may start now
+    blocked: Count  # wait for a limit by key
+    scheduled: Count  # wait for a time
+    awaiting_code: Count  # wait for an executor with code for them
+    running: Count  # claimed by an executor
+    suspended: Count  # actors that wait for a message or a time
     estimated: list[str]
-    oldest_ready_seconds: float
+    oldest_ready_seconds: float  # the longest wait among the next tasks in the order of claiming; 0 if none waits
 
 
 class Histogram(Struct):
-    """at_most: how many took at most so many seconds. seconds: the sum."""
+    """A distribution of seconds."""
 
     count: Count
     seconds: float
@@ -146,56 +146,56 @@ class Histogram(Struct):
 class TickMetrics(Struct):
     """Ticks of schedules: those that became a task, and those that were skipped, by reason."""
 
-    enqueued: Count
-    overlap: Count
-    paused: Count
-    missed: Count
-    key: Count
+    enqueued: Count  # became a task
+    overlap: Count  # the task of the tick before had not ended
+    paused: Count  # the schedule was paused
+    missed: Count  # no executor ran in time
+    key: Count  # a live task had the unique key
 
 
 class TaskMetrics(Struct):
     """Counted since the installation."""
 
-    backend: str
-    queue: str
-    task_type: str
-    submitted: Count
-    completed: Count
-    failed: Count
-    retries: Count
-    dead: Count
-    lost: Count
-    wait: Histogram
-    run: Histogram
-    ticks: TickMetrics
-    tick_lateness: Histogram
+    backend: str  # its alias in TASKS
+    queue: str  # its name
+    task_type: str  # its name
+    submitted: Count  # tasks created
+    completed: Count  # tasks that ended SUCCESSFUL
+    failed: Count  # attempts that failed
+    retries: Count  # failed attempts that another attempt follows
+    dead: Count  # tasks that ended FAILED
+    lost: Count  # tasks rescued from a lost executor
+    wait: Histogram  # of attempts, from READY to the claim
+    run: Histogram  # of attempts, in their body
+    ticks: TickMetrics  # of schedules
+    tick_lateness: Histogram  # of ticks, from their time to the task
 
 
 class LimitMetrics(Struct):
-    """The tasks that wait for a limit, over all of its keys. blocked: counted up to 10,000."""
+    """The tasks that wait for a limit, over all of its keys."""
 
-    backend: str
-    kind: Literal["concurrency", "rate"]
-    limit: str
+    backend: str  # its alias in TASKS
+    kind: Literal["concurrency", "rate"]  # of the limit
+    limit: str  # its name
     blocked: Count
-    oldest_blocked_seconds: float
+    oldest_blocked_seconds: float  # how long the first task in the order of claiming has waited; 0 if none waits
 
 
 class BackendMetrics(Struct):
-    backend: str
-    inflight: Count
-    active_workers: Count
-    slots: Count
-    executors: Count
-    oldest_snapshot_seconds: float
-    schedules_active: Count
-    schedules_paused: Count
-    schedules_stopped: Count
-    schedule_overdue_seconds: float
+    backend: str  # its alias in TASKS
+    inflight: Count  # tasks that executors have claimed
+    active_workers: Count  # slots that run one of them
+    slots: Count  # threads of live executors
+    executors: Count  # that are alive
+    oldest_snapshot_seconds: float  # age of the oldest transaction that keeps dead rows from being removed
+    schedules_active: Count  # with a next tick
+    schedules_paused: Count  # by people
+    schedules_stopped: Count  # by an error
+    schedule_overdue_seconds: float  # by how much the most overdue schedule is late; 0 if none is
 
 
 class Metrics(Struct):
-    queues: list[QueueMetrics]
-    tasks: list[TaskMetrics]
-    limits: list[LimitMetrics]
-    backends: list[BackendMetrics]
+    queues: list[QueueMetrics]  # in use
+    tasks: list[TaskMetrics]  # for each task type and queue
+    limits: list[LimitMetrics]  # with waiting tasks
+    backends: list[BackendMetrics]  # on this site

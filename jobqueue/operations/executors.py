@@ -37,13 +37,13 @@ class ExecutorState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorStats:
-    """busy, busy_async: its running tasks in threads and in async slots. silent_seconds: since its last heartbeat."""
+    """The figures of an executor."""
 
-    row: Executor
-    state: ExecutorState
-    busy: int
-    busy_async: int
-    silent_seconds: float
+    row: Executor  # of the executor
+    state: ExecutorState  # as people see it
+    busy: int  # its running tasks in threads
+    busy_async: int  # its running tasks in async slots
+    silent_seconds: float  # since its last heartbeat
 
     @property
     def running(self) -> int:

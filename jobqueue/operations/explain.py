@@ -21,10 +21,10 @@ MAX_UNREAD = 100  # messages counted
 class Surroundings:
     """What the explanation needs beside the task's row."""
 
-    now: datetime
-    aging_seconds: float = 60.0
-    timeout_seconds: float = 30.0
-    queue: Queue | None = None
+    now: datetime  # of the database
+    aging_seconds: float = 60.0  # AGING of the backend
+    timeout_seconds: float = 30.0  # HEARTBEAT_TIMEOUT of the backend
+    queue: Queue | None = None  # the row of its queue; None: it has none
     alive: int = 0  # living executors of its backend
     serving: int = 0  # executors that claim tasks of its queue
     knowing: int = 0  # those of them that have code for its name
@@ -32,11 +32,11 @@ class Surroundings:
     slots: int = 0  # threads of the serving executors together
     busy: int = 0  # running tasks of the serving executors together
     running: int = 0  # tasks of its queue, counted up to the limit
-    executor: Executor | None = None  # the one that runs it
+    executor: Executor | None = None  # the one that runs it; None: it does not run, or the row is gone
     silent_seconds: float = 0.0  # since the last heartbeat of `executor`
-    # the limit by key for which a BLOCKED task waits, or for which a SCHEDULED task still counts
+    # The limit by key for which a BLOCKED task waits, or for which a SCHEDULED task still counts; None: neither
     limit: KeyState | None = None
-    errors: list[Mapping[str, Any]] = field(default_factory=list)
+    errors: list[Mapping[str, Any]] = field(default_factory=list)  # of its attempts, oldest first
     unread: int = 0  # messages in its inbox
     live_children: int = 0  # children that have not ended
     is_orphan: bool = False  # its parent has ended

@@ -78,41 +78,41 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class ListedKey:
-    """A key in a list. active: the tasks that count. For a rate, without the starts in the window."""
+    """A key in a list."""
 
-    key: Key
-    blocked: int = 0
-    active: int = 0
+    key: Key  # of a limit
+    blocked: int = 0  # tasks that wait for it
+    active: int = 0  # the tasks that count. For a rate, without the starts in the window.
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Keys, those with the most BLOCKED tasks first. partial: the names of limits with more keys than were read."""
+    """Keys, those with the most BLOCKED tasks first."""
 
-    keys: Sequence[ListedKey]
-    partial: Sequence[str] = ()
+    keys: Sequence[ListedKey]  # with their figures
+    partial: Sequence[str] = ()  # the names of limits with more keys than were read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyState:
     """The state of a key now."""
 
-    key: Key
-    backend: str
-    now: datetime
+    key: Key  # of a limit
+    backend: str  # its alias in TASKS
+    now: datetime  # of the database
     blocked: Count  # how many tasks wait for it
     # How many tasks count. For a rate, the starts in the window and the admitted tasks that have not started. For
     # all keys 0, because they may be too many to count.
     active: Count
     number: int | None  # the number that applies; None if neither a task nor a declaration has one
-    declared: int | None  # the number of the next task, or else of the code
-    changed: Limit | None = None  # the row of the number that people have set
-    is_adjustable: bool = True
-    seconds: float | None = None  # the period of a rate
+    declared: int | None  # the number of the next task, or else of the code; None if neither has one
+    changed: Limit | None = None  # the row of the number that people have set; None: they have set none
+    is_adjustable: bool = True  # people may set another number
+    seconds: float | None = None  # the period of a rate; None for a concurrency limit
     unstarted: int = 0  # of a rate, the admitted tasks that have not started
-    blocked_since: datetime | None = None  # since when the next task to admit waits
+    blocked_since: datetime | None = None  # since when the next task to admit waits; None: no task waits
     is_all: bool = False  # the key stands for all keys of the limit
-    next_look_at: datetime | None = None  # when executors look at the key next
+    next_look_at: datetime | None = None  # when executors look at the key next; None: not planned
 
     @property
     def id(self) -> str:

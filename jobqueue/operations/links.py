@@ -8,14 +8,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Rows:
-    """
-    The rows of a model, as its list or another page of it shows them with a query, or one row by its key.
+    """The rows of a model, as its list or another page of it shows them with a query, or one row by its key."""
 
-    action: of the list, which the overview offers for all of the rows.
-    """
-
-    model: str
-    query: Mapping[str, object] = field(default_factory=dict)
-    pk: object = None
-    page: str = ""
-    action: str = ""
+    model: str  # its name
+    query: Mapping[str, object] = field(default_factory=dict)  # of the address
+    pk: object = None  # the key of one row; None for a list
+    page: str = ""  # another page than the list; empty for the list
+    action: str = ""  # of the list, which the overview offers for all of the rows; empty: none

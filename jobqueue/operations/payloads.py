@@ -53,11 +53,11 @@ RAW = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisplayedValue:
-    """text: not escaped for HTML. note: why something is not shown."""
+    """A value as a page shows it."""
 
-    name: str = ""
-    text: str = ""
-    note: str = ""
+    name: str = ""  # of an argument; empty for other values
+    text: str = ""  # not escaped for HTML
+    note: str = ""  # why something is not shown
 
 
 class JsonFunc(Func):

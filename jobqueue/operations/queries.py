@@ -40,11 +40,11 @@ ORDER: dict[Status, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A number of tasks. is_more: counting stopped at that number. is_about: the planner's estimate."""
+    """A number of tasks."""
 
-    number: int = 0
-    is_more: bool = False
-    is_about: bool = False
+    number: int = 0  # of tasks
+    is_more: bool = False  # counting stopped at that number
+    is_about: bool = False  # the planner's estimate
 
     def __str__(self) -> str:
         if self.is_about:
@@ -64,19 +64,15 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
-    """
-    The tasks that a command works on. Empty: all.
+    """The tasks that a command works on. An empty field selects all of them."""
 
-    tasks: full names, or their last components. error: the words that chose the causes. since: of the end.
-    """
-
-    statuses: tuple[Status, ...] = ()
-    queues: Collection[str] = ()
-    tasks: Collection[str] = ()
-    error: str = ""
-    causes: Collection[str] = ()
-    tag: str = ""
-    since: datetime | None = None
+    statuses: tuple[Status, ...] = ()  # in one of these states
+    queues: Collection[str] = ()  # names
+    tasks: Collection[str] = ()  # full names, or their last components
+    error: str = ""  # the words that chose the causes
+    causes: Collection[str] = ()  # fingerprints of errors
+    tag: str = ""  # one of the task's tags
+    since: datetime | None = None  # of the end; None: at any time
 
     def matches(self, queue_name: str, task_type: str) -> bool:
         is_task = not self.tasks or task_type in self.tasks or task_type.rpartition(".")[2] in self.tasks

@@ -25,25 +25,20 @@ SKIPPED, DELETED = "SKIPPED", "DELETED"  # beside the statuses of tasks
 
 @dataclass(frozen=True, slots=True)
 class UpcomingTick:
-    """A tick to come. tick_at: UTC. local: in the schedule's time zone. note: how daylight saving affects it."""
+    """A tick to come."""
 
-    tick_at: datetime
-    local: datetime
-    note: str = ""
+    tick_at: datetime  # UTC
+    local: datetime  # in the schedule's time zone
+    note: str = ""  # how daylight saving affects it; empty if it does not
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedTick:
-    """
-    A tick and what became of it, or a range of skipped ticks.
+    """A tick and what became of it, or a range of skipped ticks."""
 
-    status: that of its task, "SKIPPED", or "DELETED" if the task was deleted. duration: from the first start of its
-    task to the end; None if it has not ended.
-    """
-
-    tick: ScheduleTick
-    status: str
-    duration: timedelta | None = None
+    tick: ScheduleTick  # the record
+    status: str  # that of its task, "SKIPPED", or "DELETED" if the task was deleted
+    duration: timedelta | None = None  # from the first start of its task to the end; None if it has not ended
 
     @property
     def has_task(self) -> bool:

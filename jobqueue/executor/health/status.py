@@ -38,18 +38,13 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class HealthStatus:
-    """
-    What is wrong with an executor, or with all executors of a command.
+    """The problems of an executor, or of all executors of a command."""
 
-    stalled: reasons to restart it. unready: reasons not to rely on it. was_stopped_on_request: a `stop` command has
-    reached it, so that the supervisor must not replace it. executor_id: of one executor.
-    """
-
-    stalled: tuple[Problem, ...] = ()
-    unready: tuple[Problem, ...] = ()
-    is_stopping: bool = False
-    was_stopped_on_request: bool = False
-    executor_id: str = ""
+    stalled: tuple[Problem, ...] = ()  # reasons to restart it
+    unready: tuple[Problem, ...] = ()  # reasons not to rely on it
+    is_stopping: bool = False  # it claims no more tasks, and ends
+    was_stopped_on_request: bool = False  # a `stop` command has reached it, so that the supervisor must not replace it
+    executor_id: str = ""  # of one executor; empty for more than one
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self)

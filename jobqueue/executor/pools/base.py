@@ -107,16 +107,11 @@ class ThreadGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolContext:
-    """
-    What a pool calls.
+    """The functions that a pool calls."""
 
-    on_completed: receives what became of each task, in any thread. on_deadline: a body with a short timeout has
-    started. on_failure: a thread of the pool has ended unexpectedly.
-    """
-
-    on_completed: Callable[[CompletedAttempt], None]
-    on_deadline: Callable[[], None]
-    on_failure: Callable[[BaseException], object]
+    on_completed: Callable[[CompletedAttempt], None]  # receives what became of each task, in any thread
+    on_deadline: Callable[[], None]  # a body with a short timeout has started
+    on_failure: Callable[[BaseException], object]  # a thread of the pool has ended unexpectedly
 
     def on_start(self, attempt: Attempt) -> None:
         """Announce that an attempt starts, then start its clock. Receivers of the signal leave no connection open."""

@@ -40,9 +40,9 @@ class BodyTask(asyncio.Task[Any]):
     An asyncio task that no other body can cancel.
 
     `for task in asyncio.all_tasks(): task.cancel()` in one body then cancels no task of another body.
-    owner: the claim of the body that has created the task, while that body runs.
     """
 
+    # the claim of the body that has created the task, while that body runs; None: no body has, or it has ended
     owner: RunningTask | None = None
 
     def cancel(self, msg: Any | None = None) -> bool:

@@ -38,16 +38,14 @@ INTERRUPT_GAP_SECONDS = 1.0  # a body is interrupted at most once in this time
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorIdentity:
-    """
-    The executor that runs tasks, and the engine of their backend.
+    """The executor that runs tasks, and the engine of their backend."""
 
-    stop: set as soon as the executor is to end.
-    """
-
-    engine: Engine
-    executor_id: UUID
-    name: str
+    engine: Engine  # of the backend
+    executor_id: UUID  # made by this process
+    name: str  # for people
+    # progress and log lines that the loop writes
     reports: PendingReports = dataclass_field(default_factory=PendingReports, compare=False)
+    # set as soon as the executor is to end
     stop: threading.Event = dataclass_field(default_factory=threading.Event, compare=False)
 
     @cached_property
@@ -74,26 +72,25 @@ class RunningTask(Struct, eq=False):
     from arriving once the body has ended and its commit begins. The moments are of time.monotonic().
     """
 
-    claimed: ClaimedTask
-    identity: ExecutorIdentity
+    claimed: ClaimedTask  # as it was read at the claim
+    identity: ExecutorIdentity  # the executor that has claimed it
     messages: Sequence[StoredMessage] = ()  # unread when it was claimed
-    # the process that has the claim; a forked copy does not have it
-    process: object = field(default_factory=this_process)
+    process: object = field(default_factory=this_process)  # that has the claim; a forked copy does not have it
     # The ContextVars of its body, of receivers and log handlers that hear of it, and of nothing else. It starts
     # empty: a copy of a thread's context would share the objects in it, such as the scope of an error tracker.
     variables: Context = field(default_factory=Context)
     finishes_when_cancelled: bool = False  # a poll of an actor is short, and ends before its task does
     has_seen_stop: bool = False  # its body has learned from `context.cancelled` that the executor stops
-    claimed_at: float = field(default_factory=time.monotonic)
-    started_at: float | None = None
-    begun_at: float | None = None  # when the body of a task with a rate has begun
-    deadline_at: float | None = None  # when its timeout ends
-    first_interrupted_at: float | None = None  # when its body was to be interrupted first
-    interrupted_at: float | None = None  # when its body was interrupted last
-    reason: type[Interrupted] | None = None
-    _log: LogOfBody | None = None
-    _stopper: Stopper | None = None
-    _lock: Any = field(default_factory=threading.RLock)
+    claimed_at: float = field(default_factory=time.monotonic)  # when this process received the claim
+    started_at: float | None = None  # when its thread began to prepare it; None before
+    begun_at: float | None = None  # when the body of a task with a rate has begun; None before, and without a rate
+    deadline_at: float | None = None  # when its timeout ends; None before its body runs, and without a timeout
+    first_interrupted_at: float | None = None  # when its body was to be interrupted first; None: never
+    interrupted_at: float | None = None  # when its body was interrupted last; None: never
+    reason: type[Interrupted] | None = None  # why its body was to be interrupted; None: it was not
+    _log: LogOfBody | None = None  # the lines that its body has logged; None before the first one
+    _stopper: Stopper | None = None  # interrupts the body; None while it does not run
+    _lock: Any = field(default_factory=threading.RLock)  # of the change between "the body runs" and "it has ended"
 
     @property
     def id(self) -> UUID:
@@ -189,16 +186,16 @@ running_here: ContextVar[RunningTask | None] = ContextVar("jobqueue.running_here
 
 
 class Attempt(Struct, kw_only=True, eq=False):
-    """A claimed task, ready to run. connections: those that the body uses. context: an actor's state and inbox."""
+    """A claimed task, ready to run."""
 
-    running: RunningTask
-    connections: TaskConnections
-    task: FunctionTask[..., Any]
-    args: list[Any]
-    kwargs: dict[str, Any]
-    run_options: RunOptions
-    context: PollContext[Any] | None = None
-    _result: Result | None = None
+    running: RunningTask  # the claimed task
+    connections: TaskConnections  # those that the body uses
+    task: FunctionTask[..., Any]  # the declaration that this process has
+    args: list[Any]  # decoded
+    kwargs: dict[str, Any]  # decoded
+    run_options: RunOptions  # those of the row, or else of the declaration
+    context: PollContext[Any] | None = None  # an actor's state and inbox; None for a function
+    _result: Result | None = None  # for the context of the body; None until it is needed
 
     @property
     def claimed(self) -> ClaimedTask:
@@ -220,11 +217,11 @@ class Attempt(Struct, kw_only=True, eq=False):
 class CompletedAttempt(Struct, frozen=True, kw_only=True, eq=False):
     """One attempt that has ended, and its outcome."""
 
-    running: RunningTask
-    outcome: Outcome
+    running: RunningTask  # the claimed task
+    outcome: Outcome  # to be committed, unless is_committed
     attempt: Attempt | None = None  # None if the task could not be prepared
-    error: BaseException | None = None
-    seconds: float = 0.0
+    error: BaseException | None = None  # that the body raised; None: none
+    seconds: float = 0.0  # of the body
     is_committed: bool = False  # the outcome is in the database already (an atomic body)
     wake: frozenset[UUID] = frozenset()  # the receivers that its commit left to be woken
     # How many messages will never be read: those in the inbox of an actor that has ended, and those to a parent
@@ -243,9 +240,9 @@ def with_start(completed: CompletedAttempt) -> CompletedAttempt:
 
 
 class Returned(Struct, frozen=True):
-    """The body has returned. value: what it returned; after finish(), an Outcome or a function for the commit."""
+    """The body has returned."""
 
-    value: Any
+    value: Any  # what it returned; after finish(), an Outcome or a function for the commit
 
 
 class Raised(Struct, frozen=True):

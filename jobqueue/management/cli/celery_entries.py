@@ -38,29 +38,24 @@ class NotNeeded(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """
-    A periodic task of Celery beat.
+    """A periodic task of Celery beat."""
 
-    schedule: Celery's object, None if `problem` says why there is none. clocked_at: the only moment at which it is
-    due. args, kwargs: JSON in a table, values in the settings. ends_at: beat does not send it from then on.
-    """
-
-    name: str
-    source: str
-    task: str = ""
-    schedule: Any = None
-    timezone: str = "UTC"
-    problem: str = ""
-    args: Any = ()
-    kwargs: Any = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
-    clocked_at: datetime | None = None
-    starts_at: datetime | None = None
-    ends_at: datetime | None = None
-    last_run_at: datetime | None = None
-    is_one_off: bool = False
-    has_run: bool = False
-    is_enabled: bool = True
+    name: str  # of the entry
+    source: str  # the table or the setting that it comes from
+    task: str = ""  # Celery's name
+    schedule: Any = None  # Celery's object; None if `problem` says why there is none
+    timezone: str = "UTC"  # of the schedule
+    problem: str = ""  # why it cannot be imported; empty if it can
+    args: Any = ()  # JSON in a table, values in the settings
+    kwargs: Any = field(default_factory=dict)  # JSON in a table, values in the settings
+    options: Mapping[str, Any] = field(default_factory=dict)  # of apply_async()
+    clocked_at: datetime | None = None  # the only moment at which it is due; None for a repeated one
+    starts_at: datetime | None = None  # beat does not send it before; None: no bound
+    ends_at: datetime | None = None  # beat does not send it from then on; None: no end
+    last_run_at: datetime | None = None  # when beat sent it last; None: never, or unknown
+    is_one_off: bool = False  # beat sends it once
+    has_run: bool = False  # beat has sent it
+    is_enabled: bool = True  # beat sends it
 
 
 def read_entries() -> list[Entry]:

@@ -34,20 +34,20 @@ logger = logging.getLogger("jobqueue.cli")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """is_right: numbers. is_flexible: shortened in the middle if the line is too long."""
+    """A column of a table."""
 
-    title: str
-    is_right: bool = False
-    is_flexible: bool = False
+    title: str  # its heading
+    is_right: bool = False  # its numbers are aligned at the right
+    is_flexible: bool = False  # shortened in the middle if the line is too long
 
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """is_json: results are written as JSON, for programs."""
+    """Where a command writes its results."""
 
-    out: OutputWrapper
-    err: OutputWrapper
-    is_json: bool = False
+    out: OutputWrapper  # for results
+    err: OutputWrapper  # for errors and progress
+    is_json: bool = False  # results are written as JSON, for programs
 
     def write(self, line: str = "") -> None:
         self.out.write(_writable(line, self.out))

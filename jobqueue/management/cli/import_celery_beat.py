@@ -43,18 +43,13 @@ NOTHING = (
 
 @dataclass(frozen=True)
 class Conversion:
-    """
-    What becomes of a periodic task.
+    """The result of importing a periodic task."""
 
-    result: created, updated, exists, not needed or refused. task: of the schedule, which runs at `times`. notes:
-    sentences.
-    """
-
-    entry: Entry
-    result: str
-    task: str = ""
-    times: str = ""
-    notes: tuple[str, ...] = ()
+    entry: Entry  # the periodic task
+    result: str  # created, updated, exists, not needed or refused
+    task: str = ""  # of the schedule; empty if it is refused
+    times: str = ""  # the schedule's expression
+    notes: tuple[str, ...] = ()  # sentences
 
     def as_json(self) -> dict[str, Any]:
         columns = {"name": self.entry.name, "source": self.entry.source, "celery_task": self.entry.task}
@@ -63,19 +58,15 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Importer:
-    """
-    Converts one periodic task after another, and saves the schedules.
+    """Converts one periodic task after another, and saves the schedules."""
 
-    names: tasks by Celery's names. backend: if not those of the tasks. rows: the schedules that exist, by backend and
-    name. They are changed only with `is_update`.
-    """
-
-    names: Mapping[str, str]
-    backend: str | None
+    names: Mapping[str, str]  # tasks by Celery's names
+    backend: str | None  # None: that of each task
+    # The schedules that exist, by backend and name. They are changed only with `is_update`.
     rows: Mapping[tuple[str, str], Schedule]
-    now: datetime
-    is_update: bool
-    is_dry_run: bool
+    now: datetime  # of the database
+    is_update: bool  # change schedules that exist
+    is_dry_run: bool  # save nothing
 
     def convert(self, entry: Entry) -> Conversion:
         """Convert a periodic task, and save its schedule unless this is a dry run."""

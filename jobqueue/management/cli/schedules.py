@@ -62,11 +62,11 @@ WIDTH = max(map(len, DETAILS.values()))
 
 @dataclass(frozen=True)
 class Found:
-    """A schedule with its last ticks, newest first. now: of the database."""
+    """A schedule with its last ticks."""
 
-    row: Schedule
-    records: Sequence[RecordedTick]
-    now: datetime
+    row: Schedule  # of the schedule
+    records: Sequence[RecordedTick]  # the last ticks, newest first
+    now: datetime  # of the database
 
     @property
     def state(self) -> str:

@@ -36,15 +36,11 @@ EXECUTORS = (
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """
-    The figures of a backend.
+    """The figures of a backend."""
 
-    totals: the stored tasks by status. last_minute: those that ended within a minute.
-    """
-
-    stats: BackendStats
-    totals: Mapping[Status, Count]
-    last_minute: Mapping[Status, Count]
+    stats: BackendStats  # of its queues and executors
+    totals: Mapping[Status, Count]  # the stored tasks by status
+    last_minute: Mapping[Status, Count]  # those that ended within a minute
 
     @classmethod
     def of(cls, engine: Engine) -> Report:

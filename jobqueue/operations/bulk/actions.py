@@ -20,19 +20,15 @@ GO_BACK = gettext_lazy("Go back")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkAction:
-    """
-    One action on many tasks.
+    """One action on many tasks."""
 
-    label_many, forecast, button and refusal are texts of the list and its confirmation page.
-    """
-
-    name: str
+    name: str  # in requests and log lines
     permission: str  # what a user needs
-    label: Text
-    label_many: Text = ""
-    forecast: Text = ""
-    button: Text = ""
-    refusal: Text = GO_BACK
+    label: Text  # of one task
+    label_many: Text = ""  # of the list, with its number
+    forecast: Text = ""  # what it will do, on the confirmation page
+    button: Text = ""  # of the confirmation page
+    refusal: Text = GO_BACK  # why it does nothing, on the confirmation page
     sentences: Mapping[str, Text]  # for each number of perform(), in the order in which they are shown
     statuses: tuple[Status, ...]  # the tasks it can change
     # returns numbers of tasks by what became of them

@@ -32,16 +32,12 @@ MAX_RATE = 100_000  # tasks a second
 
 @dataclass
 class Progress:
-    """
-    place: where the next poll goes on. handled: tasks, changed or not. result: what became of how many of them.
+    """The state of the actor."""
 
-    next_at: when the rate allows the next batch.
-    """
-
-    place: Place | None = field(default_factory=Place)
-    handled: int = 0
-    result: dict[str, int] = field(default_factory=dict)
-    next_at: datetime | None = None
+    place: Place | None = field(default_factory=Place)  # where the next poll goes on; None: nothing is left
+    handled: int = 0  # tasks, changed or not
+    result: dict[str, int] = field(default_factory=dict)  # how many tasks, by what became of them
+    next_at: datetime | None = None  # when the rate allows the next batch; None: at once
 
 
 def _home() -> tuple[str, str] | None:
@@ -130,14 +126,14 @@ def _served_queue(backend: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownProgress:
-    """The facts that the page of a bulk action shows. chosen_by: the filter."""
+    """The facts that the page of a bulk action shows."""
 
-    number: int
-    handled: int
-    rate: int | None
-    forecast: str
-    result: str
-    chosen_by: str
+    number: int  # of the tasks that it can change
+    handled: int  # tasks, changed or not
+    rate: int | None  # tasks a second; None: no limit
+    forecast: str  # what it was to do, as on the confirmation page
+    result: str  # a sentence with the numbers
+    chosen_by: str  # the filter
 
 
 def read_progress(args: Any, kwargs: Any, state: Any) -> ShownProgress | None:

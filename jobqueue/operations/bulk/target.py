@@ -47,17 +47,13 @@ COLUMN_OF: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """
-    What a selection contained when it was counted, so that an action later finds the same tasks.
+    """What a selection contained when it was counted, so that an action later finds the same tasks."""
 
-    upto: the id of the newest task. asked_at: the time on the database's clock. running: the tasks that ran then and
-    may return to the selection. edge: where the window of the list ended. number: the tasks that the action can change.
-    """
-
-    upto: UUID
-    asked_at: datetime
-    running: Sequence[UUID] = ()
-    edge: str | None = None
+    upto: UUID  # the id of the newest task
+    asked_at: datetime  # the time on the database's clock
+    running: Sequence[UUID] = ()  # the tasks that ran then and may return to the selection
+    edge: str | None = None  # where the window of the list ended; None: the list has no window
+    # of the tasks that the action can change; None: not counted
     number: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
     @classmethod
@@ -99,16 +95,13 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """
-    How far a walk has come: everything in the parts before, and in this part the pages up to `after`.
+    """How far a walk has come: everything in the parts before, and in this part the pages up to `after`."""
 
-    until: the end of the page that has begun; empty at the end of the part. pk: the last task of it that was handled.
-    """
-
-    part: int = 0
-    after: str | None = None
+    part: int = 0  # the index of the part
+    after: str | None = None  # the end of the last whole page; None: at the start of the part
+    # the end of the page that has begun; empty at the end of the part; None: no page has begun
     until: str | None = None
-    pk: UUID | None = None
+    pk: UUID | None = None  # the last task of that page that was handled; None: none of it was
 
 
 @dataclass(frozen=True)

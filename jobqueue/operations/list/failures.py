@@ -83,24 +83,18 @@ class TooManyCauses(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """
-    The failed tasks with one cause.
+    """The failed tasks with one cause."""
 
-    message: of the newest one, with # in place of numbers and … in place of ids. example: its id. hours: how many
-    failed in each of the last hours, the oldest first, among the newest CAP. cause: empty if the reader may not see
-    errors, because it is the hash of a text that a reader could guess.
-    """
-
-    cause: str
-    task_type: str
-    error_class: str
-    message: str
-    number: Count
-    first_at: datetime
-    last_at: datetime
-    hours: Sequence[int]
-    example: UUID
-    traceback: str
+    cause: str  # The hash of a text that a reader could guess, and so empty if the reader may not see errors
+    task_type: str  # of the tasks
+    error_class: str  # the name of the exception's class
+    message: str  # of the newest one, with # in place of numbers and … in place of ids
+    number: Count  # of the tasks
+    first_at: datetime  # when the first one failed
+    last_at: datetime  # when the newest one failed
+    hours: Sequence[int]  # how many failed in each of the last hours, the oldest first, among the newest CAP
+    example: UUID  # the id of the newest one
+    traceback: str  # of the newest one
 
     @property
     def title(self) -> str:

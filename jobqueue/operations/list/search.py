@@ -41,18 +41,13 @@ NOTHING = Q(pk__in=[])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """
-    What a text selects.
+    """The condition that a text stands for."""
 
-    ids: a range of the primary key. key: of a task. rest: a condition that no index serves. words: what is searched.
-    problem: why nothing is searched.
-    """
-
-    ids: Q = field(default_factory=Q)
-    key: str | None = None
-    rest: Q = field(default_factory=Q)
-    words: str = ""
-    problem: str = ""
+    ids: Q = field(default_factory=Q)  # a range of the primary key
+    key: str | None = None  # of a task; None: the text is no key
+    rest: Q = field(default_factory=Q)  # a condition that no index serves
+    words: str = ""  # a description of what is searched
+    problem: str = ""  # why nothing is searched; empty if something is
 
     @classmethod
     def parse(cls, text: str, database: str, *, with_payload: bool = True) -> Search:

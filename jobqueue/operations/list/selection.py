@@ -153,19 +153,14 @@ FILTERS: Mapping[str, Callable[[str, str], Q]] = {
 
 @dataclass(frozen=True)
 class Selection:
-    """
-    Tasks of one database that match filters and a search.
+    """Tasks of one database that match filters and a search."""
 
-    filters: the values by the names in FILTERS. known_edge: the edge that a page has shown, if is_edge_known.
-    with_payload: whether the reader may see arguments and errors, and so search them.
-    """
-
-    database: str
-    filters: Mapping[str, str] = field(default_factory=dict)
-    search_text: str = ""
-    known_edge: str | None = None
-    is_edge_known: bool = False
-    with_payload: bool = True
+    database: str  # the alias in DATABASES
+    filters: Mapping[str, str] = field(default_factory=dict)  # the values by the names in FILTERS
+    search_text: str = ""  # as it was typed; empty: no search
+    known_edge: str | None = None  # the edge that a page has shown, if is_edge_known; None: that page had no edge
+    is_edge_known: bool = False  # a page has shown the edge
+    with_payload: bool = True  # whether the reader may see arguments and errors, and so search them
 
     @cached_property
     def tasks(self) -> TaskQuerySet:

@@ -34,11 +34,11 @@ CODE_COMES = timedelta(minutes=1)  # an executor with the code of a task takes i
 class Active(NamedTuple):
     """A task that counts for a limit."""
 
-    status: str
-    queue_name: str
-    wake_at: datetime | None
-    claimed_at: datetime | None
-    awaits_code_since: datetime | None
+    status: str  # of the task
+    queue_name: str  # of the task
+    wake_at: datetime | None  # the next run; None: it does not wait for a time
+    claimed_at: datetime | None  # of the last claim; None: never claimed
+    awaits_code_since: datetime | None  # None: it does not wait for code
 
     def may_end_soon(self, now: datetime, stopped: Collection[str]) -> bool:
         """Whether it may run or end within LONG, as far as its row tells. stopped: queues that nobody serves now."""

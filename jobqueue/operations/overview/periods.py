@@ -49,23 +49,19 @@ STEPS = {
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
-    """
-    Sums of counters. completed: tasks that ended SUCCESSFUL. dead: tasks that ended FAILED.
+    """Sums of counters. Histograms have one number for each bucket of seconds."""
 
-    waits, runs: attempts by the bucket of their seconds from READY to the claim, and of their body.
-    """
-
-    submitted: int = 0
-    attempts: int = 0
-    completed: int = 0
-    failed: int = 0
-    retries: int = 0
-    dead: int = 0
-    lost: int = 0
-    wait_seconds: float = 0.0
-    run_seconds: float = 0.0
-    waits: list[int] = field(default_factory=list)
-    runs: list[int] = field(default_factory=list)
+    submitted: int = 0  # tasks created
+    attempts: int = 0  # that ended
+    completed: int = 0  # tasks that ended SUCCESSFUL
+    failed: int = 0  # attempts that failed
+    retries: int = 0  # failed attempts that another attempt follows
+    dead: int = 0  # tasks that ended FAILED
+    lost: int = 0  # tasks rescued from a lost executor
+    wait_seconds: float = 0.0  # the sum of `waits`
+    run_seconds: float = 0.0  # the sum of `runs`
+    waits: list[int] = field(default_factory=list)  # attempts, by the seconds from READY to the claim
+    runs: list[int] = field(default_factory=list)  # attempts, by the seconds of their body
 
     @classmethod
     def of(cls, rows: Iterable[Sequence[Any]], **more: Any) -> Self:
@@ -107,21 +103,21 @@ class Point(Counts):
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The points of a range, the oldest first, and their sums. seconds: of each point."""
+    """The points of a range, and their sums."""
 
-    points: Sequence[Point]
-    seconds: float
-    total: Counts
+    points: Sequence[Point]  # the oldest first
+    seconds: float  # of each point
+    total: Counts  # of all points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskCounts:
-    """The sums of one task type. mean_run: seconds of an attempt."""
+    """The sums of one task type."""
 
-    name: str
-    attempts: int
-    dead: int
-    mean_run: float
+    name: str  # of the task type
+    attempts: int  # that ended
+    dead: int  # tasks that ended FAILED
+    mean_run: float  # seconds of an attempt
 
 
 def quantile(histogram: Sequence[int], share: float) -> float | None:

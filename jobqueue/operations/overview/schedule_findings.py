@@ -40,8 +40,8 @@ ADVICE = {
 class Fleet:
     """What the checks of schedules compare with."""
 
-    engine: Engine
-    stats: BackendStats
+    engine: Engine  # of the backend
+    stats: BackendStats  # of its queues and executors
     knowing: Q  # the schedules whose task an executor of their queue knows
     lost_zones: Collection[str]  # time zones of schedules that this host does not have
 
@@ -64,14 +64,10 @@ class Fleet:
 
 @dataclass(frozen=True)
 class ScheduleCheck:
-    """
-    One check. Only the first MAX_LISTED schedules that it finds are read, because a site may have 100,000.
+    """One check. Only the first MAX_LISTED schedules that it finds are read, because a site may have 100,000."""
 
-    find: the schedules with the problem. describe: the message about one of them.
-    """
-
-    find: Callable[[Fleet], ScheduleQuerySet]
-    describe: Callable[[Fleet, Schedule], checks.CheckMessage]
+    find: Callable[[Fleet], ScheduleQuerySet]  # the schedules with the problem
+    describe: Callable[[Fleet, Schedule], checks.CheckMessage]  # the message about one of them
 
 
 def title_of(row: Schedule) -> str:

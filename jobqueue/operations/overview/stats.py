@@ -20,16 +20,14 @@ MAX_QUEUES = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats:
-    """
-    One queue. latency: seconds; None if it is not in use. executors: those that serve it. row: unsaved if it has none.
-    """
+    """The figures of a queue."""
 
-    name: str
-    counts: Mapping[Status, Count]
-    latency: float | None
-    executors: int
-    row: Queue
-    is_paused: bool
+    name: str  # of the queue
+    counts: Mapping[Status, Count]  # live tasks and recent failures, by status
+    latency: float | None  # seconds; None if it is not in use
+    executors: int  # those that serve it
+    row: Queue  # unsaved if it has none
+    is_paused: bool  # people have paused it
 
     @property
     def latency_text(self) -> str:
@@ -47,13 +45,13 @@ class QueueStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendStats:
-    """totals: of live tasks, by status."""
+    """The figures of a backend."""
 
-    backend: str
-    now: datetime
-    queues: Sequence[QueueStats]
-    executors: Sequence[ExecutorStats]
-    totals: Mapping[Status, Count]
+    backend: str  # its alias in TASKS
+    now: datetime  # of the database
+    queues: Sequence[QueueStats]  # by name
+    executors: Sequence[ExecutorStats]  # that are alive, or were a short time ago
+    totals: Mapping[Status, Count]  # of live tasks, by status
 
     def in_state(self, state: ExecutorState) -> list[ExecutorStats]:
         return [executor for executor in self.executors if executor.state == state]

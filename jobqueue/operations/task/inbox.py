@@ -35,25 +35,21 @@ KINDS: dict[str | None, Text] = {
 
 @dataclass(frozen=True, slots=True)
 class InboxEntry:
-    """One message in the task's inbox. body: None if it was deleted when it was read, or is hidden from the reader."""
+    """One message in the task's inbox."""
 
-    row: InboxMessage
-    kind: Text
-    is_undelivered: bool
-    body: DisplayedValue | None
+    row: InboxMessage  # of the message
+    kind: Text  # for people
+    is_undelivered: bool  # the task has ended without reading it
+    body: DisplayedValue | None  # None if it was deleted when it was read, or is hidden from the reader
 
 
 @dataclass(frozen=True, slots=True)
 class Inbox:
-    """
-    The shown part of an inbox. unread: their number; one more than are shown if there are more.
+    """The shown part of an inbox."""
 
-    has_more_consumed: than are shown.
-    """
-
-    entries: list[InboxEntry]
-    unread: int
-    has_more_consumed: bool = False
+    entries: list[InboxEntry]  # unread messages, then consumed ones
+    unread: int  # their number; one more than are shown if there are more
+    has_more_consumed: bool = False  # there are more consumed messages than are shown
 
     @property
     def has_more(self) -> bool:

@@ -39,24 +39,24 @@ STATUSES = {
 class Step:
     """One attempt or poll, or a requeue between two of them."""
 
-    at: datetime | None  # its end, and of a RUNNING one its start
+    at: datetime | None  # its end, and of a RUNNING one its start; None outside the calendar
     status: str = ""  # what it led to
-    is_requeue: bool = False
-    poll: int | None = None  # its number, of actors
+    is_requeue: bool = False  # people have requeued the task
+    poll: int | None = None  # its number, of actors; None for functions
     attempt: int | None = None  # its number since the last requeue, and of an actor's poll; None if it did not count
-    wait_seconds: float | None = None
-    run_seconds: float | None = None
+    wait_seconds: float | None = None  # from READY to the claim; None: unknown
+    run_seconds: float | None = None  # of its body; None: unknown
     executor: str = ""  # its name
-    executor_id: UUID | None = None  # of its row, if there is one
+    executor_id: UUID | None = None  # of its row; None if there is none
     note: str = ""  # more about its outcome
-    headline: str = ""
-    traceback: str = ""
+    headline: str = ""  # the class and the message of its error; empty if it has not failed
+    traceback: str = ""  # empty if it has not failed, or is hidden from the reader
     is_poll: bool = False  # whether it is a poll that succeeded
-    is_open: bool = False
-    label: str = ""
-    claim_number: Any = None
-    log: ShownLog | None = None  # what its body has logged, found by claim_number
-    is_log_open: bool = False
+    is_open: bool = False  # its traceback is shown at once
+    label: str = ""  # its number as people see it
+    claim_number: Any = None  # by which `log` was found
+    log: ShownLog | None = None  # what its body has logged; None: nothing
+    is_log_open: bool = False  # the log is shown at once
 
     @property
     def key(self) -> str:
@@ -73,10 +73,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """steps: newest first. is_truncated: older ones may be missing."""
+    """The steps of a task."""
 
-    steps: list[Step]
-    is_truncated: bool
+    steps: list[Step]  # newest first
+    is_truncated: bool  # older ones may be missing
 
 
 def read_timeline(

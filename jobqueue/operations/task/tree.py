@@ -30,13 +30,13 @@ INTEREST: dict[str | None, int] = {Task.Status.FAILED: 0, Task.Status.CANCELLED:
 
 
 class Relative(NamedTuple):
-    """A task above or below. Only its id is known if its row was pruned."""
+    """A task above or below. Only its id is known if its row was pruned: the rest is None."""
 
-    pk: UUID
-    parent_id: UUID | None = None
-    status: str | None = None
-    task_type: str | None = None
-    key: str | None = None
+    pk: UUID  # of the task
+    parent_id: UUID | None = None  # None for the root, too
+    status: str | None = None  # of the task
+    task_type: str | None = None  # of the task
+    key: str | None = None  # the unique key; None without one, too
 
     @property
     def is_gone(self) -> bool:
@@ -49,19 +49,14 @@ class Relative(NamedTuple):
 
 @dataclass(slots=True)
 class Branch:
-    """
-    The children of one task.
+    """The children of one task."""
 
-    counts: by status; is_truncated: there are more children, which were not counted. start, end: of the bars of the
-    whole tree, in its first branch.
-    """
-
-    parent_id: UUID
-    counts: Counter[str] = field(default_factory=Counter)
-    is_truncated: bool = False
-    nodes: list[Node] = field(default_factory=list)
-    start: datetime | None = None
-    end: datetime | None = None
+    parent_id: UUID  # the one task
+    counts: Counter[str] = field(default_factory=Counter)  # of children by status
+    is_truncated: bool = False  # there are more children, which were not counted
+    nodes: list[Node] = field(default_factory=list)  # the children that are shown
+    start: datetime | None = None  # of the bars of the whole tree, in its first branch; None: no bars
+    end: datetime | None = None  # of the bars of the whole tree, in its first branch; None: no bars
 
     def descendants(self) -> Iterator[Node]:
         for node in self.nodes:
@@ -94,13 +89,13 @@ class Branch:
 
 
 class Bar(NamedTuple):
-    """When a task waited and ran: places from 0 to BAR_WIDTH, and seconds. None: it has not run."""
+    """When a task waited and ran, as places from 0 to BAR_WIDTH."""
 
-    enqueued: int
-    started: int
-    ended: int
-    wait_seconds: float
-    run_seconds: float | None
+    enqueued: int  # the place where its wait starts
+    started: int  # the place where its body starts
+    ended: int  # the place where it ends, or now
+    wait_seconds: float  # from READY to the first claim
+    run_seconds: float | None  # None: it has not run
 
     @property
     def waited(self) -> int:
@@ -190,10 +185,10 @@ def _interest(child: Relative) -> tuple[int, UUID]:
 
 
 class Ancestors(NamedTuple):
-    """The ancestors of a task, the root first. is_truncated: there are more above."""
+    """The ancestors of a task."""
 
-    line: list[Relative]
-    is_truncated: bool
+    line: list[Relative]  # the root first
+    is_truncated: bool  # there are more above
 
     @property
     def parent(self) -> Relative | None:
