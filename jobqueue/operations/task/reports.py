@@ -22,18 +22,14 @@ BAD = {logging.getLevelName(level) for level in (logging.ERROR, logging.CRITICAL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownProgress:
-    """
-    note: None if it is hidden from the reader. is_current: of the running or the last attempt, not of an earlier one.
+    """The progress of a task, as readers see it."""
 
-    left_seconds: until the end, if it goes on at the same speed.
-    """
-
-    done: float
-    total: float | None
-    note: str | None
-    reported_at: datetime
-    is_current: bool
-    left_seconds: float | None
+    done: float  # in the body's own unit
+    total: float | None  # in the same unit; None: unknown
+    note: str | None  # None if it is hidden from the reader
+    reported_at: datetime  # by the database's clock
+    is_current: bool  # of the running or the last attempt, not of an earlier one
+    left_seconds: float | None  # until the end, if it goes on at the same speed; None: unknown
 
     @property
     def words(self) -> str:
