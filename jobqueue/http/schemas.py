@@ -38,7 +38,7 @@ class Submission(Request):
         | Annotated[float, Meta(ge=-LONGEST_SECONDS, le=LONGEST_SECONDS, description="Or this many seconds from now.")]
         | None
     ) = None
-    max_attempts: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    max_attempts: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None  # null: those of the task
     idempotency_key: (
         Annotated[
             Key,
@@ -67,7 +67,7 @@ class Problem(Struct):
     """One problem of a request."""
 
     what: str
-    where: str = ""
+    where: Annotated[str, Meta(description="A JSON pointer into the body, empty for the whole body.")] = ""
 
 
 class TaskLink(Struct):
@@ -131,7 +131,7 @@ class QueueMetrics(Struct):
     awaiting_code: Count  # wait for an executor with code for them
     running: Count  # claimed by an executor
     suspended: Count  # actors that wait for a message or a time
-    estimated: list[str]
+    estimated: Annotated[list[str], Meta(description="The states with an estimated number of tasks.")]
     oldest_ready_seconds: float  # the longest wait among the next tasks in the order of claiming; 0 if none waits
 
 
@@ -139,8 +139,8 @@ class Histogram(Struct):
     """A distribution of seconds."""
 
     count: Count
-    seconds: float
-    at_most: dict[str, Count]
+    seconds: Annotated[float, Meta(description="The sum.")]
+    at_most: Annotated[dict[str, Count], Meta(description="How many took at most so many seconds.")]
 
 
 class TickMetrics(Struct):
@@ -177,7 +177,7 @@ class LimitMetrics(Struct):
     backend: str  # its alias in TASKS
     kind: Literal["concurrency", "rate"]  # of the limit
     limit: str  # its name
-    blocked: Count
+    blocked: Annotated[Count, Meta(description="Counted up to 10,000.")]
     oldest_blocked_seconds: float  # how long the first task in the order of claiming has waited; 0 if none waits
 
 

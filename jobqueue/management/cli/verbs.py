@@ -32,10 +32,10 @@ def no_arguments(parser: CommandParser) -> None:
 class Verb:
     """A verb with its arguments and what it does; or an action of a verb."""
 
-    name: str
-    help: str
+    name: str  # as it is typed
+    help: str  # one sentence for --help
     run: Callable[[Console, Any], None]  # with the flags; flags.parser is the parser that has read them
-    add_arguments: Callable[[CommandParser], None] = no_arguments
+    add_arguments: Callable[[CommandParser], None] = no_arguments  # declares its arguments
     actions: Sequence[Verb] = ()  # such as `pause` of `schedules`; without one, the verb itself runs
 
     def add_to(self, parsers: Any, **default: Any) -> None:

@@ -83,12 +83,12 @@ def read_progress(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownLine:
-    """at: None outside the calendar. message: masked."""
+    """A line that the body of a task has logged, as readers see it."""
 
-    at: datetime | None
-    level: str
-    logger: str
-    message: str
+    at: datetime | None  # None outside the calendar
+    level: str  # such as INFO
+    logger: str  # its name
+    message: str  # redacted
 
     def __str__(self) -> str:
         clock = "?" if self.at is None else f"{self.at:%H:%M:%S}.{self.at.microsecond // 1000:03}"
@@ -104,10 +104,10 @@ class ShownLine:
 
 @dataclass(frozen=True, slots=True)
 class ShownLog:
-    """The newest lines of an attempt or poll, oldest first. dropped: the number of older ones, which are not kept."""
+    """The newest lines of an attempt or poll."""
 
-    lines: list[ShownLine]
-    dropped: int
+    lines: list[ShownLine]  # oldest first
+    dropped: int  # the number of older lines, which are not kept
 
     @property
     def title(self) -> str:
