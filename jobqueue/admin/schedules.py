@@ -24,13 +24,11 @@ from jobqueue.admin.filters import BackendFilter, Choices, ColumnFilter
 from jobqueue.admin.html import badge, breakable, moment, schedule_badge, tick_marks, took
 from jobqueue.admin.schedule_editor import ScheduleEditor
 from jobqueue.admin.schedule_page import pause_with, resume, run
-from jobqueue.models import Schedule
+from jobqueue.models import Schedule, is_paused
 from jobqueue.operations.formatting import describe_schedule_pause, short_type
 from jobqueue.operations.schedules import describe, recent_ticks
 
 MAX_SELECTED = 500  # schedules of one bulk action; Django accepts 1,000 fields
-
-IS_PAUSED = Q(paused_at__isnull=False) & (Q(resume_at__isnull=True) | Q(resume_at__gt=Now()))
 
 
 class StateFilter(ColumnFilter):
@@ -40,8 +38,8 @@ class StateFilter(ColumnFilter):
     parameter_name = "state"
     conditions = {
         "": Q(retired_at__isnull=True),
-        "active": Q(retired_at__isnull=True) & ~IS_PAUSED,
-        "paused": Q(retired_at__isnull=True) & IS_PAUSED,
+        "active": Q(retired_at__isnull=True) & ~is_paused(Now()),
+        "paused": Q(retired_at__isnull=True) & is_paused(Now()),
         "retired": Q(retired_at__isnull=False),
     }
 

@@ -10,13 +10,13 @@ from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 
 from jobqueue.engine.admissions import ADMITTED_AT_ONCE, INDEXED, IS_WAITING, REQUESTS_READ
 from jobqueue.engine.clock import now_plus
 from jobqueue.engine.database import Part
 from jobqueue.engine.heartbeats import with_last_heartbeat
-from jobqueue.models import AdmissionRequest, Executor, TaskQuerySet
+from jobqueue.models import NO_PAUSE, AdmissionRequest, Executor, TaskQuerySet, is_paused
 from jobqueue.values.counters import Depth, Gauges
 from jobqueue.values.records import WAITING, ClaimRequest, LimitKind, QueueLatency, Status
 
@@ -183,7 +183,7 @@ class Queues(Part):
     def resume(self, name: str) -> None:
         """End the pause of a queue, if it has one. Raises LockTimeout. Locks: the row."""
         with self.db.bounded(f"the queue {name!r}"):
-            self.db.queues.filter(name=name).update(paused_at=None, paused_by="", pause_reason="", resume_at=None)
+            self.db.queues.filter(name=name).update(**NO_PAUSE)
 
     def limited_queues(self) -> list[str]:
         """Name the queues that have a max_running."""
@@ -216,8 +216,7 @@ class Queues(Part):
         return {name: running.filter(queue_name=name)[:limit].count() for name, limit in limits.items()}
 
     def paused(self) -> set[str]:
-        paused = Q(resume_at__isnull=True) | Q(resume_at__gt=now_plus()), Q(paused_at__isnull=False)
-        return set(self.db.queues.filter(*paused).values_list("name", flat=True))
+        return set(self.db.queues.filter(is_paused(now_plus())).values_list("name", flat=True))
 
     def full(self) -> set[str]:
         """Name the queues that have reached their max_running."""

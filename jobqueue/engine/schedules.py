@@ -11,9 +11,9 @@ from django.db.models import Count, Min, Q, QuerySet
 
 from jobqueue.engine.database import Database, Part
 from jobqueue.engine.due_schedules import DueSchedule, set_next
-from jobqueue.engine.ticks import Ticks, is_paused_at
+from jobqueue.engine.ticks import Ticks
 from jobqueue.exceptions import ScheduleNotFound
-from jobqueue.models import STOPPED_BY, Schedule, ScheduleDeployment, ScheduleTick
+from jobqueue.models import IS_STOPPED, NO_PAUSE, Schedule, ScheduleDeployment, ScheduleTick, is_paused
 from jobqueue.schedules.planning import Skipped
 from jobqueue.schedules.rows import from_row_time, to_row_time
 from jobqueue.values.counters import ScheduleGauges
@@ -21,7 +21,6 @@ from jobqueue.values.policies import SkipReason
 from jobqueue.values.records import Enqueued
 
 RESOLUTION = timedelta(microseconds=1)  # of the database's times
-NO_PAUSE: Mapping[str, Any] = {"paused_at": None, "paused_by": "", "pause_reason": "", "resume_at": None}
 # A change of one of these moves the next tick.
 TIMING_COLUMNS = ("expression", "timezone", "anchor_at", "starts_at", "ends_at", "retired_at")
 
@@ -34,11 +33,10 @@ class Schedules(Part):
     def gauges(self) -> ScheduleGauges:
         """Return the current figures of the schedules. Locks: none."""
         now = self._ticks.now()
-        is_stopped = Q(paused_at__isnull=False, paused_by=STOPPED_BY)
         found = self.db.schedules.active().aggregate(
-            active=Count("pk", filter=Q(next_at__isnull=False) & ~is_paused_at(now)),
-            paused=Count("pk", filter=is_paused_at(now) & ~is_stopped),
-            stopped=Count("pk", filter=is_stopped),
+            active=Count("pk", filter=Q(next_at__isnull=False) & ~is_paused(now)),
+            paused=Count("pk", filter=is_paused(now) & ~IS_STOPPED),
+            stopped=Count("pk", filter=IS_STOPPED),
             due_at=Min("due_at"),
         )
         due_at = found.pop("due_at")

@@ -17,7 +17,7 @@ from jobqueue.engine.due_schedules import DueSchedule
 from jobqueue.engine.inserts import Inserts
 from jobqueue.engine.tasks import Tasks
 from jobqueue.exceptions import DuplicateKey
-from jobqueue.models import STOPPED_BY, Schedule, ScheduleQuerySet, ScheduleTick, TaskQuerySet
+from jobqueue.models import STOPPED_BY, Schedule, ScheduleQuerySet, ScheduleTick, TaskQuerySet, is_paused
 from jobqueue.schedules.planning import Plan, Skipped
 from jobqueue.schedules.rows import task_of, to_row_time
 from jobqueue.values.failpoints import failpoint
@@ -84,7 +84,7 @@ class Ticks(Part):
     def _can_run_waiting_tick(self, now: datetime) -> ScheduleQuerySet:
         has_live_task = Exists(self.db.tasks.live().filter(schedule_id=OuterRef("pk")))
         is_due = Q(due_at__isnull=False, due_at__lte=now)
-        can_run = ~is_due & ~is_paused_at(now) & ~has_live_task & ~self._is_unusable()
+        can_run = ~is_due & ~is_paused(now) & ~has_live_task & ~self._is_unusable()
         return self.db.schedules.filter(can_run, waiting_at__isnull=False).order_by("pk")
 
     def _is_unusable(self) -> Q:
@@ -272,10 +272,6 @@ class Ticks(Part):
         with self.db.transaction():
             ids = [row.pk for row in self.db.with_lock(rows, no_key=False)[:limit]]
             return self.db.ticks.filter(pk__in=ids)._raw_delete(self.db.using) if ids else 0
-
-
-def is_paused_at(now: datetime) -> Q:
-    return Q(paused_at__isnull=False) & (Q(resume_at__isnull=True) | Q(resume_at__gt=now))
 
 
 def tick_record(row: Schedule, first: datetime, last: datetime, **columns: Any) -> ScheduleTick:

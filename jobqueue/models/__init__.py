@@ -6,6 +6,7 @@ Columns are described in migrations/sql/comments.sql.
 * `counters`: the tables of counters
 * `indexes`: indexes and constraints of the tables, and the order of keys in them
 * `limits`: the tables of limits by key and of unique keys
+* `pauses`: pauses of queues and schedules: their columns, and when such a row is paused
 * `reports`: the tables of what bodies report while they run
 * `schedules`: the tables of schedules
 * `tasks`: the tables of tasks, messages, executors and queues
@@ -14,8 +15,10 @@ Columns are described in migrations/sql/comments.sql.
 from jobqueue.models.counters import Counter, CounterDelta, CounterPeriod
 from jobqueue.models.indexes import LimitKeyField
 from jobqueue.models.limits import AdmissionRequest, KeyReservation, Limit, RateStart
+from jobqueue.models.pauses import NO_PAUSE, Pausable, is_paused
 from jobqueue.models.reports import TaskLog, TaskProgress
 from jobqueue.models.schedules import (
+    IS_STOPPED,
     STOPPED_BY,
     Schedule,
     ScheduleDeployment,
@@ -37,7 +40,9 @@ from jobqueue.models.tasks import (
 __all__ = [
     "FINAL",
     "ISOLATION_LOSSES",
+    "IS_STOPPED",
     "LIVE",
+    "NO_PAUSE",
     "STOPPED_BY",
     "AdmissionRequest",
     "Counter",
@@ -49,6 +54,7 @@ __all__ = [
     "KeyReservation",
     "Limit",
     "LimitKeyField",
+    "Pausable",
     "Queue",
     "RateStart",
     "Schedule",
@@ -59,4 +65,5 @@ __all__ = [
     "TaskLog",
     "TaskProgress",
     "TaskQuerySet",
+    "is_paused",
 ]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from jobqueue.models.pauses import Pausable
 from jobqueue.values.policies import MAX_COUNTED, CatchUp, Overlap, SkipReason
 
 STOPPED_BY = "django-jobqueue"  # paused_by of a schedule that an error has stopped
+IS_STOPPED = Q(paused_at__isnull=False, paused_by=STOPPED_BY)
 
 
 class ScheduleQuerySet(models.QuerySet["Schedule"]):
@@ -22,7 +23,7 @@ class ScheduleQuerySet(models.QuerySet["Schedule"]):
         return self.filter(retired_at__isnull=True)
 
 
-class Schedule(models.Model):
+class Schedule(Pausable):
     """A periodic task: what to enqueue, when, and which tick comes next."""
 
     class Overlap(models.TextChoices):
@@ -57,10 +58,6 @@ class Schedule(models.Model):
     # Where code declares it: "shop/tasks.py:42". Empty for a schedule that people created.
     declared_at = models.CharField(_("declared at"), max_length=500, default="", blank=True)
     retired_at = models.DateTimeField(_("retired at"), null=True, blank=True)
-    paused_at = models.DateTimeField(_("paused at"), null=True, blank=True)
-    paused_by = models.CharField(_("paused by"), max_length=150, default="", blank=True)
-    pause_reason = models.CharField(_("reason"), max_length=255, default="", blank=True)
-    resume_at = models.DateTimeField(_("resumes at"), null=True, blank=True)
 
     next_at = models.DateTimeField(_("next tick"), null=True)
     due_at = models.DateTimeField(_("due at"), null=True)
@@ -92,10 +89,6 @@ class Schedule(models.Model):
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Raise TypeError: saving values that were read earlier could move the next tick back."""
         raise TypeError("Schedule.save() is not allowed. Use the functions of jobqueue.api.schedules.")
-
-    def is_paused_at(self, now: datetime) -> bool:
-        """Whether it is paused and the pause has not ended."""
-        return self.paused_at is not None and (self.resume_at is None or self.resume_at > now)
 
 
 class ScheduleDeployment(models.Model):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from datetime import datetime
 from typing import Any
 
 from django.db import models
@@ -11,6 +10,7 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.models.indexes import LimitKeyField, index, unique
+from jobqueue.models.pauses import Pausable
 from jobqueue.values import records
 from jobqueue.values.ids import new_id
 
@@ -337,16 +337,12 @@ class FallbackHeartbeat(models.Model):
         return f"{self.executor_id} at {self.at}"
 
 
-class Queue(models.Model):
+class Queue(Pausable):
     """Pause and limit of a queue. A queue without a row has neither."""
 
     id = models.BigAutoField(primary_key=True)
     backend = models.CharField(_("backend"), max_length=64, default="default")
     name = models.CharField(_("name"), max_length=128)
-    paused_at = models.DateTimeField(_("paused at"), null=True, blank=True)
-    paused_by = models.CharField(_("paused by"), max_length=150, default="", blank=True)
-    pause_reason = models.CharField(_("reason"), max_length=255, default="", blank=True)
-    resume_at = models.DateTimeField(_("resumes at"), null=True, blank=True)
     max_running = models.PositiveIntegerField(_("limit of the queue"), null=True, blank=True)
 
     class Meta:
@@ -364,7 +360,3 @@ class Queue(models.Model):
 
     def __str__(self) -> str:
         return self.name
-
-    def is_paused_at(self, now: datetime) -> bool:
-        """Whether the queue is paused and the pause has not ended by itself."""
-        return self.paused_at is not None and (self.resume_at is None or self.resume_at > now)

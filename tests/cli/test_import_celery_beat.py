@@ -143,6 +143,18 @@ class TestCommand:
         row = imported("--update")
         assert (row.expression, row.pause_reason) == ("0 9 * * *", "holidays")
 
+    def test_update_pauses_again_after_a_pause_has_ended(self, beat: Beat) -> None:
+        periodic = beat.add()
+        imported()
+        Schedule.objects.update(paused_at=now() - 2 * HOUR, resume_at=now() - HOUR, pause_reason="holidays")
+        periodic.enabled = False
+        periodic.save()
+
+        row = imported("--update")
+
+        assert row.is_paused_at(now())
+        assert (row.pause_reason, row.resume_at) == ("Disabled in Celery beat", None)
+
     def test_update_refuses_a_schedule_that_code_declares(self, beat: Beat) -> None:
         beat.add()
         imported()

@@ -180,6 +180,8 @@ def test_paused_queue_is_reported(bench: Bench, changes: dict[str, object], is_p
     rows.create(backend=bench.engine.alias, **{"name": "default", **changes})
 
     assert only(bench).is_paused is is_paused
+    rows = bench.engine.db.queues.filter(name="default")
+    assert any(row.is_paused_at(bench.engine.db.now()) for row in rows) is is_paused
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "PAUSED", "DRAINING", "lost", "STOPPED", "none"])

@@ -101,9 +101,10 @@ class Importer:
 
     def _save(self, declaration: Declaration, row: Schedule | None, *, is_enabled: bool) -> None:
         """Write a schedule. One that is disabled in Celery is paused before its first tick."""
-        with engine_of(declaration.backend).db.transaction():
+        engine = engine_of(declaration.backend)
+        with engine.db.transaction():
             (schedules.create if row is None else schedules.change)(declaration)
-            if not is_enabled and (row is None or row.paused_at is None):
+            if not is_enabled and (row is None or not row.is_paused_at(engine.db.now())):
                 schedules.pause(declaration.name, by=shell_user(), reason=DISABLED, backend=declaration.backend)
 
 

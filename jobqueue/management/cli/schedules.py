@@ -73,7 +73,7 @@ class Found:
         row = self.row
         if row.retired_at is not None:
             return "retired"
-        if row.paused_at is not None and (row.resume_at is None or row.resume_at > self.now):
+        if row.is_paused_at(self.now):
             return "stopped" if row.paused_by == STOPPED_BY else "paused"
         return "ended" if row.next_at is None else "active"
 

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from jobqueue.engine import Engine
-from jobqueue.models import STOPPED_BY, Schedule, ScheduleQuerySet, ScheduleTick
+from jobqueue.models import IS_STOPPED, Schedule, ScheduleQuerySet, ScheduleTick, is_paused
 from jobqueue.operations.formatting import duration, number_text
 from jobqueue.operations.links import Rows
 from jobqueue.operations.overview.stats import BackendStats
@@ -26,7 +26,6 @@ PAUSED_LONG = timedelta(days=1)
 SKIPPED_OFTEN = 10  # ticks in a row, for one reason
 MAX_LISTED = 10  # findings of one check
 MAX_ZONES = 1000
-IS_STOPPED = Q(paused_at__isnull=False, paused_by=STOPPED_BY)
 ADVICE = {
     ScheduleTick.Reason.OVERLAP: gettext_lazy(
         "Its task takes longer than the interval. Give the task a timeout, or change overlap."
@@ -204,8 +203,7 @@ def _never_fires(_fleet: Fleet, row: Schedule) -> checks.CheckMessage:
 
 def _find_paused(fleet: Fleet) -> ScheduleQuerySet:
     now = fleet.stats.now
-    lasts = Q(resume_at=None) | Q(resume_at__gt=now)
-    return fleet.running.filter(lasts, paused_at__lt=now - PAUSED_LONG)
+    return fleet.running.filter(is_paused(now), paused_at__lt=now - PAUSED_LONG)
 
 
 def _paused(fleet: Fleet, row: Schedule) -> checks.CheckMessage:
