@@ -30,7 +30,7 @@ ANY_CALL = inspect.signature(lambda *args, **kwargs: None)
 
 @dataclass(frozen=True)
 class Kind:
-    """How values of a type are typed."""
+    """The form field of a type of values, and the conversions."""
 
     field: Callable[..., forms.Field]  # makes the form field
     text: Callable[[Any], Any] = str  # from an argument to the field's initial value
@@ -97,7 +97,7 @@ class Argument:
 
     @cached_property
     def kind(self) -> Kind:
-        """How the value is typed: as its annotation says, or as JSON if that would change the stored value."""
+        """Return how the value is typed: as its annotation says, or as JSON if that would change the stored value."""
         found, default = ANNOTATION.fullmatch(self.annotation), self.parameter.default
         kind = KINDS.get(found["name"] or found["optional"], JSON) if found else JSON
         if not self.is_required and default is Kinds.empty:  # *args and **kwargs

@@ -1,5 +1,5 @@
 """
-What a site adds to the admin: links and columns of tasks, and the tasks of an object on the object's own page.
+A site's extensions of the admin: links and columns of tasks, and the tasks of an object on the object's own page.
 
 The functions of a site get the arguments that the reader may see: none without the permission, and masked by REDACT.
 """

@@ -64,14 +64,14 @@ def causes_of(found: Iterable[Failure], pages: Pages) -> list[Cause]:
 
 
 def read_causes(engine: Engine, pages: Pages, limit: int) -> dict[str, Any]:
-    """Return what a list of the most frequent causes of the last failures needs."""
+    """Read the most frequent causes of the last failures, for a list."""
     frequent = frequent_causes(engine)
     found = read_failures(engine, frequent[:limit], with_payload=pages.with_payload)
     return {"causes": causes_of(found, pages), "has_more_causes": len(frequent) > limit}
 
 
 def read_page(engine: Engine, pages: Pages, number: str) -> dict[str, Any]:
-    """Return what a page of all causes needs. number: an invalid one gives the first or the last page."""
+    """Read a page of all causes. number: an invalid one gives the first or the last page."""
     newest = newest_causes(engine)
     page = Paginator(newest, CAUSES_SHOWN).get_page(number)
     found = read_failures(engine, list(page.object_list), with_payload=pages.with_payload)

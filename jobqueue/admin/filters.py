@@ -125,7 +125,7 @@ class CauseFilter(ColumnFilter):
         return [(cause, shortened(title or "?", CHARACTERS)) for cause, title in titles.items()]
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
-        """Only failed tasks have a cause, so each choice selects their status, too."""
+        """Yield the choices. Only failed tasks have a cause, so each choice selects their status, too."""
         everything, *causes = super().choices(changelist)
         yield everything
         for (cause, _title), choice in zip(self.lookup_choices, causes, strict=True):

@@ -49,7 +49,7 @@ EXECUTOR_BADGES: dict[ExecutorState, tuple[str, str, Text]] = {
 
 
 def badge(status: str) -> SafeString:
-    """A status as word, shape and colour."""
+    """Show a status as word, shape and colour."""
     if status not in SHAPES:
         return shaped("unknown", "?", status)
     return shaped(status.lower(), SHAPES[status], WORDS[status])
@@ -62,7 +62,7 @@ def shaped(kind: str, shape: str, word: Text) -> SafeString:
 
 
 def schedule_badge(schedule: Schedule) -> SafeString:
-    """The state of a schedule as word, shape and colour. `now` is an attribute of the row."""
+    """Show the state of a schedule as word, shape and colour. `now` is an attribute of the row."""
     now: datetime = schedule.now  # type: ignore[attr-defined]
     if schedule.retired_at is not None:
         return shaped("cancelled", "⊘", _("Retired"))
@@ -74,7 +74,7 @@ def schedule_badge(schedule: Schedule) -> SafeString:
 
 
 def tick_words(tick: ScheduleTick, zone: str) -> str:
-    """When a tick was, or the number and the range of skipped ticks, on the clock of a time zone."""
+    """Describe when a tick was, or the number and the range of skipped ticks, on the clock of a time zone."""
     if tick.count == 1:
         return wall_time(tick.tick_at, zone)
     values = {"count": tick.count, "first": wall_time(tick.tick_at, zone), "last": wall_time(tick.last_at, zone)}
@@ -84,12 +84,14 @@ def tick_words(tick: ScheduleTick, zone: str) -> str:
 
 
 def took(record: RecordedTick) -> str:
-    """How long the task of a tick took, in words; nothing if it has not ended."""
+    """Describe how long the task of a tick took; return nothing if it has not ended."""
     return "" if record.duration is None else _("took %(length)s") % {"length": duration(record.duration)}
 
 
 def tick_marks(records: Iterable[RecordedTick], zone: str, tasks: str) -> SafeString:
-    """Ticks as shapes and colours, each with words and a link to its task. tasks: the address of the list of tasks."""
+    """
+    Show ticks as shapes and colours, each with a text and a link to its task. tasks: the address of the list of tasks.
+    """
     return format_html_join("", "{}", ((tick_mark(record, zone, tasks),) for record in records))
 
 
@@ -109,24 +111,24 @@ def tick_mark(record: RecordedTick, zone: str, tasks: str) -> SafeString:
 
 @lru_cache  # a list shows a thousand, and each translation takes 3 us
 def outcome(status: str, reason: str, language: str | None) -> str:
-    """A status and the reason of a skipped tick, in words of the active language."""
+    """Describe a status and the reason of a skipped tick, in the active language."""
     words = (WORDS.get(status), dict(ScheduleTick.Reason.choices).get(reason, reason))
     return ", ".join(str(word) for word in words if word)
 
 
 def breakable(name: str) -> SafeString:
-    """A dotted name that a narrow column breaks after dots and underscores."""
+    """Show a dotted name so that a narrow column breaks it after dots and underscores."""
     parts = re.findall(r"[^._]*[._]+|[^._]+", name)
     return format_html_join(mark_safe("<wbr>"), "{}", ((part,) for part in parts))
 
 
 def with_moment(words: SafeString, at: datetime | None, now: datetime) -> SafeString:
-    """A time in words, and below them on the clock."""
+    """Show a time in words, and below them on the clock."""
     return words if at is None else format_html('{}<span class="jq-clock">{}</span>', words, clock_text(at, now))
 
 
 def moment(at: datetime | None, now: datetime | None = None, words: str = "") -> SafeString:
-    """A time as text, or with `now` how long ago, with the exact time in its title."""
+    """Show a time as text, or with `now` how long ago, with the exact time in its title."""
     if at is None:
         return format_html("{}", words or "–")
     if now is not None:
@@ -138,12 +140,12 @@ def moment(at: datetime | None, now: datetime | None = None, words: str = "") ->
 
 
 def clock(at: datetime | None, now: datetime) -> SafeString:
-    """A time on the site's clock, with the exact time in its title."""
+    """Show a time on the site's clock, with the exact time in its title."""
     return moment(at, words="" if at is None else clock_text(at, now))
 
 
 def bar_words(bar: Bar) -> str:
-    """When a task waited and ran, in words."""
+    """Describe when a task waited and ran."""
     values = {"wait": duration(bar.wait_seconds), "run": duration(bar.run_seconds or 0.0)}
     if bar.run_seconds is None:
         return _("waited %(wait)s") % values
@@ -152,7 +154,7 @@ def bar_words(bar: Bar) -> str:
 
 def foldable(text: str) -> SafeString:
     """
-    Indented JSON, of which objects and lists can be folded. Its text is the same.
+    Show indented JSON so that objects and lists can be folded. Its text is the same.
 
     A line that ends with a bracket opens one, and a line that starts with one closes it: strings have quotes.
     """
@@ -182,5 +184,5 @@ def foldable(text: str) -> SafeString:
 
 
 def executor_badge(state: ExecutorState) -> SafeString:
-    """The state of an executor as word, shape and colour."""
+    """Show the state of an executor as word, shape and colour."""
     return shaped(*EXECUTOR_BADGES[state])

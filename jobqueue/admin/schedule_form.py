@@ -200,7 +200,7 @@ class ScheduleForm(TimingForm):
                 self.arguments.add_error(None, sentence(problem))
 
     def _is_taken(self) -> bool:
-        """Whether a schedule has the name. create() decides again."""
+        """Return whether a schedule has the name. create() decides again."""
         backend = self.declaration().backend
         rows = Schedule.objects.using(options_of(backend).database).filter(backend=backend, retired_at=None)
         return rows.filter(name=self.cleaned_data.get("name", "")).exists()
@@ -291,7 +291,7 @@ class StoredTask:
 
 
 def initial_of(row: Schedule, stored: StoredTask) -> dict[str, Any]:
-    """Return what the fields show of a row."""
+    """Return the values of the fields for a row."""
     names = ("name", "backend", "overlap", "catch_up", "max_catch_up", "starts_at", "ends_at")
     expires = stored.options.get("expires")
     return {

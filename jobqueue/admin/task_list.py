@@ -98,7 +98,9 @@ class TaskChangeList(ChangeList):
 
     @property
     def number(self) -> Count:
-        """How many tasks the list has. The link that selects all of them and the confirmation give the same number."""
+        """
+        Return how many tasks the list has. The link that selects all of them and the confirmation give the same number.
+        """
         return self.selection.number
 
     @property

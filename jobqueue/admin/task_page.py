@@ -269,7 +269,7 @@ def _message_forms(task: Task, form: MessageForm | None, kind_form: MessageKindF
 
 
 def _is_taken(form: MessageKindForm, task: Task) -> bool:
-    """Whether the actor takes the message of a valid form. If not, the form gets an error."""
+    """Return whether the actor takes the message of a valid form. If not, the form gets an error."""
     try:
         check_message(task.task_type, form.body, options_of(task.backend).max_payload_bytes)
     except ValueError as error:
@@ -287,7 +287,7 @@ def _number_to_change(task: Task, action: BulkAction, *, is_tree: bool) -> int:
 
 
 def _of_the_site(task: Any, *, with_payload: bool) -> dict[str, Any]:
-    """Return what the site adds to the page of a task."""
+    """Return the site's additions to the page of a task."""
     patterns = options_of(task.backend).redact
     found = named_arguments(task.task_type, read(task.args_text), read(task.kwargs_text), patterns)
     arguments = found if with_payload else {}

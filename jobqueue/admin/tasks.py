@@ -67,7 +67,7 @@ SESSION_KEY = "jobqueue_columns"
 
 
 class RateForm(forms.Form):
-    """How many tasks a second an action may change."""
+    """A rate: how many tasks a second an action may change."""
 
     rate = forms.IntegerField(
         label=gettext_lazy("Tasks a second"),
@@ -192,7 +192,7 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
 
     @admin.display(description=COLUMNS["arguments"], empty_value="")
     def arguments(self, task: Any) -> SafeString:
-        """The arguments, and below them the links of the site."""
+        """Show the arguments, and below them the links of the site."""
         call = format_html('<code class="jq-call">{}</code>', task.call) if task.call else ""
         return format_html("{}{}", call, links_html(extensions.links_of(task, task.named_arguments)))
 
@@ -205,7 +205,7 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
 
     @admin.display(description=COLUMNS["attempt"], empty_value="")
     def attempt(self, task: Any) -> SafeString | None:
-        """The number of the attempt, and below it how long it took."""
+        """Show the number of the attempt, and below it how long it took."""
         text, length = attempts_text(task), time_run(task)
         if not text:
             return None

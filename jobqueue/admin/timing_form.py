@@ -1,4 +1,4 @@
-"""When a schedule runs, as fields of a form, and the preview of it."""
+"""The timing of a schedule as fields of a form, and the preview of it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def seconds_field(**options: Any) -> forms.FloatField:
 
 
 class TimingForm(forms.Form):
-    """When a schedule is due: the part that the preview reads."""
+    """The timing of a schedule: the part of the form that the preview reads."""
 
     kind = forms.ChoiceField(
         label=gettext_lazy("Runs"),

@@ -32,7 +32,7 @@ def declared_aliases() -> list[str]:
 
 
 def is_usable(alias: str) -> bool:
-    """Whether the OPTIONS of a backend are valid. A system check reports those that are not."""
+    """Return whether the OPTIONS of a backend are valid. A system check reports those that are not."""
     try:
         return options_for(alias).database in settings.DATABASES
     except ImproperlyConfigured:

@@ -20,7 +20,7 @@ BATCH = 100  # rows in memory at once, with their arguments
 
 
 class _Delivery(threading.local):
-    """How this thread reports ended tasks after the commit: the loop of an executor runs no receivers."""
+    """The way this thread reports ended tasks after the commit: the loop of an executor runs no receivers."""
 
     deliver: Callable[[Sequence[UUID]], None] | None = None
 

@@ -1,5 +1,5 @@
 """
-What people do with schedules: pause, resume, run now, backfill, and create or change their own.
+Actions of people on schedules: pause, resume, run now, backfill, and create or change their own.
 
 If another transaction has locked a schedule for more than a second, these functions change nothing and raise
 OperationalError.
@@ -86,7 +86,7 @@ def run(name: str, *, backend: str = "default") -> UUID:
 
 def preview_backfill(name: str, start: datetime, end: datetime, *, backend: str = "default") -> Backfill:
     """
-    Return what `backfill()` would do.
+    Preview `backfill()`: return the ticks that it would enqueue.
 
     start, end: aware datetimes; ticks at both belong to the range. Raises ScheduleNotFound, and ValueError if the range
     ends after now or before it starts, or has more than MAX_BACKFILL ticks.

@@ -1,4 +1,4 @@
-"""How many connections an executor opens, and how many Django's pool has."""
+"""Compare the connections that an executor opens with those that Django's pool has."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-What code declares: tasks, actors, limits and schedules, with the values that their bodies use.
+The declarations of code: tasks, actors, limits and schedules, with the values that their bodies use.
 
 It knows no engine and no rows.
 

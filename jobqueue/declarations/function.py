@@ -261,7 +261,7 @@ duplicates: list[tuple[FunctionTask[..., Any], FunctionTask[..., Any]]] = []
 
 
 def is_test() -> bool:
-    """Whether this process runs tests now. Their modules may declare tasks that no executor runs."""
+    """Return whether this process runs tests now. Their modules may declare tasks that no executor runs."""
     return hasattr(mail, "outbox")  # made by django.test.utils.setup_test_environment()
 
 

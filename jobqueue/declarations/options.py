@@ -203,7 +203,7 @@ def time_problems(option: str, value: Any) -> Iterator[str]:
 
 
 class HasRunOptions(Protocol):
-    """How to run a task: its own options, each None for the backend's default."""
+    """A task's own options of a run, each None for the backend's default."""
 
     @property
     def max_attempts(self) -> int | None: ...
@@ -214,7 +214,7 @@ class HasRunOptions(Protocol):
 
 
 class RunOptions(Struct, frozen=True, kw_only=True):
-    """How to run one claimed task, from its row, its declaration and the backend's OPTIONS."""
+    """The options to run one claimed task, from its row, its declaration and the backend's OPTIONS."""
 
     max_attempts: int
     backoff: Backoff

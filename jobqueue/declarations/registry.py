@@ -1,4 +1,4 @@
-"""Which code belongs to which task_type. Declarations fill it; a name from a row never imports code."""
+"""The declared code by task_type. Declarations fill it; a name from a row never imports code."""
 
 from __future__ import annotations
 

@@ -267,7 +267,7 @@ def duplicates() -> list[tuple[Declaration, Declaration]]:
 
 
 def digest_of(declarations: Iterable[Declaration]) -> str:
-    """Return what tells one set of declarations from another."""
+    """Return a digest that changes with the set of declarations."""
     columns = sorted((each.name, msgspec.json.encode(each.columns(), enc_hook=str)) for each in declarations)
     return hashlib.blake2b(repr(columns).encode(), digest_size=8).hexdigest()
 

@@ -92,7 +92,9 @@ def is_known(kind: str) -> bool:
 
 
 def is_urgent(request: AdmissionRequest) -> bool:
-    """Whether a taken request wants a look in any case. Another one waits for the planned look, if there is one."""
+    """
+    Return whether a taken request wants a look in any case. Another one waits for the planned look, if there is one.
+    """
     return request.is_urgent or request.number is not None
 
 

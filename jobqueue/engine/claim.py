@@ -163,7 +163,7 @@ class Claims(Part):
         ]
 
     def has_isolated(self, queues: Collection[str]) -> bool:
-        """Whether a READY task that must run alone is in a queue that is neither paused nor full."""
+        """Return whether a READY task that must run alone is in a queue that is neither paused nor full."""
         open_queues = {*queues} - self.queues.full() if queues else set()
         return bool(open_queues and self._isolated(open_queues))
 
@@ -176,7 +176,7 @@ class Claims(Part):
 
 
 def is_held(row: Task | LockedRow | None, claim_number: int, holder: UUID | None) -> bool:
-    """Whether a locked row still belongs to a claim. holder: as in commit()."""
+    """Return whether a locked row still belongs to a claim. holder: as in commit()."""
     return (
         row is not None
         and row.status == Status.RUNNING

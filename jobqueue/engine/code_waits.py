@@ -65,14 +65,14 @@ class Group(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Why tasks wait for code."""
+    """The reason why tasks wait for code, and for how long."""
 
     error: str  # JSON text for `errors`
     longest_seconds: float | None  # how long they may wait; None: without end
 
 
 class StoredCall(NamedTuple):
-    """What code must take, as JSON text."""
+    """The arguments that code must take, as JSON text."""
 
     args: str
     kwargs: str

@@ -385,7 +385,7 @@ def merge(parts: Iterable[CommitResult]) -> CommitResult:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether the values caused the error. After any other error of the database, the commit is retried."""
+    """Return whether the values caused the error. After any other error of the database, the commit is retried."""
     if isinstance(error, REFUSALS):
         return True
     cause: Any = error.__cause__

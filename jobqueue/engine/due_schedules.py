@@ -33,7 +33,7 @@ class DueSchedule:
         return cls(row, ticks_of(row), policy_of(row), next_at, waiting_at, paused_until)
 
     def plan(self, now: datetime, *, has_live_task: bool, with_jitter: bool = True) -> Plan:
-        """Return what to do with the due ticks. now: a time of the database."""
+        """Plan the due ticks. now: a time of the database."""
         return make_plan(
             self.ticks,
             self.policy,

@@ -29,7 +29,7 @@ REPLACEABLE = (Status.READY, Status.BLOCKED, Status.SCHEDULED, Status.AWAITING_C
 
 
 def acts_on_taken_key(row: NewTask) -> bool:
-    """Whether the row wants more than the answer which task has its key."""
+    """Return whether the row wants more than the answer which task has its key."""
     return row.on_conflict != "keep" or row.unique_for_seconds is not None
 
 

@@ -1,4 +1,4 @@
-"""When an executor last sent a heartbeat. Statements from files use sql/last_heartbeat.sql instead."""
+"""The time of an executor's last heartbeat. Statements from files use sql/last_heartbeat.sql instead."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Messages(Part):
             return self.insert_or_raise(messages)
 
     def insert_or_raise(self, messages: Sequence[NewMessage]) -> list[int]:
-        """As send(), in a transaction of the caller."""
+        """Insert messages as send() does, in a transaction of the caller."""
         sent = self.inbox.insert(messages, all_or_none=True)
         if not sent and (new := self.inbox.without_repeats(messages)):
             self.check_receivers(new)

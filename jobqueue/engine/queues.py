@@ -146,7 +146,7 @@ class Queues(Part):
 
     def is_drained(self, queues: Sequence[str] | None, within_seconds: float) -> bool:
         """
-        Whether these queues (None: all) have no tasks that are ready, running, or due within these seconds.
+        Return whether these queues (None: all) have no tasks that are ready, running, or due within these seconds.
 
         No admission request may be due within these seconds either that may make a BLOCKED task of theirs READY.
         Of a paused queue only the running tasks count.

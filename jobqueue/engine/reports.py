@@ -1,4 +1,4 @@
-"""What bodies report: progress and log lines. Tables of their own, so that no row of a running task is written."""
+"""Reports of bodies: progress and log lines. Tables of their own, so that no row of a running task is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tables, migrations and SQL functions of ours a database lacks."""
+"""Find the tables, migrations and SQL functions of ours that a database lacks."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def applied_migrations(database: str) -> set[str] | None:
 
 
 def missing_objects(database: str) -> list[str]:
-    """Return what migrations/sql installs and the database lacks. SQLite needs none of it."""
+    """Return the objects that migrations/sql installs and the database lacks. SQLite needs none of them."""
     connection = connections[database]
     return sql.missing(connection) if connection.vendor == "postgresql" else []
 
 
 def schema_problem(database: str) -> str:
     """
-    Return what the database lacks and what to do, "" if nothing.
+    Describe the objects that the database lacks and how to add them; "" if none.
 
     It must have what its applied migrations make. A version before the first release had migrations of the same names
     that made other tables, which no migration can repair. Columns of newer code are no problem: they have defaults.

@@ -343,5 +343,7 @@ class Tasks(Part):
             self.db.tasks.filter(pk__in=ids)._raw_delete(self.db.using)
 
     def _may_prune(self) -> bool:
-        """Whether no other session prunes. Without such a lock, two sessions delete different rows, or one waits."""
+        """
+        Return whether no other session prunes. Without such a lock, two sessions delete different rows, or one waits.
+        """
         return True

@@ -99,7 +99,7 @@ class Ticks(Part):
         self, rows: Sequence[Schedule], now: datetime, *, with_jitter: bool = True, may_defer: bool = False
     ) -> FiredSchedules:
         """
-        For locked schedules: enqueue, keep waiting, or record as skipped each tick that is due `now`.
+        Enqueue, keep waiting, or record as skipped each tick of the locked schedules that is due `now`.
 
         may_defer: leave a tick for later while another session has locked the task that it cancels.
         """

@@ -55,7 +55,7 @@ ALL_OTHERS = ("", "")
 
 @dataclass(slots=True)
 class Walk:
-    """How far this process has compared the calls of a group with its code."""
+    """The place up to which this process has compared the calls of a group with its code."""
 
     newest: Place | None = None  # calls that began to wait later are new; None: all are
     oldest: Place | None = None  # the walk goes on before it; None: from the newest call
@@ -64,7 +64,7 @@ class Walk:
 
 class AwaitingCode:
     """
-    What an executor does for tasks that wait for code. Only the loop's thread calls it.
+    An executor's care for tasks that wait for code. Only the loop's thread calls it.
 
     A call that does not fit is read again only after all others: it may wait for days beside calls that fit.
     """
@@ -126,7 +126,7 @@ class AwaitingCode:
             self._unbound.clear()
 
     def _widen(self) -> None:
-        """After tasks without code in two queues, expect more in all queues: claims would find them one by one."""
+        """Expect tasks without code in all queues after two queues had some: claims would find them one by one."""
         now = time.monotonic()
         found = {head.queue_name for head in self._heads if isinstance(head, ReadyHead)}
         if now < self._widens_at or len(found) < 2:
@@ -137,7 +137,7 @@ class AwaitingCode:
                 self._heads.setdefault(ReadyHead(queue_name, pool))
 
     def _may_wait(self, queue_name: str, name: str) -> bool:
-        """Whether a task is ours and may have no code here."""
+        """Return whether a task is ours and may have no code here."""
         if not self._serves(queue_name):
             return False
         return len(self._unbound) > 1 or name in self._unbound or registry.get(name) is None
@@ -267,7 +267,7 @@ class AwaitingCode:
 
 
 def is_bound(task_type: str, call: StoredCall) -> bool:
-    """Whether this process has code that takes a call."""
+    """Return whether this process has code that takes a call."""
     return why_unbound(task_type, call) is None
 
 

@@ -1,4 +1,4 @@
-"""How much each call of the loop may do at once, and when it is made again after it has failed."""
+"""Budgets of the loop's calls: how much each may do at once, and when it is repeated after a failure."""
 
 from __future__ import annotations
 

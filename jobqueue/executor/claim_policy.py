@@ -1,4 +1,4 @@
-"""How much to claim, from which queues, and when."""
+"""Decide how much to claim, from which queues, and when."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AT_ONCE, NEVER = float("-inf"), float("inf")
 
 class ClaimPolicy:
     """
-    What the next claim asks for, and when to make it.
+    The decision what the next claim asks for, and when to make it.
 
     Each pool asks for as many tasks as it can take. It asks again at once when it got all it asked for, when a
     notification came since its last claim, and with each commit; otherwise after POLL_INTERVAL.
@@ -58,7 +58,7 @@ class ClaimPolicy:
         self._ended: Counter[str] = Counter()  # how many tasks of such queues have left this process
 
     def on_notification(self, queue: str) -> bool:
-        """A queue has work. Return whether this executor serves it."""
+        """Note that a queue has work. Return whether this executor serves it."""
         if not self.serves(queue):
             return False
         self._notified[queue] = self._notified_at = time.monotonic()
@@ -72,7 +72,7 @@ class ClaimPolicy:
         return self._settings.queues is None or queue in self._settings.queues
 
     def claim_soon(self) -> None:
-        """Some queue may have work, perhaps one that was not in use before."""
+        """Claim from all queues soon: one may have work, perhaps one that was not in use before."""
         self._notified_at = self._poked_at = time.monotonic()
 
     @property
@@ -101,7 +101,7 @@ class ClaimPolicy:
 
     def request(self, budget: int, *, with_commit: bool) -> ClaimRequest:
         """
-        Return what to claim now. It is empty if no pool can take a task, or no claim is due.
+        Return the request for a claim now. It is empty if no pool can take a task, or no claim is due.
 
         budget: how many tasks this process may still take. with_commit: outcomes are committed anyway, in the same
         transaction.

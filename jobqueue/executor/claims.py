@@ -1,4 +1,4 @@
-"""What this process claims, and where claimed tasks go: to a pool, or back."""
+"""Claim tasks, and pass them to a pool or give them back."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ class Claims:
     # --- what to claim
 
     def request(self, budget: int, *, with_commit: bool) -> ClaimRequest:
-        """Return what to claim: nothing for a while, if that cannot be found out. budget: how many tasks at most."""
+        """
+        Return the request for a claim: empty for a while, if it cannot be decided. budget: how many tasks at most.
+        """
         for queue in {*self.awaiting_code.found.values()}:
             self.policy.expect(queue)
 
@@ -248,7 +250,7 @@ class Claims:
     # --- what other executors should claim
 
     def ended(self, completed: CompletedAttempt, status: Status | None) -> None:
-        """A task has left this process. status: the state it entered; None if its claim was lost."""
+        """Note that a task has left this process. status: the state it entered; None if its claim was lost."""
         claimed, outcome = completed.running.claimed, completed.outcome
         if self.isolation.is_running:
             self.isolation.ended()
@@ -280,7 +282,7 @@ class Claims:
 
 
 def has_made_ready(outcome: Outcome, status: Status) -> bool:
-    """Whether a commit made tasks READY, its own or others."""
+    """Return whether a commit made tasks READY, its own or others."""
     has_notified_parent = outcome.parent_id is not None and status in FINAL
     is_ready_itself = outcome.has_succeeded and status is Status.READY
     return has_notified_parent or outcome.effects is not NO_EFFECTS or is_ready_itself

@@ -1,4 +1,4 @@
-"""Which outcomes the next commit contains: fewer after one that failed, more after each that succeeded."""
+"""Choose the outcomes of the next commit: fewer after one that failed, more after each that succeeded."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ class Heartbeat(threading.Thread):
 
     def _missing(self) -> str:
         """
-        Return what to do to the database before the first heartbeat, "" if nothing.
+        Describe the changes that the database needs before the first heartbeat; "" if none.
 
         On tables of older code a claim may work and its commit may not. Tasks would then run again and again.
         """

@@ -36,7 +36,7 @@ class Isolation:
         return self.is_waiting or self.is_running
 
     def should_check(self, *, is_idle: bool) -> bool:
-        """Whether to look for READY tasks that have to run alone. An idle process has nothing to wait for."""
+        """Return whether to look for READY tasks that have to run alone. An idle process has nothing to wait for."""
         now = time.monotonic()
         if self.is_running:
             self._give_up_after_timeout(now)

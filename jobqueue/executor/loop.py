@@ -248,7 +248,7 @@ class ExecutorLoop(threading.Thread):
     # --- from other threads
 
     def on_notification(self, queue: str) -> None:
-        """A queue has work."""
+        """Note that a queue has work."""
         if self._policy.on_notification(queue):
             self._wakeup.set()
 
@@ -259,7 +259,7 @@ class ExecutorLoop(threading.Thread):
         self._wakeup.set()
 
     def admit_soon(self, queue: str) -> None:
-        """A limit may let a BLOCKED task of a queue run. Without a name: of any queue."""
+        """Check the limits soon: one may let a BLOCKED task of a queue run. Without a name: of any queue."""
         if queue and not self._policy.on_notification(queue):
             return
         if not queue:
@@ -268,7 +268,10 @@ class ExecutorLoop(threading.Thread):
         self._wakeup.set()
 
     def isolate_tasks_of(self, executor_id: UUID) -> None:
-        """Before the start: this process takes the place of one that a task has frozen."""
+        """
+        Isolate the tasks of a process that one of them has frozen. This process takes its place. Call it before the
+        start.
+        """
         self._maintenance.isolate_tasks_of(executor_id)
 
     def set_paused(self, is_paused: bool) -> None:

@@ -1,4 +1,4 @@
-"""What became of tasks: from a completed attempt to the commit that the database has confirmed."""
+"""Outcomes of tasks: from a completed attempt to the commit that the database has confirmed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MAX_REPORTS = 1000  # in one write
 
 @dataclass(slots=True)
 class LoopCounters:
-    """What the loop of an executor has done."""
+    """Counters of the loop of an executor."""
 
     claimed: int = 0  # without tasks that were released before they started
     finished: int = 0  # tasks whose outcome was committed

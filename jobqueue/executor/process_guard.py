@@ -16,7 +16,7 @@ _process = object()  # stands for this process; a fork has another
 
 
 def this_process() -> object:
-    """Return what stands for this process, to be compared later. os.getpid() would cost a system call each time."""
+    """Return a token that differs in a forked child. os.getpid() would cost a system call each time."""
     return _process
 
 

@@ -1,4 +1,4 @@
-"""What bodies report: progress, and the lines that they log. Both are kept until the loop writes them."""
+"""Reports of bodies: progress, and the lines that they log. Both are kept until the loop writes them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class LogOfBody:
         self._lines.append((next(self._numbers), line))
 
     def copy(self) -> BodyLog:
-        """Return what is to be written now."""
+        """Return a copy of the reports to write now."""
         lines = self._lines.copy()
         dropped = max((number for number, _ in lines), default=0) - len(lines)
         return BodyLog(

@@ -40,7 +40,7 @@ class _Row(NamedTuple):
     errors: str  # JSON array
 
     def was_rescued(self, claimed: ClaimedTask) -> bool:
-        """Whether a rescue ended this claim. It writes an error with the number of the claim."""
+        """Return whether a rescue ended this claim. It writes an error with the number of the claim."""
         entries = [entry for entry in read_list(self.errors) if isinstance(entry, dict)]
         return any(
             (entry.get("claim_number"), entry.get("exception_class_path")) == (claimed.claim_number, LOST_CLASS_PATH)
@@ -164,12 +164,12 @@ class RunningTasks:
         return earlier
 
     def mark_in_doubt(self) -> None:
-        """The connection failed: any outcome may have been committed without an answer."""
+        """Note that the connection failed: any outcome may have been committed without an answer."""
         self._in_doubt |= self._completed.keys()
 
     def confirm(self, result: CommitResult) -> list[Confirmed]:
         """
-        Return what is decided now. What is undecided will be committed again, what was refused as a failure.
+        Return the decided outcomes. Undecided ones are committed again, refused ones as a failure.
 
         Raises django.db.Error, and forgets nothing then.
         """
@@ -261,7 +261,9 @@ class RunningTasks:
         return completed, Status.CANCELLED if is_ours and row.status == Status.CANCELLED else completed.outcome.status
 
     def _may_be_pruned(self, ended: CompletedAttempt) -> bool:
-        """Whether RETENTION explains that the row is gone. Otherwise a restored backup or a person removed it."""
+        """
+        Return whether RETENTION explains that the row is gone. Otherwise a restored backup or a person removed it.
+        """
         kept_seconds = self._engine.options.retention.get(ended.outcome.status)
         return kept_seconds is not None and time.monotonic() - ended.running.claimed_at >= kept_seconds
 
@@ -282,7 +284,7 @@ def first_of(values: Sequence[Any]) -> str:
 
 
 def size_of(outcome: Outcome) -> str:
-    """Return what makes an outcome large, and what to do, for its error."""
+    """Describe the size of an outcome and how to make it smaller, for its error."""
     effects = outcome.effects
     return (
         f"It consumes {len(effects.consumed)} messages, spawns {len(effects.spawn)} tasks and sends "

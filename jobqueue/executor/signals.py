@@ -109,7 +109,7 @@ def signals_blocked() -> Iterator[None]:
 
 
 def file_identity(descriptor: int) -> tuple[int, int]:
-    """Return what distinguishes a file from another one that gets the same descriptor later."""
+    """Return device and inode of a descriptor. Another file may get the same descriptor later."""
     status = os.fstat(descriptor)
     return status.st_dev, status.st_ino
 

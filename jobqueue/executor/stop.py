@@ -43,7 +43,7 @@ class Stop:
         self._has_released_all = False
 
     def is_over(self, tries: int) -> bool:
-        """Whether nothing is left to wait for. tries: how often in a row the database was unreachable."""
+        """Return whether nothing is left to wait for. tries: how often in a row the database was unreachable."""
         if self._has_released_all:
             return True
         running = self._running_tasks.snapshot().keys() - self.abandoned_tasks

@@ -89,7 +89,7 @@ def start_child(number: int, frozen: str = "") -> Child:
 
 
 def watch_code(executor: ExecutorProcess) -> None:
-    """`--reload`: replace the executor when Django's autoreloader sees that code has changed."""
+    """Replace the executor when Django's autoreloader sees that code has changed (`--reload`)."""
     reloader = autoreload.get_reloader()
     autoreload.autoreload_started.send(sender=reloader)  # templates, translations, and what the site adds
     ticker = reloader.tick()

@@ -162,7 +162,7 @@ def _find(caller: Caller, task_id: str) -> Task:
 
 
 def _find_to_change(request: HttpRequest, caller: Caller, task_id: str) -> Task:
-    """As _find(). Raises HttpError 412 if the caller's If-Match is of another state of the task."""
+    """Find the task. Raises HttpError 412 if the caller's If-Match is of another state of the task."""
     row = _find(caller, task_id)
     if "If-Match" in request.headers:
         check_if_match(request, _shown(request, caller, row))

@@ -83,7 +83,7 @@ class CounterPeriod(models.Model):
 
 class CounterDelta(models.Model):
     """
-    What a transaction adds to the counters. Rows are only inserted, so that no transaction waits for another.
+    A transaction's addition to the counters. Rows are only inserted, so that no transaction waits for another.
 
     Executors add them up every few seconds. attempts: how many fell into wait_bucket and run_bucket. ticks_enqueued:
     how many fell into lateness_bucket. NULL means 0.

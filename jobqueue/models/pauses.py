@@ -26,7 +26,7 @@ class Pausable(models.Model):
         abstract = True
 
     def is_paused_at(self, now: datetime) -> bool:
-        """Whether it is paused, and the pause has not ended. now: of the database."""
+        """Return whether it is paused, and the pause has not ended. now: of the database."""
         return self.paused_at is not None and (self.resume_at is None or self.resume_at > now)
 
 

@@ -1,5 +1,5 @@
 """
-What the admin, the command line and HTTP show of the queue, and the bulk actions that they share.
+The part that the admin, the command line and HTTP share: the state of the queue, and bulk actions.
 
 * `backends`: options and databases of the backends in TASKS
 * `bulk/`: actions on many tasks

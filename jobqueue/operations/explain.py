@@ -1,4 +1,4 @@
-"""Why a task is in its state, and what happens next: a few plain sentences, computed from values alone."""
+"""Explain why a task is in its state, and what happens next: a few plain sentences, computed from values alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_UNREAD = 100  # messages counted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What the explanation needs beside the task's row."""
+    """Facts for the explanation beside the task's row."""
 
     now: datetime  # of the database
     aging_seconds: float = 60.0  # AGING of the backend

@@ -1,4 +1,4 @@
-"""Why tasks wait: what the explanation of a task needs, and the tasks that keep a limit from others."""
+"""Read the facts for the explanation of a task, and the tasks that keep a limit from others."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class KeyState:
 
     @property
     def left(self) -> int | None:
-        """How many more tasks may be admitted now; None for all keys of a limit, because each has a number."""
+        """Return how many more tasks may be admitted now; None for all keys of a limit, because each has a number."""
         return None if self.number is None or self.is_all else max(0, self.number - self.active.number)
 
     @property

@@ -94,7 +94,7 @@ def many(count: int | Count, noun: str) -> str:
 
 
 def many_tasks(count: int | Count) -> str:
-    """As many(), in the active language."""
+    """Format a number of tasks as many() does, in the active language."""
     shown = count if isinstance(count, Count) else Count(count)
     return ngettext("%(number)s task", "%(number)s tasks", shown.number) % {"number": shown}
 

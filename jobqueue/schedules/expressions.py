@@ -1,4 +1,4 @@
-"""When a schedule is due: `Cron` and `Every`.
+"""Expressions of the times when a schedule is due: `Cron` and `Every`.
 
 cronsim matches the fields of a cron expression. The rules for changes of the clock are Debian cron's (cron(8)):
 
@@ -63,7 +63,7 @@ class Problem:
 
 
 class ClockChange(Enum):
-    """How daylight saving affects a tick: its time is skipped on that day, or occurs twice."""
+    """An effect of daylight saving on a tick: its time is skipped on that day, or occurs twice."""
 
     SKIPPED = auto()
     REPEATED = auto()

@@ -1,4 +1,6 @@
-"""Which ticks of a schedule become tasks, which wait, and which are skipped: a function of the row and the time."""
+"""
+Decide which ticks of a schedule become tasks, which wait, and which are skipped: a function of the row and the time.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ MAX_TICKS: Final = 1_000
 
 @dataclass(frozen=True)
 class Policy:
-    """How a schedule treats its ticks."""
+    """The rules by which a schedule treats its ticks."""
 
     overlap: Overlap = Overlap.SKIP  # what happens to a tick while the task of the tick before is live
     catch_up: CatchUp = CatchUp.LATEST  # which missed ticks become tasks
@@ -60,7 +62,7 @@ def make_plan(
     has_live_task: bool = False,
     with_jitter: bool = True,
 ) -> Plan:
-    """Return what to do with the ticks from `next_at` on that are due `now`.
+    """Decide about the ticks from `next_at` on that are due `now`.
 
     `waiting_at` is the tick that waits for the running task (`Overlap.QUEUE_ONE`). Ticks before `paused_until` are
     skipped. `has_live_task` says whether a task of this schedule has not ended. Without jitter, ticks are

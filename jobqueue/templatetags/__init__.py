@@ -1,5 +1,5 @@
 """
-What templates load.
+Tags that templates load.
 
 * `jobqueue_admin`: the filters and the tag of the admin's templates
 """

@@ -37,7 +37,7 @@ for function in (
 
 @register.simple_tag(takes_context=True)
 def jobqueue_overview(context: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the index of the app shows. Django's admin gives its template no other way to read rows."""
+    """Return the context of the app's index. Django's admin gives its template no other way to read rows."""
     from jobqueue.admin.overview import read_overview
 
     return read_overview(context["request"])

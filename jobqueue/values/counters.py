@@ -32,7 +32,7 @@ class Scope(StrEnum):
 
 
 class Length(StrEnum):
-    """How long a counted period is."""
+    """The length of a counted period."""
 
     MINUTE = "minute"
     HOUR = "hour"
@@ -77,7 +77,7 @@ class Counted:
 
 
 class Depth(Struct, frozen=True):
-    """How many tasks of a queue are in a live state."""
+    """The number of a queue's tasks in one live state."""
 
     queue_name: str  # of the tasks
     status: Status  # a live one

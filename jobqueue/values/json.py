@@ -196,7 +196,7 @@ class Normalizer:
 
 def unwrapped(value: Any) -> Any:
     """
-    Return what a lazy object of Django stands for, such as the nonce of a CSP.
+    Evaluate a lazy object of Django, such as the nonce of a CSP.
 
     Raises Rejected for other objects that isinstance() takes for a type that they do not have, such as mocks.
     """

@@ -28,7 +28,7 @@ class CatchUp(StrEnum):
 
 class SkipReason(StrEnum):
     """
-    Why a tick became no task.
+    A reason why a tick became no task.
 
     OVERLAP: the previous task had not ended. PAUSED: the schedule was paused. MISSED: no executor ran. KEY: another
     live task had the key of the schedule's task.

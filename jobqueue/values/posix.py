@@ -16,7 +16,7 @@ NEEDED = {
 
 
 def missing() -> list[str]:
-    """Return what this system lacks to run executors, such as "signal.SIGHUP"."""
+    """Return the functions that executors need and this system lacks, such as "signal.SIGHUP"."""
     return [
         f"{module.__name__}.{name}" for module, names in NEEDED.items() for name in names if not hasattr(module, name)
     ]

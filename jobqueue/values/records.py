@@ -52,7 +52,7 @@ FINAL = (Status.SUCCESSFUL, Status.FAILED, Status.CANCELLED)
 
 
 class PoolName(StrEnum):
-    """Where an executor runs a task: in a worker thread, or on the event loop (`async def`)."""
+    """A pool of an executor: worker threads, or the event loop (`async def`)."""
 
     THREADS = "threads"
     ASYNC = "async"
@@ -356,7 +356,7 @@ class QueueLatency(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelReport:
-    """What cancel() did, as numbers and ids of tasks."""
+    """The result of cancel(), as numbers and ids of tasks."""
 
     cancelled: int = 0  # ended at once
     requested: int = 0  # they run, and were asked to stop
@@ -369,7 +369,7 @@ class CancelReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequeueReport:
-    """What requeue() did, as numbers and ids of tasks."""
+    """The result of requeue(), as numbers and ids of tasks."""
 
     requeued: int = 0  # READY again
     key_taken: int = 0  # not changed, because a live task has their key
@@ -380,7 +380,7 @@ class RequeueReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeReport:
-    """What run_now(), discard() or delete() did."""
+    """The result of run_now(), discard() or delete()."""
 
     changed: int = 0  # how many tasks
     skipped: int = 0  # unknown, or in a state that the call does not change
@@ -421,7 +421,7 @@ class ExecutorInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FiredSchedules:
-    """What happened to due ticks of schedules."""
+    """The result of firing due ticks of schedules."""
 
     count: int = 0  # schedules with due ticks
     tasks: Sequence[tuple[NewTask, datetime]] = ()  # the new tasks, with the moment when each was enqueued
@@ -448,7 +448,7 @@ class FiredSchedules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """What admit() has done."""
+    """The result of admit()."""
 
     queues: Mapping[str, int] = field(default_factory=dict)  # of the admitted tasks, and how many tasks
     looked_at: int = 0  # the number of keys that it has looked at

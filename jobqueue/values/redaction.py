@@ -50,7 +50,7 @@ def redact(value: Any, patterns: Sequence[str], *path: str, masked: list[Any] | 
 
 
 def is_named(patterns: Sequence[str], *path: str) -> bool:
-    """Whether a pattern names this path."""
+    """Return whether a pattern names this path."""
     of_names, of_paths = _compile(tuple(patterns))
     if of_names is not None and of_names.fullmatch(path[-1]):
         return True
@@ -181,7 +181,7 @@ class Argument(NamedTuple):
     is_named: bool = True  # whether `name` is the function's name for it
 
     def is_hidden(self, patterns: Sequence[str]) -> bool:
-        """Whether it is masked because its name is unknown."""
+        """Return whether it is masked because its name is unknown."""
         return bool(patterns) and not self.is_named
 
 

@@ -1,5 +1,5 @@
 """
-What a body reports while it runs: progress and log lines.
+Reports of a running body: progress and log lines.
 
 The column `lines` of `jobqueue_tasklog` has the newest lines of one attempt or poll, oldest first. A line is an array
 of JSON.

@@ -11,7 +11,7 @@ import msgspec
 
 
 class Reading(NamedTuple):
-    """How to read a type."""
+    """The parts of a type that are read in different ways."""
 
     by_type: dict[str, Any]  # the dataclasses of a union by their `type`
     other: Any  # all other members of the union; None if there are none

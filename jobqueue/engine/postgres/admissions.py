@@ -99,6 +99,6 @@ def _starts(begun: Mapping[UUID, float]) -> dict[str, str | float]:
 
 
 def _admitted(rows: Sequence[tuple[str | None, int]]) -> Admitted:
-    """rows: the queues of admitted tasks with their numbers. A row without a queue: requests were inserted."""
+    """Sum up rows: a queue with its number of admitted tasks; a row without a queue: requests were inserted."""
     queues = {queue: number for queue, number in rows if queue is not None}
     return Admitted(queues=queues, looks_again=len(queues) < len(rows))

@@ -189,7 +189,7 @@ class PostgresDatabase(Database):
             return ["statement_timeout"]  # it is too short even for this
 
     def has_caller(self) -> bool:
-        """Whether a caller's transaction is open. Its isolation is the caller's choice."""
+        """Return whether a caller's transaction is open. Its isolation is the caller's choice."""
         connection = connections[self.using]
         return connection.in_atomic_block or not connection.get_autocommit()
 
@@ -198,7 +198,7 @@ class PostgresDatabase(Database):
         return nullcontext() if self.has_caller() else self.transaction()
 
     def is_autocommit_safe(self) -> bool:
-        """Whether a statement without a transaction around it runs in one of its own, READ COMMITTED."""
+        """Return whether a statement without a transaction around it runs in one of its own, READ COMMITTED."""
         return connections[self.using].connection in _read_committed and not self.has_caller()
 
     # Every statement may use %(backend)s, and %(aging)s: the seconds per point of priority.

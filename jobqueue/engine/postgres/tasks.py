@@ -49,7 +49,7 @@ END: Place = ("infinity", UUID(int=2**128 - 1))
 
 
 def needs_horizon(request: ClaimRequest) -> bool:
-    """Whether a claim without a search locks too many rows: up to its limit in each queue."""
+    """Return whether a claim without a search locks too many rows: up to its limit in each queue."""
     return (len(request.queues) - SURPLUS) * request.limit > FEW_LOCKS  # with 100 queues it was four times as slow
 
 

@@ -30,7 +30,7 @@ STATEMENT_GONE = ("26000", "42P05")  # the name of a prepared statement means no
 
 
 class ReconnectBackoff:
-    """How long to wait before the next attempt to connect: exponential from 50 ms to 2 s, with jitter."""
+    """The wait before the next attempt to connect: exponential from 50 ms to 2 s, with jitter."""
 
     def __init__(self, longest_seconds: float = MAX_WAIT_SECONDS) -> None:
         self._longest = longest_seconds

@@ -1,4 +1,4 @@
-"""How many async bodies have database connections at once."""
+"""Permits that bound how many async bodies have database connections at once."""
 
 from __future__ import annotations
 

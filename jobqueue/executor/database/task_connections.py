@@ -204,7 +204,7 @@ def reset(*, has_run_code: bool) -> None:
 
 
 def driver_settings(raw: Any) -> tuple[Any, ...]:
-    """Return what psycopg keeps for all users of a connection. DISCARD ALL does not reset it."""
+    """Return the settings that psycopg keeps for all users of a connection. DISCARD ALL does not reset them."""
     return raw.isolation_level, raw.read_only, raw.deferrable, raw.row_factory, raw.cursor_factory
 
 

@@ -158,6 +158,6 @@ class SystemdNotifier:
 
 
 def systemd_report(environment: Mapping[str, str] = os.environ) -> Report | None:
-    """Return what reports a status to systemd, None if systemd expects no notifications."""
+    """Return a function that reports a status to systemd; None if systemd expects no notifications."""
     path = environment.get("NOTIFY_SOCKET", "")
     return SystemdNotifier(path).notify if path.startswith(("/", "@")) else None

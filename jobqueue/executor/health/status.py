@@ -51,7 +51,7 @@ class HealthStatus:
 
     @classmethod
     def from_json(cls, text: bytes) -> HealthStatus:
-        """Raises msgspec.DecodeError."""
+        """Decode a status. Raises msgspec.DecodeError."""
         return msgspec.json.decode(text, type=cls)
 
 

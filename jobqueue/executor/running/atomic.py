@@ -132,7 +132,7 @@ def _run_and_commit(
 
 def _completed(attempt: Attempt, ending: Returned | Raised) -> CompletedAttempt:
     """
-    As complete(). After a conflict with another transaction the task runs again, and no attempt is counted.
+    Complete the attempt. After a conflict with another transaction the task runs again, and no attempt is counted.
 
     What no transaction allows fails at once: it would fail again in each attempt.
     """

@@ -61,7 +61,7 @@ def report_start(attempt: Attempt) -> bool:
 
 
 def is_start_received(claimed: ClaimedTask) -> bool:
-    """Whether a receiver gets the start of this attempt. Its code may block."""
+    """Return whether a receiver gets the start of this attempt. Its code may block."""
     return claimed.polls == 0 and is_received(task_started)
 
 
@@ -90,7 +90,7 @@ def _report_end(completed: CompletedAttempt, status: Status) -> None:
 
 
 def has_observers(completed: CompletedAttempt, status: Status) -> bool:
-    """Whether report_end() would log or send anything. Most polls of actors that continue are not observed."""
+    """Return whether report_end() would log or send anything. Most polls of actors that continue are not observed."""
     if completed.attempt is None and completed.error is None and status is Status.READY:
         return False  # released unchanged
     if status is Status.AWAITING_CODE:
@@ -101,7 +101,7 @@ def has_observers(completed: CompletedAttempt, status: Status) -> bool:
 
 
 def is_enqueued_heard() -> bool:
-    """Whether send_enqueued() would reach a receiver or a log."""
+    """Return whether send_enqueued() would reach a receiver or a log."""
     return is_heard(task_enqueued, logging.DEBUG)
 
 
@@ -153,7 +153,7 @@ def _event_of(completed: CompletedAttempt, status: Status) -> tuple[str, int]:
 
 
 def _is_attempt_counted(completed: CompletedAttempt, status: Status) -> bool:
-    """Whether an attempt was used up, or brought the task to its end."""
+    """Return whether an attempt was used up, or brought the task to its end."""
     return (
         status in FINAL
         or _continues(completed, status)
@@ -162,7 +162,7 @@ def _is_attempt_counted(completed: CompletedAttempt, status: Status) -> bool:
 
 
 def _continues(completed: CompletedAttempt, status: Status) -> bool:
-    """Whether this was a successful poll of an actor that has not ended."""
+    """Return whether this was a successful poll of an actor that has not ended."""
     return completed.outcome.has_succeeded and status not in FINAL
 
 

@@ -64,7 +64,7 @@ def clear_thread(ident: int) -> None:
 
 
 def _is_safe(ident: int) -> bool:
-    """Whether an exception may arrive at the line where the thread is. The next call of a function raises it."""
+    """Return whether an exception may arrive at the line where the thread is. The next call of a function raises it."""
     frame = sys._current_frames().get(ident)
     if frame is None:
         return True

@@ -1,5 +1,5 @@
 """
-What an executor writes to the log, and how errors become text.
+The log of an executor, and errors as text.
 
 * `console_log`: the log of `run_executors` where the site has set up none
 * `emails`: mails about failures: none unless the site's LOGGING asks for them, and then few

@@ -53,7 +53,7 @@ def answers(error: BaseException) -> list[BaseException]:
 
 
 def is_starved(error: BaseException) -> bool:
-    """Whether this process is out of memory or cannot start another thread."""
+    """Return whether this process is out of memory or cannot start another thread."""
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "start new thread" in str(error))
 
 

@@ -1,5 +1,5 @@
 """
-What a command writes: results to stdout, messages to stderr, changes to the site's log.
+The output of a command: results to stdout, messages to stderr, changes to the site's log.
 
 Control characters are escaped. The log is the logger `jobqueue.cli`, without arguments of tasks and without messages.
 """
@@ -43,7 +43,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """Where a command writes its results."""
+    """The output of a command."""
 
     out: OutputWrapper  # for results
     err: OutputWrapper  # for errors and progress

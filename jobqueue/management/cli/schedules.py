@@ -79,7 +79,7 @@ class Found:
 
     @property
     def sentence(self) -> str:
-        """Why it does not fire; empty if it does."""
+        """Describe why it does not fire; empty if it does."""
         row = self.row
         match self.state:
             case "retired":

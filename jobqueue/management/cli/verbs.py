@@ -1,4 +1,4 @@
-"""What a verb of the command line is, and the options that all of them have."""
+"""A verb of the command line, and the options that all of them have."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-What PostgreSQL has beside the tables: functions, comments, storage parameters, an index and statistics.
+Objects that PostgreSQL has beside the tables: functions, comments, storage parameters, an index and statistics.
 
 Migrations run the files of this folder. `install()` runs them after `migrate` where tables came without them: from the
 models (MIGRATION_MODULES, pytest --no-migrations), or from other migrations. So a file may run again at any time. It is
@@ -41,7 +41,10 @@ def run_files(*names: str) -> Callable[[Apps, BaseDatabaseSchemaEditor], None]:
 
 
 def missing(connection: Any) -> list[str]:
-    """Return what the files install and a PostgreSQL database with our tables lacks, such as "jobqueue_enqueue()"."""
+    """
+    Return the objects that the files install and a PostgreSQL database with our tables lacks, such as
+    "jobqueue_enqueue()".
+    """
     with connection.cursor() as cursor:
         cursor.execute(read_file("missing"), {"functions": [f"jobqueue_{name}" for name in FUNCTIONS]})
         return [name for (name,) in cursor.fetchall()]

@@ -37,7 +37,7 @@ class BulkAction:
     is_destructive: bool = False  # its button is red
 
     def describe(self, result: Mapping[str, int]) -> str:
-        """Return what became of the tasks, as sentences."""
+        """Describe what became of the tasks, in sentences."""
         sentences = {**self.sentences, "moved": MOVED}
         numbers = {name: number for name in sentences if (number := result.get(name))}
         shown = (str(sentences[name] % numbers_of(Count(number))) for name, number in numbers.items())
@@ -45,7 +45,7 @@ class BulkAction:
 
 
 def numbers_of(number: Count) -> dict[str, object]:
-    """Return what a sentence with a plural needs: the number, and its text with separators."""
+    """Return the placeholders of a sentence with a plural: the number, and its text with separators."""
     return {"count": number.number, "number": number}
 
 

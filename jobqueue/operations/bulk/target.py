@@ -47,7 +47,7 @@ COLUMN_OF: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What a selection contained when it was counted, so that an action later finds the same tasks."""
+    """The bounds of a selection at the time it was counted, so that an action later finds the same tasks."""
 
     upto: UUID  # the id of the newest task
     asked_at: datetime  # the time on the database's clock
@@ -95,7 +95,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """How far a walk has come: everything in the parts before, and in this part the pages up to `after`."""
+    """The place that a walk has reached: everything in the parts before, and in this part the pages up to `after`."""
 
     part: int = 0  # the index of the part
     after: str | None = None  # the end of the last whole page; None: at the start of the part
@@ -227,7 +227,7 @@ class Target:
 
     @classmethod
     def parse(cls, value: Mapping[str, Any]) -> Target:
-        """Raises KeyError or ValueError if it is not what as_json() returned."""
+        """Read the JSON of as_json(). Raises KeyError or ValueError if it is of another form."""
         bounds = msgspec.convert(value["bounds"], Bounds)
         return cls(Selection.parse(value["selection"]), ACTIONS[value["action"]], bounds)
 

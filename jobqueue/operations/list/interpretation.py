@@ -1,5 +1,5 @@
 """
-What a text in the search box means.
+Interpret the text of the search box.
 
 The answer becomes a part of the address, before anything is searched. So a link or a bulk action finds the tasks that
 the list has shown, also when a key has gone, or when another error has come.

@@ -178,7 +178,10 @@ def argument_condition(path: Sequence[str], text: str) -> Q:
 
 
 def _values(text: str) -> list[Any]:
-    """Return what a text may mean. Only single values: a comparison with an object would test its masked parts, too."""
+    """
+    Return the values that a text may mean. Only single values: a comparison with an object would test its masked parts,
+    too.
+    """
     try:
         value = json.loads(text)
         encode(value, place="", max_bytes=sys.maxsize)  # refuses what rows cannot store, such as NaN

@@ -1,5 +1,5 @@
 """
-Which tasks a list shows and an action changes: filters and a search, as texts that an address and a task can hold.
+Select the tasks that a list shows and an action changes: filters and a search, as texts for an address or a task.
 
 A list first finds the keys of a page, then reads their rows.
 
@@ -329,7 +329,7 @@ class Selection:
 
     @property
     def window(self) -> Count | None:
-        """How many rows were searched; None if all were."""
+        """Return how many rows were searched; None if all were."""
         return None if self.edge is None else Count(self.window_size)
 
     @cached_property
@@ -348,7 +348,7 @@ class Selection:
 
     @cached_property
     def number(self) -> Count:
-        """How many tasks the selection has: exact in a window and up to EXACT, else an estimate."""
+        """Return how many tasks the selection has: exact in a window and up to EXACT, else an estimate."""
         if isinstance(self.keys, list) and len(self.keys) <= CAP:
             return Count(len(self.keys))
         if self.edge is not None:
@@ -365,7 +365,7 @@ class Selection:
     # --- as JSON
 
     def as_json(self) -> dict[str, Any]:
-        """Return what parse() reads, with the edge of the window."""
+        """Return the JSON object that parse() reads, with the edge of the window."""
         return {
             "database": self.database,
             "filters": dict(self.filters),
@@ -376,7 +376,7 @@ class Selection:
 
     @classmethod
     def parse(cls, value: Mapping[str, Any]) -> Selection:
-        """Raises KeyError for an unknown filter."""
+        """Read the JSON of as_json(). Raises KeyError for an unknown filter."""
         filters = {name: str(text) for name, text in value["filters"].items()}
         if unknown := filters.keys() - FILTERS.keys():
             raise KeyError(f"unknown filters: {', '.join(sorted(unknown))}")

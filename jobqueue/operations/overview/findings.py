@@ -1,5 +1,5 @@
 """
-What is wrong with a backend, for `doctor` and for the overview: queues, executors, failures, limits, schedules, server.
+Find the problems of a backend, for `doctor` and the overview: queues, executors, failures, limits, schedules, server.
 
 Each finding is a message of Django's check framework. Its `obj` is where the admin shows the rows.
 """
@@ -65,7 +65,7 @@ def findings(engine: Engine, stats: BackendStats, *, keys_checked: int = KEYS_CH
 
 
 def problems(engine: Engine, stats: BackendStats) -> list[checks.CheckMessage]:
-    """Return what is wrong with a backend, errors first."""
+    """Find the problems of a backend, errors first."""
     found = [message for message in findings(engine, stats) if message.level >= checks.WARNING]
     return sorted(found, key=lambda message: -message.level)
 
@@ -189,14 +189,14 @@ def _awaiting_code(engine: Engine, stats: BackendStats) -> Iterator[checks.Check
 
 
 def _is_unbound(engine: Engine, rows: TaskQuerySet) -> bool:
-    """Whether an executor has said of the first of these tasks that its code does not take the arguments."""
+    """Return whether an executor has said of the first of these tasks that its code does not take the arguments."""
     first = rows.order_by("queue_name", "task_type", "awaits_code_since").values_list("pk", flat=True)[:1]
     (last,) = engine.code_waits.last_errors(first).values() or (None,)
     return isinstance(last, dict) and last.get("awaited", "name") != "name"
 
 
 def is_slow(queue: QueueStats) -> bool:
-    """Whether tasks of a queue wait long though executors serve it."""
+    """Return whether tasks of a queue wait long though executors serve it."""
     return bool(queue.executors) and not queue.is_paused and (queue.latency or 0.0) > LATENCY_LONG_SECONDS
 
 

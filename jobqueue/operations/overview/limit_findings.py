@@ -41,7 +41,9 @@ class Active(NamedTuple):
     awaits_code_since: datetime | None  # None: it does not wait for code
 
     def may_end_soon(self, now: datetime, stopped: Collection[str]) -> bool:
-        """Whether it may run or end within LONG, as far as its row tells. stopped: queues that nobody serves now."""
+        """
+        Return whether it may run or end within LONG, as far as its row tells. stopped: queues that nobody serves now.
+        """
         match self.status:
             case Status.READY:
                 return self.queue_name not in stopped

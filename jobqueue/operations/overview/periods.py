@@ -25,7 +25,7 @@ MAX_TASK_TYPES = 1000
 
 
 class Range(StrEnum):
-    """How far back a chart looks."""
+    """The time that a chart covers."""
 
     HOUR = "hour"
     DAY = "day"

@@ -37,7 +37,7 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class Fleet:
-    """What the checks of schedules compare with."""
+    """Facts that the checks of schedules compare with."""
 
     engine: Engine  # of the backend
     stats: BackendStats  # of its queues and executors

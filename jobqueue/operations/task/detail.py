@@ -111,7 +111,7 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
 
 
 def is_polled(task: Task) -> bool:
-    """Whether the task is an actor, perhaps one that this process does not know."""
+    """Return whether the task is an actor, perhaps one that this process does not know."""
     return actor_of(task) is not None or task.polls > 1
 
 

@@ -103,7 +103,7 @@ def actor_of(task: Task) -> type[Actor[Any]] | None:
 
 
 def takes_messages(task: Task) -> bool:
-    """Whether the task is an unfinished actor of the site, of a backend in TASKS."""
+    """Return whether the task is an unfinished actor of the site, of a backend in TASKS."""
     is_ours = actor_of(task) is not None and not is_internal(task.task_type)
     return is_ours and not task.is_finished and task.backend in aliases()
 

@@ -1,4 +1,4 @@
-"""What the body of a task has reported, as it is shown: progress and log lines."""
+"""Reports of a task's body as readers see them: progress and log lines."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class ShownLog:
 
     @property
     def note(self) -> str:
-        """Return what is missing; "" for nothing."""
+        """Describe the missing lines; "" if none is missing."""
         if self.dropped <= 0:
             return ""
         text = ngettext(

@@ -89,7 +89,7 @@ class Branch:
 
 
 class Bar(NamedTuple):
-    """When a task waited and ran, as places from 0 to BAR_WIDTH."""
+    """The wait and the run of a task, as places from 0 to BAR_WIDTH."""
 
     enqueued: int  # the place where its wait starts
     started: int  # the place where its body starts
