@@ -10,7 +10,7 @@ from tools.postgres import Cluster, throwaway_cluster
 from verification.faults import campaigns
 from verification.faults.checker import Violation
 from verification.faults.environment import fault_environment
-from verification.faults.fault_runner import Figures
+from verification.faults.figures import Figures
 
 
 @dataclass(slots=True)

@@ -8,7 +8,8 @@ from typing import Any
 
 from verification.faults import points
 from verification.faults.environment import FaultEnvironment
-from verification.faults.fault_runner import FaultRunner, Figures, Plan
+from verification.faults.fault_runner import FaultRunner, Plan
+from verification.faults.figures import Figures
 from verification.faults.limits import LimitPlan, run_limits
 from verification.faults.pgbouncer import PROGRAM, Mode
 from verification.faults.slow_statements import SlowPlan, run_slow_statements

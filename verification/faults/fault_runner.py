@@ -8,17 +8,13 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from jobqueue.conf.options import Options
 from verification.faults import server_faults
-from verification.faults.checker import Violation, restarts, violations
 from verification.faults.environment import FaultEnvironment, LaunchedProcess
-
-if TYPE_CHECKING:
-    from verification.faults.ticks import TickFigures
+from verification.faults.figures import Figures, check_run
 
 STRENGTH = 5  # executors at work
 BEHIND_PROXY = 0.4  # share of the executors
@@ -54,34 +50,6 @@ class Plan:
 
 
 CALM = Plan({})
-
-
-@dataclass(slots=True)
-class Figures:
-    """The results of a run. recovery_seconds: see checker.restarts()."""
-
-    faults: int
-    seconds: float = 0.0
-    tasks: int = 0
-    messages: int = 0
-    rescued: int = 0
-    recovery_seconds: list[float] = field(default_factory=list)
-    violations: list[Violation] = field(default_factory=list)
-    ticks: TickFigures | None = None  # of the campaigns with schedules
-
-
-def check_run(env: FaultEnvironment, faults: int, began: float) -> Figures:
-    """Read the history of a finished run and check it."""
-    history = env.history()
-    return Figures(
-        faults=faults,
-        seconds=time.monotonic() - began,
-        tasks=sum(change.before is None for change in history.changes),
-        messages=len(history.noted("sent")),
-        rescued=sum(change.is_rescue for change in history.changes),
-        recovery_seconds=restarts(history),
-        violations=violations(history),
-    )
 
 
 class FaultRunner:

@@ -6,7 +6,8 @@ import time
 from dataclasses import dataclass
 
 from verification.faults.environment import FaultEnvironment
-from verification.faults.fault_runner import FaultRunner, Figures, Plan, check_run
+from verification.faults.fault_runner import FaultRunner, Plan
+from verification.faults.figures import Figures, check_run
 
 MAX_WAITING = 3_000  # tasks: then the sender of limited tasks pauses
 

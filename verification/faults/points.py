@@ -10,7 +10,8 @@ from typing import Any
 from jobqueue.values.failpoints import POINTS
 from verification.faults import server_faults
 from verification.faults.environment import FaultEnvironment, LaunchedProcess
-from verification.faults.fault_runner import FaultRunner, Figures, check_run
+from verification.faults.fault_runner import FaultRunner
+from verification.faults.figures import Figures, check_run
 
 TOGETHER = 4  # points at once
 # Failpoints that make other points reachable.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from verification.faults import pages
 from verification.faults.checker import RULES
 from verification.faults.environment import OPTIONS
-from verification.faults.fault_runner import Figures
+from verification.faults.figures import Figures
 from verification.faults.pages import cells_of, percentile, table
 
 TIMEOUT_SECONDS = float(OPTIONS["HEARTBEAT_TIMEOUT"])

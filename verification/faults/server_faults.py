@@ -8,33 +8,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from verification.faults.environment import LaunchedProcess
+from verification.faults.environment import FaultEnvironment, LaunchedProcess
 from verification.faults.proxy import Proxy, Where
 
-if TYPE_CHECKING:
-    from verification.faults.fault_runner import FaultRunner
 
-ServerFault = Callable[["FaultRunner", Sequence[LaunchedProcess]], AbstractContextManager[None]]
+class Runner(Protocol):
+    """Runs faults in an environment. A fault may wait, and choose a server process to kill."""
+
+    @property
+    def env(self) -> FaultEnvironment: ...
+
+    def wait(self, seconds: float) -> None: ...
+
+    def kill_one_of(self, *likes: str) -> None: ...
+
+
+ServerFault = Callable[[Runner, Sequence[LaunchedProcess]], AbstractContextManager[None]]
 
 
 @contextmanager
-def terminate(runner: FaultRunner, stopped: Sequence[LaunchedProcess]) -> Iterator[None]:
+def terminate(runner: Runner, stopped: Sequence[LaunchedProcess]) -> Iterator[None]:
     for pid in [pid for process in stopped for pid in runner.env.sessions(process.name)]:
         runner.env.query("SELECT pg_terminate_backend(%s)", pid)
     yield
 
 
 @contextmanager
-def kill_backend(runner: FaultRunner, stopped: Sequence[LaunchedProcess]) -> Iterator[None]:
+def kill_backend(runner: Runner, stopped: Sequence[LaunchedProcess]) -> Iterator[None]:
     """Kill the server process of one stopped process. The server then ends all sessions."""
     runner.kill_one_of(*(process.name for process in stopped))
     yield
 
 
 @contextmanager
-def kill_postmaster(runner: FaultRunner, stopped: Sequence[LaunchedProcess]) -> Iterator[None]:
+def kill_postmaster(runner: Runner, stopped: Sequence[LaunchedProcess]) -> Iterator[None]:
     runner.env.forget_connection()
     runner.env.cluster.kill()
     runner.env.cluster.start()
@@ -42,7 +51,7 @@ def kill_postmaster(runner: FaultRunner, stopped: Sequence[LaunchedProcess]) -> 
 
 
 @contextmanager
-def outage(runner: FaultRunner, stopped: Sequence[LaunchedProcess]) -> Iterator[None]:
+def outage(runner: Runner, stopped: Sequence[LaunchedProcess]) -> Iterator[None]:
     """Stop the server for three timeouts. No claim of a live executor may be lost."""
     runner.env.forget_connection()
     runner.env.cluster.stop("immediate")
@@ -55,7 +64,7 @@ def cut(where: Where) -> ServerFault:
     """Cut each connection at its next COMMIT."""
 
     @contextmanager
-    def cut(runner: FaultRunner, stopped: Sequence[LaunchedProcess]) -> Iterator[None]:
+    def cut(runner: Runner, stopped: Sequence[LaunchedProcess]) -> Iterator[None]:
         cuts = {proxy: proxy.cuts for proxy in _proxies(stopped)}
         for proxy in cuts:
             proxy.cut_next_commit(where)
@@ -66,14 +75,14 @@ def cut(where: Where) -> ServerFault:
 
 
 @contextmanager
-def reset_network(runner: FaultRunner, stopped: Sequence[LaunchedProcess]) -> Iterator[None]:
+def reset_network(runner: Runner, stopped: Sequence[LaunchedProcess]) -> Iterator[None]:
     for proxy in _proxies(stopped):
         proxy.cut_all()
     yield
 
 
 @contextmanager
-def slow_network(runner: FaultRunner, stopped: Sequence[LaunchedProcess]) -> Iterator[None]:
+def slow_network(runner: Runner, stopped: Sequence[LaunchedProcess]) -> Iterator[None]:
     """Delay each direction by 0.1 s, for two seconds."""
     for proxy in _proxies(stopped):
         proxy.delay_seconds = 0.1
@@ -84,7 +93,7 @@ def slow_network(runner: FaultRunner, stopped: Sequence[LaunchedProcess]) -> Ite
 
 
 @contextmanager
-def black_hole(runner: FaultRunner, stopped: Sequence[LaunchedProcess]) -> Iterator[None]:
+def black_hole(runner: Runner, stopped: Sequence[LaunchedProcess]) -> Iterator[None]:
     """Drop all traffic for longer than the timeout, without an error."""
     for process in stopped:
         runner.env.note_harm(process, "disconnected")
@@ -97,7 +106,7 @@ def black_hole(runner: FaultRunner, stopped: Sequence[LaunchedProcess]) -> Itera
 
 
 @contextmanager
-def full_disk(runner: FaultRunner, stopped: Sequence[LaunchedProcess]) -> Iterator[None]:
+def full_disk(runner: Runner, stopped: Sequence[LaunchedProcess]) -> Iterator[None]:
     """Let the tables fail to grow for a second."""
     runner.env.query("INSERT INTO trust_full VALUES (1.0)")
     yield

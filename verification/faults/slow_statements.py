@@ -12,7 +12,7 @@ from pathlib import Path
 
 from verification.faults.checker import Violation
 from verification.faults.environment import FaultEnvironment
-from verification.faults.fault_runner import Figures
+from verification.faults.figures import Figures
 from verification.faults.slow_hook import CHOSEN, SEEN, SLOWED
 
 OFTEN = 3  # notes of a statement, of which there is one a second

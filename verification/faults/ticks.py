@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -13,8 +13,8 @@ from uuid import UUID
 from jobqueue.values.policies import MAX_COUNTED
 from verification.faults.checker import Violation
 from verification.faults.environment import FaultEnvironment
-from verification.faults.fault_runner import FaultRunner, Figures, Plan, check_run
-from verification.faults.pages import percentile
+from verification.faults.fault_runner import FaultRunner, Plan
+from verification.faults.figures import Figures, TickFigures, check_run
 
 CREATE_SECONDS = 0.15  # for each schedule, on a busy machine
 SECOND = timedelta(seconds=1)
@@ -38,20 +38,6 @@ class TickPlan:
     seconds: int = 120
     gap_seconds: float = 1.0
     strength: int = 4
-
-
-@dataclass(slots=True)
-class TickFigures:
-    """The ticks of a run. late_seconds: from each tick to its task, of schedules whose ticks never wait."""
-
-    enqueued: int = 0
-    skipped: Counter[str] = field(default_factory=Counter)
-    late_seconds: list[float] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        late = " / ".join(f"{percentile(self.late_seconds, share):.2f}" for share in (0.5, 0.99, 1.0))
-        skips = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.skipped.items())) or "none"
-        return f"{self.enqueued:,} ticks enqueued, {late} s late (p50 / p99 / longest); skipped: {skips}"
 
 
 def run_schedules(env: FaultEnvironment, seed: int, plan: TickPlan) -> Figures:
