@@ -5,7 +5,6 @@ The engine: all changes of the queue's rows go through it.
 
 * `admissions`: make BLOCKED tasks READY when their limits by key allow it
 * `claim`: claim READY tasks for an executor
-* `clock`: the database's clock
 * `code_waits`: AWAITING_CODE: tasks that wait for an executor with code that takes their arguments
 * `commit`: perform the outcomes of attempts, a whole batch in one transaction
 * `counters`: each transaction inserts its deltas; maintenance adds them to the counters later
@@ -40,7 +39,6 @@ from django.db import connections
 
 from jobqueue.conf.options import options_for
 from jobqueue.engine.admissions import INDEXED, IS_STARTING, IS_WAITING, REQUESTS_READ, of_limit
-from jobqueue.engine.clock import Clock, iso_utc, now_plus, rank_from, read_clock
 from jobqueue.engine.code_waits import (
     FIRST,
     HEAD_TASKS,
@@ -76,6 +74,7 @@ from jobqueue.engine.schema import (
 )
 from jobqueue.engine.ticks import FIRE_BATCH
 from jobqueue.engine.timeouts import LOCK_WAIT, SHORT_WAIT, UNREACHABLE, is_locked, is_slow, sqlstate_of
+from jobqueue.models.clock import Clock, iso_utc, now_plus, rank_from, read_clock
 
 
 @cache

@@ -11,9 +11,9 @@ from uuid import UUID
 
 from django.db.models import Case, DateTimeField, ExpressionWrapper, F, Q, QuerySet, Value, When
 
-from jobqueue.engine.clock import Clock, rank_from
 from jobqueue.engine.database import Part
 from jobqueue.models import AdmissionRequest, KeyReservation, Limit, RateStart, TaskQuerySet
+from jobqueue.models.clock import Clock, rank_from
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.limit_keys import AFTER_SEPARATOR, SEPARATOR, split_key
 from jobqueue.values.records import Admitted, ClaimedTask, LimitKind, Start, Status

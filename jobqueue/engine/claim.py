@@ -12,11 +12,11 @@ from uuid import UUID
 from django.db.models import F, QuerySet
 from django.db.models.functions import Coalesce
 
-from jobqueue.engine.clock import Clock
 from jobqueue.engine.database import RAW, Part, with_texts
 from jobqueue.engine.queues import Queues
 from jobqueue.engine.tasks import LockedRow
 from jobqueue.models import ISOLATION_LOSSES, Task
+from jobqueue.models.clock import Clock
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.records import ClaimedBatch, ClaimedTask, ClaimRequest, PoolName, Status
 

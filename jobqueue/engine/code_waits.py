@@ -14,9 +14,9 @@ from django.db.models.functions import Cast
 
 from jobqueue.engine.admissions import HAS_BEGUN, INDEXED, IS_WAITING, Admissions, ready_status
 from jobqueue.engine.claim import Claims
-from jobqueue.engine.clock import Clock, from_now, now_plus
 from jobqueue.engine.database import Part, json_from, read_list
 from jobqueue.models import TaskQuerySet
+from jobqueue.models.clock import Clock, from_now, now_plus
 from jobqueue.values.records import ClaimedBatch, LimitKind, Outcome, PoolName, Status
 
 HEAD_TASKS = 2000  # tasks that park() reads, in the order in which they start

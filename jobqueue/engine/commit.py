@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from jobqueue.engine.admissions import Admissions
 from jobqueue.engine.claim import is_held
-from jobqueue.engine.clock import Clock, from_now, rank_from
 from jobqueue.engine.code_waits import CodeWaits
 from jobqueue.engine.counters import Counters
 from jobqueue.engine.database import (
@@ -35,6 +34,7 @@ from jobqueue.engine.messages import Messages, ending_of
 from jobqueue.engine.tasks import LockedRow, Tasks
 from jobqueue.engine.timeouts import SHORT_WAIT, is_locked
 from jobqueue.exceptions import DuplicateKey, MessageAlreadyConsumed, TaskFinished, TaskNotFound
+from jobqueue.models.clock import Clock, from_now, rank_from
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.records import (
     FINAL,

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from django.db import IntegrityError
 
-from jobqueue.engine.clock import now_plus
 from jobqueue.engine.database import Part
 from jobqueue.models import Counter, CounterDelta, CounterPeriod, Task
+from jobqueue.models.clock import now_plus
 from jobqueue.schedules.planning import Skipped
 from jobqueue.schedules.rows import ScheduleRow, queue_name_of
 from jobqueue.values.counters import COUNTERS, EDGES, TICK_COUNTERS, Counted, Length, Scope, bucket

@@ -14,9 +14,9 @@ from django.db.models import Expression, JSONField, Q, QuerySet, TextField, Valu
 from django.db.models.functions import Cast, Coalesce, Concat, Right
 
 from jobqueue.conf.options import Options
-from jobqueue.engine.clock import read_clock
 from jobqueue.engine.schema import check_migrated
 from jobqueue.models import Executor, InboxMessage, Queue, Schedule, ScheduleQuerySet, ScheduleTick, Task, TaskQuerySet
+from jobqueue.models.clock import read_clock
 from jobqueue.values.history import HISTORY_CHARACTERS
 from jobqueue.values.json import decode
 

@@ -12,11 +12,11 @@ from django.db.models import QuerySet
 from msgspec.structs import replace
 
 from jobqueue.engine.admissions import Admissions, ready_status
-from jobqueue.engine.clock import from_now, now_plus
 from jobqueue.engine.database import Part, json_from
 from jobqueue.engine.inserts import KEY_TRIES, Inserts, key_taken, moment
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.models import KeyReservation, Task
+from jobqueue.models.clock import from_now, now_plus
 from jobqueue.values.records import Enqueued, NewTask, Status
 
 ONCE_TRIES = 10  # other sessions may insert the same idempotency keys

@@ -12,7 +12,6 @@ from uuid import UUID
 from django.db.models import F, Min, Q
 
 from jobqueue.engine.admissions import Admissions
-from jobqueue.engine.clock import AHEAD_SECONDS, Clock, iso_utc, now_plus, rank_from
 from jobqueue.engine.counters import Counters
 from jobqueue.engine.database import ERRORS_KEPT, WORKERS_KEPT, Part, read_list, with_texts
 from jobqueue.engine.ends import ended
@@ -20,6 +19,7 @@ from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.engine.messages import Messages, ending_of
 from jobqueue.exceptions import ExecutorLost
 from jobqueue.models import ISOLATION_LOSSES, CounterDelta, Executor, Task, TaskQuerySet
+from jobqueue.models.clock import AHEAD_SECONDS, Clock, iso_utc, now_plus, rank_from
 from jobqueue.values.causes import cause_of
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.records import (

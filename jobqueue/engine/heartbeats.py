@@ -7,8 +7,8 @@ from typing import Any
 from django.db.models import OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce, Greatest
 
-from jobqueue.engine.clock import AHEAD_SECONDS, now_plus
 from jobqueue.models import Executor, FallbackHeartbeat
+from jobqueue.models.clock import AHEAD_SECONDS, now_plus
 
 
 def with_last_heartbeat(executors: QuerySet[Executor]) -> QuerySet[Any]:

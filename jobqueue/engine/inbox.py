@@ -13,9 +13,9 @@ from django.db.models import Case, Count, Exists, F, OuterRef, Q, TextField, Whe
 from django.db.models.functions import Cast
 
 from jobqueue.engine.admissions import Admissions, ready_status
-from jobqueue.engine.clock import Clock, now_plus, rank_from
 from jobqueue.engine.database import Part, json_from
 from jobqueue.models import InboxMessage
+from jobqueue.models.clock import Clock, now_plus, rank_from
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.records import FINAL, WAITING, NewMessage, Status, StoredMessage
 

@@ -9,11 +9,11 @@ from uuid import UUID
 
 from django.db import DatabaseError
 
-from jobqueue.engine.clock import Clock
 from jobqueue.engine.database import Part
 from jobqueue.engine.inbox import Inbox, receivers
 from jobqueue.engine.timeouts import LOCK_WAIT
 from jobqueue.exceptions import TaskFinished, TaskNotFound
+from jobqueue.models.clock import Clock
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.records import FINAL, NewMessage, Status, StoredMessage
 from jobqueue.values.safe_log import safe_logger

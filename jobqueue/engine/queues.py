@@ -13,10 +13,10 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from jobqueue.engine.admissions import ADMITTED_AT_ONCE, INDEXED, IS_WAITING, REQUESTS_READ
-from jobqueue.engine.clock import now_plus
 from jobqueue.engine.database import Part
 from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.models import NO_PAUSE, AdmissionRequest, Executor, TaskQuerySet, is_paused
+from jobqueue.models.clock import now_plus
 from jobqueue.values.counters import Depth, Gauges
 from jobqueue.values.records import WAITING, ClaimRequest, LimitKind, QueueLatency, Status
 

@@ -12,7 +12,6 @@ from django.db.models import Case, F, When
 from django.db.models.functions import Coalesce
 
 from jobqueue.engine.admissions import Admissions, ready_status
-from jobqueue.engine.clock import Clock, now_plus, rank_from
 from jobqueue.engine.counters import Counters
 from jobqueue.engine.database import Part, appended
 from jobqueue.engine.ends import ended
@@ -22,6 +21,7 @@ from jobqueue.engine.inserts import Inserts
 from jobqueue.engine.messages import Messages, ending_of
 from jobqueue.engine.reports import Reports
 from jobqueue.models import FallbackHeartbeat, Task, TaskQuerySet
+from jobqueue.models.clock import Clock, now_plus, rank_from
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.history import Event, line_of
 from jobqueue.values.records import FINAL, WAITING, CancelReport, ChangeReport, RequeueReport, Status, is_internal

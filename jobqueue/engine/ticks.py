@@ -10,7 +10,6 @@ from typing import Any
 from django.db import DatabaseError
 from django.db.models import Exists, OuterRef, Q, Subquery
 
-from jobqueue.engine.clock import now_plus
 from jobqueue.engine.commit import REFUSALS, is_refusal
 from jobqueue.engine.database import Database, LockTimeout, Part
 from jobqueue.engine.due_schedules import DueSchedule
@@ -18,6 +17,7 @@ from jobqueue.engine.inserts import Inserts
 from jobqueue.engine.tasks import Tasks
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.models import STOPPED_BY, Schedule, ScheduleQuerySet, ScheduleTick, TaskQuerySet, is_paused
+from jobqueue.models.clock import now_plus
 from jobqueue.schedules.planning import Plan, Skipped
 from jobqueue.schedules.rows import task_of, to_row_time
 from jobqueue.values.failpoints import failpoint

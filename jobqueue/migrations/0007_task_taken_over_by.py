@@ -9,8 +9,8 @@ from typing import Any
 from django.db import migrations, models
 from django.db.models import Q
 
-from jobqueue.engine import Clock
 from jobqueue.migrations.sql import run_files
+from jobqueue.models.clock import Clock
 
 NO_COMMENT = "COMMENT ON COLUMN jobqueue_task.taken_over_by_id IS NULL"  # it described the successor
 

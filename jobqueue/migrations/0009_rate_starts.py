@@ -10,8 +10,8 @@ from typing import Any
 from django.db import migrations, models
 from django.db.models import F
 
-from jobqueue.engine import read_clock
 from jobqueue.migrations.sql import run_files
+from jobqueue.models.clock import read_clock
 
 
 def copy_starts(apps: Any, schema_editor: Any) -> None:

@@ -3,6 +3,7 @@ The tables of the queue. Any code may read them; only `jobqueue.engine` writes t
 
 Columns are described in migrations/sql/comments.sql.
 
+* `clock`: the database's clock, as an expression
 * `counters`: the tables of counters
 * `indexes`: indexes and constraints of the tables, and the order of keys in them
 * `limits`: the tables of limits by key and of unique keys

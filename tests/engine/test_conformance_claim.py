@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from jobqueue.engine.clock import from_now
+from jobqueue.models.clock import from_now
 from jobqueue.values.records import PoolName, Status
 from tests.engine.bench import Bench, outcome
 

@@ -11,8 +11,8 @@ import pytest
 from django.db import transaction
 from django.db.models import QuerySet
 
-from jobqueue.engine.clock import now_plus
 from jobqueue.models import CounterDelta, CounterPeriod
+from jobqueue.models.clock import now_plus
 from jobqueue.values.counters import COUNTERS, EDGES, Counted, bucket
 from jobqueue.values.records import Status
 from tests.engine.bench import ERROR, Bench, new, outcome

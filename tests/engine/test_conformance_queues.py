@@ -7,9 +7,9 @@ from uuid import uuid4
 import pytest
 
 from jobqueue.engine import queues as portable_queues
-from jobqueue.engine.clock import now_plus
 from jobqueue.engine.postgres import queues as postgres_queues
 from jobqueue.models import FallbackHeartbeat, Queue
+from jobqueue.models.clock import now_plus
 from jobqueue.values.counters import Depth, Gauges
 from jobqueue.values.records import QueueLatency, Status
 from tests.engine.bench import Bench, new

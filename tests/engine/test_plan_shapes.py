@@ -15,10 +15,10 @@ from uuid import UUID
 import pytest
 from django.db import connection, transaction
 
-from jobqueue.engine.clock import now_plus
 from jobqueue.engine.postgres.connection import PostgresDatabase, statement
 from jobqueue.engine.postgres.engine import PostgresEngine
 from jobqueue.models import Executor, Task
+from jobqueue.models.clock import now_plus
 from jobqueue.values.records import Effects, NewMessage, Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench

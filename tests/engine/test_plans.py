@@ -15,13 +15,13 @@ from django.db import connection
 from msgspec.structs import replace
 
 from jobqueue.engine import queues as portable_queues
-from jobqueue.engine.clock import now_plus
 from jobqueue.engine.code_waits import BlockedHead, ReadyHead, Verdict
 from jobqueue.engine.inbox import Inbox
 from jobqueue.engine.postgres import queues as postgres_queues
 from jobqueue.engine.postgres.connection import statement
 from jobqueue.engine.schedules import RESOLUTION
 from jobqueue.models import AdmissionRequest, Executor, Schedule, Task
+from jobqueue.models.clock import now_plus
 from jobqueue.operations import limits, queries
 from jobqueue.operations.list import selection
 from jobqueue.operations.overview import stats

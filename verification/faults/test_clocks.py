@@ -12,8 +12,8 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.utils import timezone
 
-from jobqueue.engine.clock import iso_utc, read_clock
 from jobqueue.models import Executor, Task
+from jobqueue.models.clock import iso_utc, read_clock
 from jobqueue.operations.moments import read_moment
 from tests.acceptance.harness import Fleet, Process
 from tests.acceptance.tasks import book, compute, fail, hang, tiny

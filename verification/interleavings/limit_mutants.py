@@ -10,7 +10,6 @@ from uuid import UUID
 from django.db.models import Q
 
 from jobqueue.engine.admissions import REQUESTS_READ, Admissions, Taken
-from jobqueue.engine.clock import from_now
 from jobqueue.engine.limits import Limits
 from jobqueue.engine.postgres.admissions import PostgresAdmissions
 from jobqueue.engine.postgres.connection import PostgresDatabase
@@ -18,6 +17,7 @@ from jobqueue.engine.postgres.engine import PostgresEngine
 from jobqueue.engine.postgres.executors import PostgresExecutors
 from jobqueue.engine.postgres.tasks import PostgresEnqueues, PostgresInserts, PostgresTasks
 from jobqueue.models import KeyReservation, Task, TaskQuerySet
+from jobqueue.models.clock import from_now
 from jobqueue.values.records import Admitted, LimitKind, NewTask, Status
 from verification.interleavings.mutants import RewrittenDatabase
 

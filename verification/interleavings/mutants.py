@@ -15,7 +15,6 @@ from django.db.models import Exists, F, OuterRef
 from msgspec import structs
 
 from jobqueue.engine.claim import is_held
-from jobqueue.engine.clock import Clock, now_plus, rank_from
 from jobqueue.engine.database import RAW, with_texts
 from jobqueue.engine.messages import Messages, ending_of
 from jobqueue.engine.postgres.connection import PostgresDatabase, statement
@@ -32,6 +31,7 @@ from jobqueue.engine.postgres.tasks import (
 )
 from jobqueue.engine.tasks import LockedRow
 from jobqueue.models import Task, TaskQuerySet
+from jobqueue.models.clock import Clock, now_plus, rank_from
 from jobqueue.values.records import (
     ClaimedBatch,
     ClaimRequest,

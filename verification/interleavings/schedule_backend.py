@@ -18,10 +18,10 @@ from jobqueue.api import schedule_deployments as deployments
 from jobqueue.api import schedules as api
 from jobqueue.declarations.schedules import Declaration
 from jobqueue.engine import ticks
-from jobqueue.engine.clock import now_plus
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import DuplicateKey, ScheduleNotFound
 from jobqueue.models import Schedule
+from jobqueue.models.clock import now_plus
 from jobqueue.schedules.expressions import Every, Expression
 from jobqueue.schedules.planning import Policy, first_tick
 from jobqueue.schedules.rows import expression_columns, expression_of, policy_of, task_of

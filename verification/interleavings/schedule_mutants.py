@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from jobqueue.engine.clock import now_plus
 from jobqueue.engine.database import Database, Rows
 from jobqueue.engine.due_schedules import DueSchedule
 from jobqueue.engine.inserts import Inserts
@@ -19,6 +18,7 @@ from jobqueue.engine.schedules import Schedules
 from jobqueue.engine.tasks import Tasks
 from jobqueue.engine.ticks import Ticks
 from jobqueue.models import Schedule, ScheduleDeployment, ScheduleTick, TaskQuerySet
+from jobqueue.models.clock import now_plus
 from jobqueue.schedules.planning import Plan, Skipped
 from jobqueue.values.policies import SkipReason
 from jobqueue.values.records import Enqueued, FiredSchedules, NewTask

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from msgspec import structs
 
-from jobqueue.engine.clock import now_plus
 from jobqueue.executor.running.task_runner import LATEST_START_PART
+from jobqueue.models.clock import now_plus
 from jobqueue.values.records import FINAL, ClaimedTask, ClaimRequest, Outcome, Start, Status, release_outcome
 from verification.simulation import bodies
 from verification.simulation.participants import SimulatedConnection, SimulatedExecutor
