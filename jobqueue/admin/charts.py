@@ -13,9 +13,10 @@ from django.utils.formats import time_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobqueue.operations.formatting import Text, duration, local, number_text
+from jobqueue.operations.formatting import Text, duration, local
 from jobqueue.operations.overview.periods import Counts, Point, Range, Timeline
 from jobqueue.values.counters import EDGES
+from jobqueue.values.text import number_text
 
 STEP, BAR, HEIGHT = 10, 8, 100  # of the drawing; the page stretches it
 LABELS = 5  # below a chart

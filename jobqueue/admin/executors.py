@@ -26,13 +26,12 @@ from jobqueue.admin.filters import BackendFilter
 from jobqueue.admin.html import executor_badge, moment
 from jobqueue.admin.task_list import CappedPaginator
 from jobqueue.api.schedule_deployments import VERSION as SCHEDULES
-from jobqueue.engine import now_plus, with_last_heartbeat
+from jobqueue.engine import Count, now_plus, with_last_heartbeat
 from jobqueue.models import Executor, Task
 from jobqueue.operations.backends import backends_on, options_of
 from jobqueue.operations.bulk import audit_log
 from jobqueue.operations.executors import GONE_SECONDS, ExecutorState
 from jobqueue.operations.formatting import duration, served, short_id, short_type
-from jobqueue.operations.queries import Count
 from jobqueue.operations.task.inbox import actor_of
 from jobqueue.values.records import Command, PoolName
 
@@ -58,7 +57,7 @@ class ExecutorChangeList(ChangeList):
         mark_versions(self.result_list)
         found = list(self.all_gone[: GONE_SHOWN + 1])
         self.gone = found[:GONE_SHOWN]
-        number = Count(len(self.gone), is_more=len(found) > GONE_SHOWN)
+        number = Count.capped(len(found), GONE_SHOWN)
         text = ngettext("%(number)s executor that is gone", "%(number)s executors that are gone", number.number)
         self.gone_text = text % {"number": number}
 

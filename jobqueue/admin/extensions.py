@@ -20,13 +20,13 @@ from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy
 
+from jobqueue.engine import Count
 from jobqueue.models import Task
 from jobqueue.operations.backends import databases, options_of
 from jobqueue.operations.formatting import Text, when
 from jobqueue.operations.list.interpretation import interpret
 from jobqueue.operations.list.rows import read_rows
 from jobqueue.operations.list.selection import Selection
-from jobqueue.operations.queries import Count
 
 Arguments = Mapping[str, Any]
 

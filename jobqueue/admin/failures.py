@@ -16,7 +16,7 @@ from jobqueue import api
 from jobqueue.admin.base import ReadOnlyAdmin
 from jobqueue.admin.charts import HEIGHT, STEP, sparkline
 from jobqueue.admin.links import Pages
-from jobqueue.engine import Engine, engine_for
+from jobqueue.engine import Count, Engine, engine_for
 from jobqueue.operations.links import Rows
 from jobqueue.operations.list.failures import (
     HOURS,
@@ -26,7 +26,6 @@ from jobqueue.operations.list.failures import (
     newest_causes,
     read_failures,
 )
-from jobqueue.operations.queries import CAP, Count
 from jobqueue.values.records import Status
 
 CAUSES_SHOWN = 20
@@ -48,7 +47,7 @@ class Cause:
     @property
     def spark_words(self) -> str:
         number = sum(self.failure.hours)
-        return _("%(number)s failed in the last 24 hours.") % {"number": Count(min(number, CAP), is_more=number > CAP)}
+        return _("%(number)s failed in the last 24 hours.") % {"number": Count.capped(number)}
 
 
 def causes_of(found: Iterable[Failure], pages: Pages) -> list[Cause]:
@@ -79,7 +78,7 @@ def read_page(engine: Engine, pages: Pages, number: str) -> dict[str, Any]:
     return {
         "causes": causes_of(found, pages),
         "page": page,
-        "number_of_causes": Count(min(len(newest), MAX_CAUSES_FOUND), is_more=len(newest) > MAX_CAUSES_FOUND),
+        "number_of_causes": Count.capped(len(newest), MAX_CAUSES_FOUND),
         "pages": [(one, pages.page("task", "failures", p=one) if isinstance(one, int) else "") for one in numbers],
     }
 

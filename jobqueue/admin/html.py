@@ -14,10 +14,11 @@ from django.utils.translation import gettext as _
 
 from jobqueue.models import Schedule, ScheduleTick, Task
 from jobqueue.operations.executors import ExecutorState
-from jobqueue.operations.formatting import Text, clock_text, duration, moment_in_words, number_text, wall_time
+from jobqueue.operations.formatting import Text, clock_text, duration, moment_in_words, wall_time
 from jobqueue.operations.schedules import RecordedTick
 from jobqueue.operations.task.tree import Bar
 from jobqueue.schedules.rows import from_row_time
+from jobqueue.values.text import number_text
 
 MAX_FOLDS, MAX_FOLD_DEPTH = 50, 4  # of a JSON value: each fold is a stop of the Tab key
 

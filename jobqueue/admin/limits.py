@@ -25,9 +25,9 @@ from jobqueue.exceptions import JobQueueError
 from jobqueue.models import Limit
 from jobqueue.operations import log_entries
 from jobqueue.operations.bulk import audit_log
-from jobqueue.operations.formatting import number_text
 from jobqueue.operations.holders import Holder, read_holders
 from jobqueue.operations.limits import KeyState, kind_words, list_keys, parse_key, read_keys
+from jobqueue.values.text import number_text
 
 KEYS_PER_PAGE = 25
 MAX_SEARCH_CHARACTERS = 560

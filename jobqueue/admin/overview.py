@@ -16,13 +16,13 @@ from jobqueue.admin.charts import charts_of, range_of, ranges
 from jobqueue.admin.failures import read_causes
 from jobqueue.admin.links import Pages
 from jobqueue.declarations.checks import run_checks
-from jobqueue.engine import Engine, engine_for
+from jobqueue.engine import Count, Engine, count_or_estimate, engine_for
 from jobqueue.operations.executors import ExecutorStats
 from jobqueue.operations.links import Rows
 from jobqueue.operations.overview.findings import problems
 from jobqueue.operations.overview.periods import TaskCounts, read_task_counts, read_timeline, slowest
 from jobqueue.operations.overview.stats import BackendStats, read_stats
-from jobqueue.operations.queries import Count, count_or_estimate, of_status
+from jobqueue.operations.queries import of_status
 from jobqueue.values.counters import Scope
 from jobqueue.values.records import Status
 

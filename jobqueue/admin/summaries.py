@@ -14,13 +14,13 @@ from jobqueue.admin.charts import charts_of, range_of, ranges, words
 from jobqueue.admin.links import Pages
 from jobqueue.engine import Engine, engine_for
 from jobqueue.models import Task
-from jobqueue.operations.formatting import number_text
 from jobqueue.operations.links import Rows
 from jobqueue.operations.list.rows import read_rows
 from jobqueue.operations.overview.periods import Counts, read_timeline
 from jobqueue.operations.queries import TaskFilter, newest, of_status
 from jobqueue.values.counters import Scope
 from jobqueue.values.records import LIVE, Status
+from jobqueue.values.text import number_text
 
 FAILURES_SHOWN = 10
 SHARES = (0.5, 0.95, 0.99)

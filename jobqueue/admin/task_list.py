@@ -15,6 +15,7 @@ from django.utils.functional import cached_property
 
 from jobqueue.admin.filters import TagFilter, TimeFilter
 from jobqueue.declarations import registry
+from jobqueue.engine import CAP, Count, count
 from jobqueue.models import Task
 from jobqueue.operations.backends import options_of
 from jobqueue.operations.bulk.target import Bounds
@@ -22,7 +23,7 @@ from jobqueue.operations.formatting import short_type
 from jobqueue.operations.list.rows import read_rows
 from jobqueue.operations.list.search import ERROR, KEY, TAG
 from jobqueue.operations.list.selection import FILTERS, Selection
-from jobqueue.operations.queries import CAP, Count, count_of_status
+from jobqueue.operations.queries import count_of_status
 from jobqueue.values.records import Status
 from jobqueue.values.redaction import is_named
 
@@ -38,17 +39,17 @@ class CappedPaginator(AnyPaginator):
     """Counts at most CAP rows, which also bounds the OFFSET of the last page."""
 
     @cached_property
-    def found(self) -> int:
+    def number(self) -> Count:
         rows = self.object_list
-        return rows.order_by()[: CAP + 1].count() if isinstance(rows, QuerySet) else len(rows)
+        return count(rows.order_by()) if isinstance(rows, QuerySet) else Count.capped(len(rows))
 
     @property
     def is_capped(self) -> bool:
-        return self.found > CAP
+        return self.number.is_more
 
-    @cached_property
+    @property
     def count(self) -> int:
-        return min(self.found, CAP)
+        return self.number.number
 
 
 class TaskChangeList(ChangeList):

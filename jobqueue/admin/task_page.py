@@ -25,7 +25,7 @@ from jobqueue.admin.extensions import extensions, links_html
 from jobqueue.admin.json_field import JsonField
 from jobqueue.admin.message_forms import MessageKind, MessageKindForm, kinds_of
 from jobqueue.declarations import registry
-from jobqueue.engine import engine_for
+from jobqueue.engine import Count, engine_for
 from jobqueue.exceptions import JobQueueError, TaskNotFound
 from jobqueue.models import Task
 from jobqueue.operations.backends import databases, options_of
@@ -43,7 +43,6 @@ from jobqueue.operations.bulk.actions import (
 )
 from jobqueue.operations.bulk.target import BulkRun
 from jobqueue.operations.payloads import named_arguments, read
-from jobqueue.operations.queries import Count
 from jobqueue.operations.task.detail import describe, find_task
 from jobqueue.operations.task.inbox import actor_of, check_message, takes_messages
 from jobqueue.values.records import is_internal

@@ -40,6 +40,7 @@ from jobqueue.admin.html import badge, breakable, moment, with_moment
 from jobqueue.admin.summaries import SummaryPage
 from jobqueue.admin.task_list import TaskChangeList
 from jobqueue.admin.task_page import level_of
+from jobqueue.engine import Count
 from jobqueue.models import Task
 from jobqueue.operations.backends import backends_on, options_of
 from jobqueue.operations.bulk import actor as bulk_actor
@@ -50,7 +51,6 @@ from jobqueue.operations.formatting import Text, attempts_text, duration, short_
 from jobqueue.operations.list.interpretation import interpret
 from jobqueue.operations.list.rows import read_rows
 from jobqueue.operations.list.selection import ENDED, ENQUEUED, at, to_uuid
-from jobqueue.operations.queries import Count
 from jobqueue.values.counters import Scope
 
 # The columns after status and task, which a user may choose, with their titles; and those shown at first.

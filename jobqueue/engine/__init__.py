@@ -7,6 +7,7 @@ The engine: all changes of the queue's rows go through it.
 * `claim`: claim READY tasks for an executor
 * `code_waits`: AWAITING_CODE: tasks that wait for an executor with code that takes their arguments
 * `commit`: perform the outcomes of attempts, a whole batch in one transaction
+* `counting`: how many rows there are: counted up to a bound, or estimated
 * `counters`: each transaction inserts its deltas; maintenance adds them to the counters later
 * `database`: the rows of one backend: every part of the engine reads, locks and writes through this
 * `ends`: tasks that end without an attempt's outcome
@@ -54,6 +55,7 @@ from jobqueue.engine.code_waits import (
 )
 from jobqueue.engine.commit import RELEASE_BATCH
 from jobqueue.engine.counters import AGGREGATE_BATCH
+from jobqueue.engine.counting import CAP, LEVEL_CAP, Count, count, count_or_estimate
 from jobqueue.engine.database import Database, LockTimeout, read_list
 from jobqueue.engine.due_schedules import DueSchedule, set_next
 from jobqueue.engine.ends import listen_to_ends
@@ -99,12 +101,14 @@ setting_changed.connect(_forget, dispatch_uid="jobqueue.engine")
 
 __all__ = [
     "AGGREGATE_BATCH",
+    "CAP",
     "FIRE_BATCH",
     "FIRST",
     "HEAD_TASKS",
     "INDEXED",
     "IS_STARTING",
     "IS_WAITING",
+    "LEVEL_CAP",
     "LOCK_WAIT",
     "LOST_CLASS_PATH",
     "MAX_GROUPS",
@@ -115,6 +119,7 @@ __all__ = [
     "UNREACHABLE",
     "BlockedHead",
     "Clock",
+    "Count",
     "Database",
     "DueSchedule",
     "Engine",
@@ -129,6 +134,8 @@ __all__ = [
     "WaitingCall",
     "applied_migrations",
     "configure_session",
+    "count",
+    "count_or_estimate",
     "engine_for",
     "is_locked",
     "is_slow",

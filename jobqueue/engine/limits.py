@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from django.db.models import Count, Min, Q
 
 from jobqueue.engine.admissions import INDEXED, IS_WAITING, Admissions, of_limit
+from jobqueue.engine.counting import CAP
 from jobqueue.engine.database import Part
 from jobqueue.models import Limit
-from jobqueue.values.counters import MAX_BLOCKED, LimitGauges
+from jobqueue.values.counters import LimitGauges
 from jobqueue.values.limit_keys import AFTER_SEPARATOR, SEPARATOR, split_key
 from jobqueue.values.records import LimitKind
 
@@ -56,13 +57,13 @@ class Limits(Part):
         return names
 
     def gauges(self) -> list[LimitGauges]:
-        """Return how many tasks wait for each limit. It reads up to MAX_BLOCKED index entries for each. Locks: none."""
+        """Return how many tasks wait for each limit. It reads up to CAP index entries for each. Locks: none."""
         now = self.db.now()
         gauges = []
         for kind in INDEXED:
             for name in self.names(kind):
                 rows = self.db.tasks.filter(INDEXED[kind] & of_limit(kind, f"{name}{SEPARATOR}"), IS_WAITING[kind])
-                counted = rows.order_by("backend", f"{kind}_key")[:MAX_BLOCKED]
+                counted = rows.order_by("backend", f"{kind}_key")[:CAP]
                 found = counted.aggregate(blocked=Count("pk"), rank=Min("rank"))
                 seconds = (now - found["rank"]).total_seconds() if found["rank"] else 0.0
                 gauges.append(

@@ -13,17 +13,16 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from jobqueue.engine.admissions import ADMITTED_AT_ONCE, INDEXED, IS_WAITING, REQUESTS_READ
+from jobqueue.engine.counting import CAP, RUNNING_CAP, estimate
 from jobqueue.engine.database import Part
 from jobqueue.engine.heartbeats import with_last_heartbeat
-from jobqueue.models import NO_PAUSE, AdmissionRequest, Executor, TaskQuerySet, is_paused
+from jobqueue.models import NO_PAUSE, AdmissionRequest, Executor, is_paused
 from jobqueue.models.clock import now_plus
 from jobqueue.values.counters import Depth, Gauges
 from jobqueue.values.records import WAITING, ClaimRequest, LimitKind, QueueLatency, Status
 
-MAX_COUNTED = 10_000  # tasks of a queue and status; above, the depth is an estimate
 QUEUES_READ = 1000
 TASKS_READ = 100  # of each queue, in the order of claiming
-RUNNING_READ = 50_000  # of all queues together: no index has the queue first
 
 
 class Queues(Part):
@@ -31,15 +30,15 @@ class Queues(Part):
         """
         Return the current figures of a backend.
 
-        Depths are exact up to MAX_COUNTED of each queue and status. Locks: none.
+        Depths are exact up to CAP of each queue and status. Locks: none.
         """
         by_queue: Counter[str] = Counter()
         held: Counter[UUID | None] = Counter()
         for queue_name, executor_id, number in self._running():
             by_queue[queue_name] += number
             held[executor_id] += number
-        is_more = by_queue.total() >= RUNNING_READ
-        depths = [self._estimated(depth) if depth.number > MAX_COUNTED else depth for depth in self._waiting()]
+        is_more = by_queue.total() >= RUNNING_CAP
+        depths = [self._estimated(depth) if depth.number > CAP else depth for depth in self._waiting()]
         depths += [Depth(name, Status.RUNNING, number, is_more) for name, number in by_queue.items()]
         slots = dict(self._alive().values_list("pk", "slots"))
         return Gauges(
@@ -53,7 +52,7 @@ class Queues(Part):
         )
 
     def depths(self) -> list[Depth]:
-        """Count the live tasks of each queue and status, of those that wait up to MAX_COUNTED + 1. Locks: none."""
+        """Count the live tasks of each queue and status, of those that wait up to CAP + 1. Locks: none."""
         running: Counter[str] = Counter()
         for queue_name, _executor, number in self._running():
             running[queue_name] += number
@@ -65,23 +64,19 @@ class Queues(Part):
 
     def _running(self) -> Iterable[tuple[str, UUID | None, int]]:
         """Count the running tasks by queue and executor."""
-        rows = self.db.tasks.running().order_by("executor_id", "queue_name", "pk")[:RUNNING_READ]
+        rows = self.db.tasks.running().order_by("executor_id", "queue_name", "pk")[:RUNNING_CAP]
         return [(*key, number) for key, number in Counter(rows.values_list("queue_name", "executor_id")).items()]
 
     def _waiting(self) -> Iterable[Depth]:
-        """Count the waiting tasks of each queue and status, up to MAX_COUNTED + 1."""
+        """Count the waiting tasks of each queue and status, up to CAP + 1."""
         for status in (Status.READY, Status.BLOCKED, Status.AWAITING_CODE, *WAITING):
             rows = self.db.tasks.filter(status=status)
             for name in rows.order_by("queue_name").values_list("queue_name", flat=True).distinct()[:QUEUES_READ]:
-                yield Depth(name, status, rows.filter(queue_name=name)[: MAX_COUNTED + 1].count())
+                yield Depth(name, status, rows.filter(queue_name=name)[: CAP + 1].count())
 
     def _estimated(self, depth: Depth) -> Depth:
-        number = self._estimate(self.db.tasks.filter(queue_name=depth.queue_name, status=depth.status))
+        number = estimate(self.db.tasks.filter(queue_name=depth.queue_name, status=depth.status))
         return Depth(depth.queue_name, depth.status, max(number, depth.number), is_estimate=True)
-
-    def _estimate(self, rows: TaskQuerySet) -> int:
-        """Return the database's estimate of a number of rows; 0 if it has none."""
-        return 0
 
     def queue_latency(self) -> list[QueueLatency]:
         """

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from jobqueue.engine import Engine, with_last_heartbeat
+from jobqueue.engine import CAP, Engine, with_last_heartbeat
 from jobqueue.models import Executor
-from jobqueue.operations.queries import CAP, of_status
+from jobqueue.operations.queries import of_status
 from jobqueue.values.records import PoolName, Status
 
 MAX_EXECUTORS = 1000

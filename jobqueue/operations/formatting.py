@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from django.utils.dates import WEEKDAYS_ABBR
-from django.utils.formats import date_format, number_format
+from django.utils.formats import date_format
 from django.utils.functional import Promise
 from django.utils.timezone import get_default_timezone, is_aware, localtime
 from django.utils.translation import get_language
@@ -39,13 +39,6 @@ def duration(length: timedelta | float) -> str:
     if seconds < 48 * 3600:
         return _("%(number)d h") % {"number": round(seconds / 3600)}
     return _("%(number)d d") % {"number": round(seconds / 86_400)}
-
-
-def number_text(number: float, spec: str = "") -> str:
-    """Return a number with the separators of the active language: 3,000 or 3.000. spec: of its digits, such as .2f."""
-    if get_language() is None:  # the command line: Django would leave out the separators
-        return f"{number:,{spec}}"
-    return number_format(f"{number:{spec}}", force_grouping=True)
 
 
 def moment_in_words(moment: datetime) -> str:

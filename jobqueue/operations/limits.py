@@ -18,13 +18,13 @@ from django.utils.translation import gettext as _
 from jobqueue.api.limits import KINDS, numbers_of
 from jobqueue.declarations.limits import Concurrency, Rate
 from jobqueue.declarations.registry import declared_limits
-from jobqueue.engine import INDEXED, IS_STARTING, IS_WAITING, Engine, of_limit, read_clock
+from jobqueue.engine import INDEXED, IS_STARTING, IS_WAITING, Count, Engine, count, of_limit, read_clock
 from jobqueue.models import AdmissionRequest, Limit, RateStart, Task
 from jobqueue.operations.backends import options_of
-from jobqueue.operations.formatting import Text, duration, number_text, ready_since, short_type
-from jobqueue.operations.queries import Count, count
+from jobqueue.operations.formatting import Text, duration, ready_since, short_type
 from jobqueue.values.limit_keys import AFTER_SEPARATOR, SEPARATOR, split_key
 from jobqueue.values.records import LimitKind, Status
+from jobqueue.values.text import number_text
 
 ENTRIES_READ = 50_000  # of the index of a limit, in each round
 ROUNDS = 3

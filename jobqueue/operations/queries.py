@@ -6,7 +6,6 @@ Each status is read in the order of the index that serves it, so wrong statistic
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -14,18 +13,14 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db import connections
 from django.db.models import Q, QuerySet
-from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobqueue.engine import Engine
+from jobqueue.engine import CAP, Count, Engine, count_or_estimate
 from jobqueue.models import TaskQuerySet
-from jobqueue.operations.formatting import moment_in_words, number_text
+from jobqueue.operations.formatting import moment_in_words
 from jobqueue.values.records import FINAL, Status
 
-CAP = 10_000  # rows counted; more are shown as "10,000+"
-EXACT = 200_000  # of the index that a status has, counted in 30 ms; more are estimated
 PAGE = 5000  # rows per query of walk()
 ORDER: dict[Status, tuple[str, ...]] = {
     Status.READY: ("queue_name", "pool", "rank", "pk"),
@@ -36,30 +31,6 @@ ORDER: dict[Status, tuple[str, ...]] = {
     Status.RUNNING: ("executor_id", "queue_name", "pk"),
     **dict.fromkeys(FINAL, ("finished_at",)),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Count:
-    """A number of tasks."""
-
-    number: int = 0  # of tasks
-    is_more: bool = False  # counting stopped at that number
-    is_about: bool = False  # the planner's estimate
-
-    def __str__(self) -> str:
-        if self.is_about:
-            return _("about %(number)s") % {"number": number_text(rounded(self.number))}
-        if self.is_more:
-            return f"{number_text(self.number)}+" if self.number else "?"
-        return number_text(self.number)
-
-    def __add__(self, other: Count) -> Count:
-        return Count(
-            self.number + other.number, self.is_more or other.is_more, is_about=self.is_about or other.is_about
-        )
-
-    def __bool__(self) -> bool:
-        return self.number > 0 or self.is_more
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,44 +74,12 @@ def many_executors(count: int) -> str:
     return ngettext("%(number)s executor", "%(number)s executors", count) % {"number": Count(count)}
 
 
-def capped(number: int) -> Count:
-    return Count(min(number, CAP), number > CAP)
-
-
-def count(rows: QuerySet[Any]) -> Count:
-    """Count rows up to CAP."""
-    return capped(rows[: CAP + 1].count())
-
-
 def count_by(rows: QuerySet[Any], column: str) -> Counter[Any]:
     """Count the first CAP + 1 rows by the values of a column. The ORM cannot group a part of the rows."""
     return Counter(rows.values_list(column, flat=True)[: CAP + 1])
 
 
-def count_or_estimate(rows: QuerySet[Any], like: QuerySet[Any] | None = None, exact: int | None = None) -> Count:
-    """
-    Count rows of one index exactly up to `exact`, by default EXACT. Above it, return an estimate of the planner.
-
-    like: the same rows in words that the planner estimates better. SQLite has no estimates and counts all.
-    """
-    found = count(rows)
-    if not found.is_more:
-        return found
-    if connections[rows.db].vendor == "postgresql":
-        plan = (rows if like is None else like).order_by().explain(format="json")
-        estimate = int(json.loads(plan)[0]["Plan"]["Plan Rows"])
-        if estimate > (EXACT if exact is None else exact):
-            return Count(estimate, is_about=True)
-    return Count(rows.order_by().count())
-
-
-def rounded(number: int) -> int:
-    """Return a number with two digits before the zeros."""
-    unit: int = 10 ** max(0, len(str(number)) - 2)
-    return round(number / unit) * unit
-
-
-def count_of_status(rows: TaskQuerySet, status: Status, exact: int | None = None) -> Count:
+def count_of_status(rows: TaskQuerySet, status: Status, exact: int = 0) -> Count:
     """Count the tasks of a status by the index that counts it with the fewest reads."""
     if status in FINAL:  # in the order of the index: without an order the planner may read the table
         ended = rows.filter(status_condition(status)).order_by("-finished_at")

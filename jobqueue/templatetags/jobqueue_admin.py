@@ -13,9 +13,10 @@ from django import template
 
 from jobqueue.admin import html
 from jobqueue.operations import formatting
+from jobqueue.values.text import number_text
 
 register = template.Library()
-register.filter("thousands", formatting.number_text)
+register.filter("thousands", number_text)
 for function in (
     formatting.short_type,
     formatting.short_id,

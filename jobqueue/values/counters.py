@@ -38,9 +38,6 @@ class Length(StrEnum):
     HOUR = "hour"
 
 
-MAX_BLOCKED = 10_000  # tasks of each limit that are counted
-
-
 def bucket(seconds: float) -> int:
     """Return the bucket of a duration among EDGES, as width_bucket() does in SQL."""
     return bisect_right(EDGES, seconds)
@@ -115,5 +112,5 @@ class LimitGauges:
 
     kind: LimitKind  # concurrency or rate
     name: str  # of the limit
-    blocked: int  # tasks, counted up to MAX_BLOCKED
+    blocked: int  # tasks, counted up to CAP
     oldest_seconds: float  # how long the first of the counted tasks, in the order of their rank, has waited

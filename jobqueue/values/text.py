@@ -1,4 +1,8 @@
-"""Text from outside: what a database can store, what a terminal can bear, and the name that a misspelled one means."""
+"""
+Text from outside: what a database can store, what a terminal can bear, and the name that a misspelled one means.
+
+And numbers as text.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,9 @@ import difflib
 import re
 from collections.abc import Iterable
 from typing import Any
+
+from django.utils.formats import number_format
+from django.utils.translation import get_language
 
 UNSTORABLE = re.compile("[\x00\ud800-\udfff]")  # NUL and lone surrogates, which PostgreSQL refuses
 
@@ -69,3 +76,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     by_fold = {one.casefold(): one for one in known}
     near = difflib.get_close_matches(name.casefold(), by_fold, n=1)
     return f" (did you mean {by_fold[near[0]]!r}?)" if near else ""
+
+
+def number_text(number: float, spec: str = "") -> str:
+    """Return a number with the separators of the active language: 3,000 or 3.000. spec: of its digits, such as .2f."""
+    if get_language() is None:  # the command line: Django would leave out the separators
+        return f"{number:,{spec}}"
+    return number_format(f"{number:{spec}}", force_grouping=True)

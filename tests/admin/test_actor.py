@@ -207,8 +207,8 @@ def test_tree_shares_places_between_parents():
 
 
 def test_tree_counts_are_capped(make, show, child_of, backend, monkeypatch):
-    monkeypatch.setattr(tree, "COUNTED", 4)
-    monkeypatch.setattr(tree, "COUNTED_BELOW", 2)
+    monkeypatch.setattr(tree, "CAP", 4)
+    monkeypatch.setattr(tree, "LEVEL_CAP", 2)
     root = make()
     for child in [child_of(root) for _ in range(3)]:
         child_of(child)
@@ -220,7 +220,7 @@ def test_tree_counts_are_capped(make, show, child_of, backend, monkeypatch):
     branches = [node.branch for node in found.nodes if node.branch]
     assert [(branch.total, branch.is_truncated) for branch in branches] == [(2, False), (0, True), (0, True)]
     assert "0 or more below" in show(root)
-    monkeypatch.setattr(tree, "COUNTED", 2)
+    monkeypatch.setattr(tree, "CAP", 2)
     assert "and more, not counted" in show(root)
 
 

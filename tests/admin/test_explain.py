@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from jobqueue.engine import Count
 from jobqueue.models import Executor, Queue, Task
 from jobqueue.operations.explain import Surroundings, explain
 from jobqueue.operations.limits import Key, KeyState, rate_words
-from jobqueue.operations.queries import Count
 from jobqueue.values.records import LimitKind
 from tests.factories import error
 

@@ -12,8 +12,8 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue.admin import filters as list_filters
 from jobqueue.admin import task_list
 from jobqueue.declarations import registry
+from jobqueue.engine import counting
 from jobqueue.models import Task
-from jobqueue.operations import queries
 from jobqueue.operations.formatting import short_id
 from jobqueue.operations.list import failures, names, selection
 from jobqueue.values.ids import first_id, new_id
@@ -552,13 +552,13 @@ def test_number_is_exact_until_the_planner_estimates_more(make, show, backend, m
         make(failed=True)
     with connections[backend].cursor() as cursor:
         cursor.execute("ANALYZE")
-    for module in (queries, selection, task_list):
+    for module in (counting, selection, task_list):
         monkeypatch.setattr(module, "CAP", 2)
 
     content = show(status="FAILED").content.decode()
     assert ">4 tasks " in content
     assert "The pages show the first" in content
-    monkeypatch.setattr(queries, "EXACT", 3)
+    monkeypatch.setattr(counting, "EXACT", 3)
 
     shown = "about 4 tasks" if backend == "default" else "4 tasks"
     assert f">{shown} " in show(status="FAILED").content.decode()

@@ -11,8 +11,8 @@ from django.contrib.auth.models import Permission
 from django.utils import translation
 
 from jobqueue.admin.charts import decade, per_minute
+from jobqueue.engine import Count
 from jobqueue.operations.limits import rate_words
-from jobqueue.operations.queries import Count
 from jobqueue.operations.task.reports import number
 from jobqueue.schedules.describe import interval_in_words
 from jobqueue.templatetags.jobqueue_admin import register

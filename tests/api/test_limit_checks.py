@@ -241,7 +241,7 @@ class TestMetrics:
         assert found[backend, "concurrency", "tests.reindex"] == (0, 0.0)
 
     def test_metrics_count_up_to_a_bound(self, backend: str, limits: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("jobqueue.engine.limits.MAX_BLOCKED", 2)
+        monkeypatch.setattr("jobqueue.engine.limits.CAP", 2)
         waiting(count=3, backend=backend)
         assert limits()[backend, "concurrency", "tests.imports"][0] == 2
 

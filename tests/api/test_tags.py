@@ -9,13 +9,13 @@ from django.db import connections
 
 from jobqueue import api, task
 from jobqueue.declarations import registry
+from jobqueue.engine import Count
 from jobqueue.models import Task
 from jobqueue.operations.bulk.actions import REQUEUE
 from jobqueue.operations.bulk.target import Target, perform_now
 from jobqueue.operations.list import selection
 from jobqueue.operations.list.rows import read_rows
 from jobqueue.operations.list.selection import Selection
-from jobqueue.operations.queries import Count
 from tests import tasks
 from tests.admin.pages import LIST_URL, status_of
 from tests.cli.commands import BOTH, jobqueue

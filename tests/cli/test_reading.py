@@ -19,6 +19,7 @@ from django.db import connections
 from django.http import HttpRequest
 from django.test.utils import CaptureQueriesContext
 
+from jobqueue.engine import counting
 from jobqueue.management.cli.backends import engine_of
 from jobqueue.management.cli.console import Column, table_lines
 from jobqueue.operations import queries
@@ -66,8 +67,8 @@ class TestStatus:
         assert (found["totals"]["successful"], found["last_minute"]["successful"]) == (1, 1)
 
     def test_counts_are_capped(self, backend, make, monkeypatch) -> None:
-        monkeypatch.setattr(queries, "CAP", 2)
-        monkeypatch.setattr(stats, "CAP", 2)
+        for module in (counting, queries, stats):
+            monkeypatch.setattr(module, "CAP", 2)
         for _ in range(3):
             make()
             make(failed=True)

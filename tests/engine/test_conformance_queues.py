@@ -59,7 +59,7 @@ def test_depths_by_queue_and_live_state(bench: Bench) -> None:
 
 def test_depth_above_counting_limit_is_an_estimate(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (portable_queues, postgres_queues):
-        monkeypatch.setattr(module, "MAX_COUNTED", 3)
+        monkeypatch.setattr(module, "CAP", 3)
     bench.engine.enqueues.enqueue([new() for _ in range(3)] + [new(queue_name="deep") for _ in range(5)])
 
     found = depths(bench)
@@ -72,7 +72,7 @@ def test_depth_above_counting_limit_is_an_estimate(bench: Bench, monkeypatch: py
 
 def test_number_of_running_tasks_above_limit_is_an_estimate(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (portable_queues, postgres_queues):
-        monkeypatch.setattr(module, "RUNNING_READ", 2)
+        monkeypatch.setattr(module, "RUNNING_CAP", 2)
     for _ in range(3):
         task(bench, "a", "running")
 

@@ -14,6 +14,7 @@ import pytest
 from django.db import connection
 from msgspec.structs import replace
 
+from jobqueue.engine import counting
 from jobqueue.engine import queues as portable_queues
 from jobqueue.engine.code_waits import BlockedHead, ReadyHead, Verdict
 from jobqueue.engine.inbox import Inbox
@@ -402,7 +403,7 @@ def test_has_isolated_reads_few_rows(bench: Bench) -> None:
 def few_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Count 500 tasks of each queue and status, so that MAX_ROWS bounds them all."""
     for module in (portable_queues, postgres_queues):
-        monkeypatch.setattr(module, "MAX_COUNTED", 500)
+        monkeypatch.setattr(module, "CAP", 500)
 
 
 @pytest.mark.usefixtures("few_counted")
@@ -477,7 +478,7 @@ class TestCommandLine:
 
     @pytest.fixture(autouse=True)
     def few(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in (stats, queries):
+        for module in (stats, queries, counting):
             monkeypatch.setattr(module, "CAP", 1000)
 
     @pytest.mark.usefixtures("few_counted")
@@ -518,8 +519,8 @@ class TestLimits:
     def blocked(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(limits, "ENTRIES_READ", 1000)
         monkeypatch.setattr(limits, "KEYS_READ", 50)
-        monkeypatch.setattr("jobqueue.engine.limits.MAX_BLOCKED", 1000)
-        for module in (selection, stats, queries):
+        monkeypatch.setattr("jobqueue.engine.limits.CAP", 1000)
+        for module in (selection, stats, queries, counting):
             monkeypatch.setattr(module, "CAP", 1000)
         with connection.cursor() as cursor:
             cursor.execute(LIMITED)
@@ -717,5 +718,5 @@ class TestAwaitingCode:
 
     def test_depths_read_few_rows(self, waiting: Bench) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(postgres_queues, "MAX_COUNTED", 100)
+            patch.setattr(postgres_queues, "CAP", 100)
             assert read(lambda: waiting.engine.queues.depths())

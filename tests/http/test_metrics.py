@@ -172,7 +172,7 @@ def test_empty_queue_shows_zeros(scraper: Shop) -> None:
 
 def test_depth_of_long_queue_is_an_estimate(scraper: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (portable_queues, postgres_queues):
-        monkeypatch.setattr(module, "MAX_COUNTED", 3)
+        monkeypatch.setattr(module, "CAP", 3)
     engine_for("default").enqueues.enqueue([new() for _ in range(5)])
 
     found = scraped(scraper)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import starmap
@@ -12,9 +11,9 @@ from django.db import OperationalError
 
 from jobqueue.engine.admissions import ADMITTED_AT_ONCE, REQUESTS_READ
 from jobqueue.engine.counters import Counters, Summed
+from jobqueue.engine.counting import CAP, RUNNING_CAP
 from jobqueue.engine.postgres.connection import CHANNEL, PostgresDatabase
-from jobqueue.engine.queues import MAX_COUNTED, QUEUES_READ, RUNNING_READ, TASKS_READ, Queues
-from jobqueue.models import TaskQuerySet
+from jobqueue.engine.queues import QUEUES_READ, TASKS_READ, Queues
 from jobqueue.values.counters import Depth
 from jobqueue.values.records import QueueLatency, Status
 from jobqueue.values.safe_log import safe_logger
@@ -32,21 +31,17 @@ class PostgresQueues(Queues):
         return max((float(seconds) for *_, seconds in self.db.query("oldest_snapshot")), default=0.0)
 
     def _running(self) -> Iterable[tuple[str, UUID | None, int]]:
-        rows = self.db.query("count_running_by_executor", running_limit=RUNNING_READ)
+        rows = self.db.query("count_running_by_executor", running_limit=RUNNING_CAP)
         return [(queue_name, executor_id, number) for queue_name, executor_id, number in rows]
 
     def _waiting(self) -> Iterable[Depth]:
         rows = self.db.query(
             "queue_depths",
             queues=self.queues_in_use()[:QUEUES_READ],
-            depth_limit=MAX_COUNTED + 1,
+            depth_limit=CAP + 1,
             queue_limit=QUEUES_READ,
         )
         return [Depth(name, Status(status), number) for name, status, number in rows]
-
-    def _estimate(self, rows: TaskQuerySet) -> int:
-        (plan,) = json.loads(rows.order_by().explain(format="json"))
-        return int(plan["Plan"]["Plan Rows"])
 
     def _with_ready_tasks(self) -> list[QueueLatency]:
         rows = self.db.query(

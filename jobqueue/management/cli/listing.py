@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser
 
-from jobqueue.engine import Engine
+from jobqueue.engine import CAP, Engine
 from jobqueue.management.cli.arguments import moment, within
 from jobqueue.management.cli.backends import engines, report_unknown
 from jobqueue.management.cli.console import Column, Console
@@ -21,7 +21,7 @@ from jobqueue.operations.list.interpretation import interpret
 from jobqueue.operations.list.names import known_types
 from jobqueue.operations.list.rows import read_rows
 from jobqueue.operations.list.selection import Selection
-from jobqueue.operations.queries import CAP, many
+from jobqueue.operations.queries import many
 from jobqueue.schedules.rows import from_row_time
 from jobqueue.values.records import Status
 

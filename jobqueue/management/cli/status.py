@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from jobqueue.engine import Engine
+from jobqueue.engine import Count, Engine
 from jobqueue.management.cli.arguments import duration as duration_value
 from jobqueue.management.cli.arguments import within
 from jobqueue.management.cli.backends import engines
@@ -19,7 +19,7 @@ from jobqueue.management.cli.verbs import Verb
 from jobqueue.operations.executors import ExecutorState, ExecutorStats
 from jobqueue.operations.formatting import duration, served
 from jobqueue.operations.overview.stats import BackendStats, QueueStats, count_ended, read_stats
-from jobqueue.operations.queries import Count, many
+from jobqueue.operations.queries import many
 from jobqueue.values.records import FINAL, LIVE, Status
 
 MINUTE_SECONDS = 60.0

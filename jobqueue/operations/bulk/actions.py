@@ -10,9 +10,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext_lazy
 
 from jobqueue import api
+from jobqueue.engine import Count
 from jobqueue.operations import log_entries
 from jobqueue.operations.formatting import Text
-from jobqueue.operations.queries import Count
 from jobqueue.values.records import FINAL, LIVE, WAITING, CancelReport, ChangeReport, RequeueReport, Status
 
 GO_BACK = gettext_lazy("Go back")

@@ -19,12 +19,11 @@ from jobqueue import api
 from jobqueue.conf.compat import DEFAULT_TASK_QUEUE_NAME, TASK_MAX_PRIORITY, InvalidTaskBackend, TaskResult
 from jobqueue.declarations.actions import Action, Done, Sleep
 from jobqueue.declarations.actor import Actor, PollContext
-from jobqueue.engine import engine_for, read_clock
+from jobqueue.engine import Count, engine_for, read_clock
 from jobqueue.operations.backends import backends_on
 from jobqueue.operations.bulk.actions import numbers_of
 from jobqueue.operations.bulk.target import BATCH, BulkRun, Place, Target
 from jobqueue.operations.executors import ExecutorState, read_executors
-from jobqueue.operations.queries import Count
 
 NAME = "jobqueue.bulk_action"
 MAX_RATE = 100_000  # tasks a second

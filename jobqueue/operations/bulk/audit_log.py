@@ -9,11 +9,10 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobqueue.engine import Clock
+from jobqueue.engine import Clock, Count
 from jobqueue.models import Task
 from jobqueue.operations.bulk.actions import BulkAction, numbers_of
 from jobqueue.operations.bulk.target import MAX_SINGLE, BulkRun
-from jobqueue.operations.queries import Count
 
 
 def write(request: HttpRequest, rows: Iterable[Model], message: str, *, is_new: bool = False) -> None:

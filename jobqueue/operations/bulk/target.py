@@ -19,12 +19,12 @@ from uuid import UUID
 import msgspec
 from django.db.models import DateTimeField, Q, QuerySet, Value
 
-from jobqueue.engine import rank_from, read_clock
+from jobqueue.engine import CAP, Count, count, rank_from, read_clock
 from jobqueue.models import Task
 from jobqueue.operations.backends import backends_on, options_of
 from jobqueue.operations.bulk.actions import ACTIONS, BulkAction
 from jobqueue.operations.list.selection import Selection
-from jobqueue.operations.queries import CAP, Count, count, status_condition
+from jobqueue.operations.queries import status_condition
 from jobqueue.values.records import FINAL, LIVE, Status
 
 WALKED = 5000  # tasks per page of a walk

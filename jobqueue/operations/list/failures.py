@@ -22,15 +22,16 @@ from django.db.models import Min
 from django.db.models.functions import TruncHour
 from django.utils.translation import gettext as _
 
-from jobqueue.engine import Engine, engine_for
+from jobqueue.engine import CAP, Count, Engine, count_or_estimate, engine_for
 from jobqueue.models import TaskQuerySet
 from jobqueue.operations.backends import backends_on
-from jobqueue.operations.formatting import class_name, number_text
+from jobqueue.operations.formatting import class_name
 from jobqueue.operations.list.rows import mask
 from jobqueue.operations.payloads import raw, read, row_annotations, secrets_of, shown_errors
-from jobqueue.operations.queries import CAP, Count, count_or_estimate, of_status
+from jobqueue.operations.queries import of_status
 from jobqueue.values.causes import pattern_of
 from jobqueue.values.records import Status
+from jobqueue.values.text import number_text
 
 MAX_CAUSES = 100  # of a search: an address with more is too long
 MAX_CAUSES_FOUND = 10_000  # in the index

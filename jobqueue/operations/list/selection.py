@@ -31,7 +31,7 @@ from django.utils.timezone import is_aware, make_aware, make_naive
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobqueue.engine import INDEXED, of_limit
+from jobqueue.engine import CAP, INDEXED, Count, count_or_estimate, of_limit
 from jobqueue.models import ScheduleTick, Task, TaskQuerySet
 from jobqueue.operations.backends import backends_on
 from jobqueue.operations.formatting import shortened
@@ -39,7 +39,7 @@ from jobqueue.operations.limits import Key
 from jobqueue.operations.list.failures import titles_of
 from jobqueue.operations.list.search import NOTHING, Search, ids_with_key
 from jobqueue.operations.payloads import JsonFunc
-from jobqueue.operations.queries import CAP, Count, count_of_status, count_or_estimate, status_condition
+from jobqueue.operations.queries import count_of_status, status_condition
 from jobqueue.values.ids import first_id
 from jobqueue.values.records import FINAL, Status
 
@@ -356,7 +356,7 @@ class Selection:
         is_of_status = self.status in {*Status} and self.filters.keys() <= {"status", "backend"}
         if is_of_status and not (self.search_text or self.has_unindexed_filter):
             return count_of_status(self.tasks.filter(self._backend), Status(self.status))
-        return count_or_estimate(self.rows, exact=CAP if self.group == "tag" else None)  # it has to read the rows
+        return count_or_estimate(self.rows, exact=CAP if self.group == "tag" else 0)  # it has to read the rows
 
     @property
     def _backend(self) -> Q:

@@ -19,19 +19,20 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobqueue.api import aliases
-from jobqueue.engine import MAX_GROUPS, Engine, now_plus, with_last_heartbeat
+from jobqueue.engine import MAX_GROUPS, Count, Engine, count, now_plus, with_last_heartbeat
 from jobqueue.models import CounterPeriod, Executor, Task, TaskQuerySet
 from jobqueue.operations.backends import backends_on
 from jobqueue.operations.executors import ExecutorState
-from jobqueue.operations.formatting import duration, number_text
+from jobqueue.operations.formatting import duration
 from jobqueue.operations.links import Rows
 from jobqueue.operations.overview.limit_findings import KEYS_CHECKED, limit_findings
 from jobqueue.operations.overview.schedule_findings import schedule_findings
 from jobqueue.operations.overview.server_findings import server_findings
 from jobqueue.operations.overview.stats import BackendStats, QueueStats
-from jobqueue.operations.queries import Count, count, many_executors, many_tasks, of_status, status_condition
+from jobqueue.operations.queries import many_executors, many_tasks, of_status, status_condition
 from jobqueue.values.counters import Length, Scope
 from jobqueue.values.records import FINAL, WAITING, Status
+from jobqueue.values.text import number_text
 
 if TYPE_CHECKING:
     from jobqueue.engine import PostgresEngine

@@ -14,13 +14,14 @@ from django.utils.translation import ngettext
 
 from jobqueue.engine import INDEXED, IS_WAITING, Engine, now_plus, of_limit
 from jobqueue.models import AdmissionRequest
-from jobqueue.operations.formatting import duration, number_text
+from jobqueue.operations.formatting import duration
 from jobqueue.operations.holders import read_holders
 from jobqueue.operations.limits import IS_ACTIVE, Key, active_of, list_keys, read_keys
 from jobqueue.operations.links import Rows
 from jobqueue.operations.overview.stats import BackendStats
 from jobqueue.operations.queries import many_tasks
 from jobqueue.values.records import LimitKind, Status
+from jobqueue.values.text import number_text
 
 BLOCKED_MANY = 1000  # tasks of a queue
 UNANSWERED_SECONDS = 10.0  # executors look at the key of a limit within a second

@@ -13,13 +13,13 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from jobqueue.engine import Engine
+from jobqueue.engine import Count, Engine
 from jobqueue.models import IS_STOPPED, Schedule, ScheduleQuerySet, ScheduleTick, is_paused
-from jobqueue.operations.formatting import duration, number_text
+from jobqueue.operations.formatting import duration
 from jobqueue.operations.links import Rows
 from jobqueue.operations.overview.stats import BackendStats
-from jobqueue.operations.queries import Count
 from jobqueue.schedules.rows import policy_of, queue_name_of, ticks_of
+from jobqueue.values.text import number_text
 
 OVERDUE_LONG = timedelta(seconds=30)  # executors enqueue a tick within a second
 PAUSED_LONG = timedelta(days=1)

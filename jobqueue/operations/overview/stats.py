@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from jobqueue.api import declared_queues
-from jobqueue.engine import Engine, now_plus
+from jobqueue.engine import CAP, Count, Engine, count, now_plus
 from jobqueue.models import Queue
 from jobqueue.operations.executors import ExecutorState, ExecutorStats, read_executors
 from jobqueue.operations.formatting import describe_pause, duration
-from jobqueue.operations.queries import CAP, Count, capped, count, count_by, of_status
+from jobqueue.operations.queries import count_by, of_status
 from jobqueue.values.records import FINAL, LIVE, Status
 
 MAX_QUEUES = 1000
@@ -68,7 +68,7 @@ def read_stats(engine: Engine) -> BackendStats:
     alive = [executor.row for executor in executors if executor.state == ExecutorState.ALIVE]
     rows = {row.name: row for row in engine.db.queues.all()}
     latencies = {queue.queue_name: queue.latency_seconds for queue in engine.queues.queue_latency()}
-    live = {(depth.queue_name, depth.status): capped(depth.number) for depth in engine.queues.depths()}
+    live = {(depth.queue_name, depth.status): Count.capped(depth.number) for depth in engine.queues.depths()}
     failed = _failed_by_queue(engine)
     names = declared_queues(engine.alias) | rows.keys() | {name for name, _status in live}
     names = names.union(failed, *(executor.queues for executor in alive))

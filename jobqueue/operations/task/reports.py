@@ -12,10 +12,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobqueue.models import Task, TaskLog, TaskProgress
-from jobqueue.operations.formatting import duration, number_text
+from jobqueue.operations.formatting import duration
 from jobqueue.operations.moments import moment_of
 from jobqueue.values.redaction import Secrets, redact_text
 from jobqueue.values.reports import CLAIMS_KEPT, LogLine, read_lines
+from jobqueue.values.text import number_text
 
 BAD = {logging.getLevelName(level) for level in (logging.ERROR, logging.CRITICAL)}
 

@@ -16,12 +16,11 @@ from uuid import UUID
 
 from django.db.models.functions import Coalesce, Now
 
+from jobqueue.engine import CAP, LEVEL_CAP
 from jobqueue.models import LIVE, Task
 
 LEVELS = 3  # shown below the task
 SHOWN = 100  # tasks per level
-COUNTED = 10_000  # children of the task itself
-COUNTED_BELOW = 2000  # children of a whole deeper level
 MAX_ANCESTORS = 20
 BAR_WIDTH = 1000
 
@@ -119,7 +118,7 @@ class Node:
 def read_tree(database: str, root: UUID) -> Branch:
     """Read the descendants of a task. On the last level they are only counted."""
     tree = Branch(root)
-    level, limit = {root: tree}, COUNTED
+    level, limit = {root: tree}, CAP
     for depth in range(LEVELS + 1):
         children = _count_children(database, level, limit)
         if depth == LEVELS:
@@ -128,7 +127,7 @@ def read_tree(database: str, root: UUID) -> Branch:
         for child in sorted(choose(children, SHOWN)):
             branch = below[child.pk] = Branch(child.pk)
             level[child.parent_id].nodes.append(Node(child, branch))  # type: ignore[index]
-        level, limit = below, COUNTED_BELOW
+        level, limit = below, LEVEL_CAP
     _draw(database, tree)
     return tree
 
