@@ -26,7 +26,7 @@ from jobqueue.admin.filters import BackendFilter
 from jobqueue.admin.html import executor_badge, moment
 from jobqueue.admin.task_list import CappedPaginator
 from jobqueue.api.schedule_deployments import VERSION as SCHEDULES
-from jobqueue.engine import Count, now_plus, with_last_heartbeat
+from jobqueue.engine import Count, with_last_heartbeat
 from jobqueue.models import Executor, Task
 from jobqueue.operations.backends import backends_on, options_of
 from jobqueue.operations.bulk import audit_log
@@ -66,7 +66,7 @@ def is_gone(database: str) -> Q:
     """Return the condition for executors that are gone, as ExecutorStats.is_gone, if they have a `last_heartbeat`."""
     seconds = max(GONE_SECONDS, *(options_of(backend).heartbeat_timeout for backend in backends_on(database)))
     busy = Q(Exists(Task.objects.running().filter(executor_id=OuterRef("pk"))))
-    return Q(state=Executor.State.STOPPED) | (Q(last_heartbeat__lt=now_plus(-seconds)) & ~busy)
+    return Q(state=Executor.State.STOPPED) | (Q(last_heartbeat__lt=clock_to_compare(after=-seconds)) & ~busy)
 
 
 def with_tasks(executors: Iterable[Any], database: str) -> None:

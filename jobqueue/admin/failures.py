@@ -15,9 +15,7 @@ from django.utils.translation import gettext as _
 from jobqueue import api
 from jobqueue.admin.base import ReadOnlyAdmin
 from jobqueue.admin.charts import HEIGHT, STEP, sparkline
-from jobqueue.admin.links import Pages
 from jobqueue.engine import Count, Engine, engine_for
-from jobqueue.operations.links import Rows
 from jobqueue.operations.list.failures import (
     HOURS,
     MAX_CAUSES_FOUND,
@@ -50,26 +48,28 @@ class Cause:
         return _("%(number)s failed in the last 24 hours.") % {"number": Count.capped(number)}
 
 
-def causes_of(found: Iterable[Failure], pages: Pages) -> list[Cause]:
+def causes_of(found: Iterable[Failure], pages: AdminUrls) -> list[Cause]:
     return [
         Cause(
             failure,
-            pages.address(Rows("task", {"status": Status.FAILED, "cause": failure.cause})) if failure.cause else "",
-            pages.address(Rows("task", pk=failure.example)),
+            pages.address(AdminTarget("task", {"status": Status.FAILED, "cause": failure.cause}))
+            if failure.cause
+            else "",
+            pages.address(AdminTarget("task", pk=failure.example)),
             sparkline(failure.hours),
         )
         for failure in found
     ]
 
 
-def read_causes(engine: Engine, pages: Pages, limit: int) -> dict[str, Any]:
+def read_causes(engine: Engine, pages: AdminUrls, limit: int) -> dict[str, Any]:
     """Read the most frequent causes of the last failures, for a list."""
     frequent = frequent_causes(engine)
     found = read_failures(engine, frequent[:limit], with_payload=pages.with_payload)
     return {"causes": causes_of(found, pages), "has_more_causes": len(frequent) > limit}
 
 
-def read_page(engine: Engine, pages: Pages, number: str) -> dict[str, Any]:
+def read_page(engine: Engine, pages: AdminUrls, number: str) -> dict[str, Any]:
     """Read a page of all causes. number: an invalid one gives the first or the last page."""
     newest = newest_causes(engine)
     page = Paginator(newest, CAUSES_SHOWN).get_page(number)
@@ -100,7 +100,10 @@ class FailuresPage(ReadOnlyAdmin):
         if backend:
             engine = engine_for(backend)
             request.current_app = self.admin_site.name
-            context = {"now": engine.db.now(), **read_page(engine, Pages(request, backend), request.GET.get("p", ""))}
+            context = {
+                "now": engine.db.now(),
+                **read_page(engine, AdminUrls(request, backend), request.GET.get("p", "")),
+            }
         return self.page(
             request,
             "task/failures",

@@ -8,10 +8,10 @@ from django.contrib.admin.utils import quote
 from django.http import HttpRequest
 from django.urls import reverse
 
-from jobqueue.operations.links import Rows
+from jobqueue.operations.links import AdminTarget
 
 
-class Pages:
+class AdminUrls:
     """The pages that a request may see, and their addresses."""
 
     def __init__(self, request: HttpRequest, backend: str) -> None:
@@ -25,7 +25,7 @@ class Pages:
         """Whether the user may see payloads and errors."""
         return self.request.user.has_perm("jobqueue.view_payload")
 
-    def address(self, rows: Rows) -> str:
+    def address(self, rows: AdminTarget) -> str:
         """Return the address of rows; empty if the user may not view them."""
         args = [] if rows.pk is None else [quote(str(rows.pk))]
         return self.page(rows.model, rows.page or ("changelist" if rows.pk is None else "change"), *args, **rows.query)

@@ -14,11 +14,11 @@ from django.utils.translation import gettext as _
 from jobqueue import api
 from jobqueue.admin.charts import charts_of, range_of, ranges
 from jobqueue.admin.failures import read_causes
-from jobqueue.admin.links import Pages
+from jobqueue.admin.links import AdminUrls
 from jobqueue.declarations.checks import run_checks
 from jobqueue.engine import Count, Engine, count_or_estimate, engine_for
 from jobqueue.operations.executors import ExecutorStats
-from jobqueue.operations.links import Rows
+from jobqueue.operations.links import AdminTarget
 from jobqueue.operations.overview.findings import problems
 from jobqueue.operations.overview.periods import TaskCounts, read_task_counts, read_timeline, slowest
 from jobqueue.operations.overview.stats import BackendStats, read_stats
@@ -62,7 +62,7 @@ def read_overview(request: HttpRequest) -> dict[str, Any]:
     if not backend:
         return {"backend": ""}
     engine = engine_for(backend)
-    pages = Pages(request, backend)
+    pages = AdminUrls(request, backend)
     stats = read_stats(engine)
     may_view = {f"may_view_{model}": pages.may_view(model) for model in ("task", "executor", "queue")}
     declared = [message for message in run_checks() if message.level >= checks.WARNING]
@@ -96,18 +96,18 @@ def read_overview(request: HttpRequest) -> dict[str, Any]:
     return context
 
 
-def problem_of(message: checks.CheckMessage, pages: Pages) -> Problem | None:
+def problem_of(message: checks.CheckMessage, pages: AdminUrls) -> Problem | None:
     """Return a problem; None if the user may not see the rows that it is about."""
-    rows = message.obj if isinstance(message.obj, Rows) else Rows("executor")
+    rows = message.obj if isinstance(message.obj, AdminTarget) else AdminTarget("executor")
     if not pages.may_view(rows.model):
         return None
     address = pages.address(rows) if message.obj is not None else ""
     return Problem(message.msg, message.hint or "", address, message.is_serious(), rows.action)
 
 
-def figures(engine: Engine, stats: BackendStats, pages: Pages) -> list[Figure]:
+def figures(engine: Engine, stats: BackendStats, pages: AdminUrls) -> list[Figure]:
     def tasks(status: Status, **query: object) -> str:
-        return pages.address(Rows("task", {"status": status, **query}))
+        return pages.address(AdminTarget("task", {"status": status, **query}))
 
     # From a full minute, or the address would change with each refresh of the page.
     day_ago = (stats.now - DAY).replace(second=0, microsecond=0)
@@ -128,13 +128,13 @@ def figures(engine: Engine, stats: BackendStats, pages: Pages) -> list[Figure]:
             "failed",
             tasks(Status.FAILED, ended_since=day_ago.isoformat()),
         ),
-        Figure(_("Executors"), Count(len(stats.alive)), "alive", pages.address(Rows("executor"))),
+        Figure(_("Executors"), Count(len(stats.alive)), "alive", pages.address(AdminTarget("executor"))),
     ]
 
 
-def named(counts: TaskCounts, pages: Pages) -> tuple[TaskCounts, str]:
-    return counts, pages.address(Rows("task", {"name": counts.name}, page="summary"))
+def named(counts: TaskCounts, pages: AdminUrls) -> tuple[TaskCounts, str]:
+    return counts, pages.address(AdminTarget("task", {"name": counts.name}, page="summary"))
 
 
-def executor_address(executor: ExecutorStats, pages: Pages) -> str:
-    return pages.address(Rows("executor", pk=executor.row.pk))
+def executor_address(executor: ExecutorStats, pages: AdminUrls) -> str:
+    return pages.address(AdminTarget("executor", pk=executor.row.pk))

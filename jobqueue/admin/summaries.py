@@ -11,10 +11,9 @@ from django.urls import URLPattern, path
 from jobqueue import api
 from jobqueue.admin.base import ReadOnlyAdmin
 from jobqueue.admin.charts import charts_of, range_of, ranges, words
-from jobqueue.admin.links import Pages
+from jobqueue.admin.links import AdminUrls
 from jobqueue.engine import Engine, engine_for
 from jobqueue.models import Task
-from jobqueue.operations.links import Rows
 from jobqueue.operations.list.rows import read_rows
 from jobqueue.operations.overview.periods import Counts, read_timeline
 from jobqueue.operations.queries import TaskFilter, newest, of_status
@@ -43,11 +42,11 @@ class SummaryPage(ReadOnlyAdmin):
         backend = chosen if chosen in api.aliases() else next(iter(api.aliases()), "")
         name = request.GET.get("name", "").replace("\0", "")[:500]
         request.current_app = self.admin_site.name
-        context = {} if not backend else read_summary(request, Pages(request, backend), self.scope, name)
+        context = {} if not backend else read_summary(request, AdminUrls(request, backend), self.scope, name)
         return self.page(request, "summary", title=name, scope=self.scope, backend=backend, **context)
 
 
-def read_summary(request: HttpRequest, pages: Pages, scope: Scope, name: str) -> dict[str, Any]:
+def read_summary(request: HttpRequest, pages: AdminUrls, scope: Scope, name: str) -> dict[str, Any]:
     engine = engine_for(pages.backend)
     chosen = range_of(request)
     timeline = read_timeline(engine, chosen, scope, name)
@@ -60,9 +59,10 @@ def read_summary(request: HttpRequest, pages: Pages, scope: Scope, name: str) ->
         "total": total,
         "rate": None if total.failure_rate is None else f"{number_text(100 * total.failure_rate, '.1f')} %",
         "times": times_of(total),
-        "tasks": pages.address(Rows("task", query)),
+        "tasks": pages.address(AdminTarget("task", query)),
         "by_status": [
-            (status, pages.address(Rows("task", {**query, "status": status}))) for status in (*LIVE, Status.FAILED)
+            (status, pages.address(AdminTarget("task", {**query, "status": status})))
+            for status in (*LIVE, Status.FAILED)
         ],
         "may_view_task": pages.may_view("task"),
         "failures": last_failures(engine, pages, scope, name) if pages.may_view("task") else [],
@@ -77,7 +77,7 @@ def times_of(total: Counts) -> list[tuple[str, list[str]]]:
     ]
 
 
-def last_failures(engine: Engine, pages: Pages, scope: Scope, name: str) -> list[tuple[Task, str, str]]:
+def last_failures(engine: Engine, pages: AdminUrls, scope: Scope, name: str) -> list[tuple[Task, str, str]]:
     """Return the tasks that failed last, each with its error and its address; of a queue, among the newest CAP."""
     if scope is Scope.TASK:  # an index has these
         rows = of_status(engine, Status.FAILED).filter(task_type=name).order_by("-finished_at")
@@ -86,4 +86,4 @@ def last_failures(engine: Engine, pages: Pages, scope: Scope, name: str) -> list
         of_queue = TaskFilter(queues=(name,))
         keys = [pk for _at, pk in newest(engine, Status.FAILED, of_queue, None, FAILURES_SHOWN)]
     found: list[Any] = read_rows(engine.db.tasks.all(), keys, with_payload=pages.with_payload)
-    return [(row, row.headline, pages.address(Rows("task", pk=row.pk))) for row in found]
+    return [(row, row.headline, pages.address(AdminTarget("task", pk=row.pk))) for row in found]

@@ -58,7 +58,7 @@ def reset_number(kind: LimitKind | str, key: str, *, backend: str = "default") -
     return True
 
 
-def remove_fixed(engine: Engine) -> int:
+def reset_non_adjustable_limits(engine: Engine) -> int:
     """Remove the numbers of limits that this code declares with adjustable=False. Return how many."""
     fixed = {named for named, limits in declared_limits().items() if not all(limit.adjustable for limit in limits)}
     if not fixed:

@@ -76,7 +76,7 @@ from jobqueue.engine.schema import (
 )
 from jobqueue.engine.ticks import FIRE_BATCH
 from jobqueue.engine.timeouts import LOCK_WAIT, SHORT_WAIT, UNREACHABLE, is_locked, is_slow, sqlstate_of
-from jobqueue.models.clock import Clock, iso_utc, now_plus, rank_from, read_clock
+from jobqueue.models.clock import Clock, clock_to_compare, iso_utc, rank_from, read_clock
 
 
 @cache
@@ -133,6 +133,7 @@ __all__ = [
     "Verdict",
     "WaitingCall",
     "applied_migrations",
+    "clock_to_compare",
     "configure_session",
     "count",
     "count_or_estimate",
@@ -147,7 +148,6 @@ __all__ = [
     "missing_objects",
     "missing_tables",
     "notify_from_elsewhere",
-    "now_plus",
     "of_limit",
     "rank_from",
     "read_clock",

@@ -227,25 +227,25 @@ class Admissions(Part):
         admitted = Admitted()
         for _ in range(ROUNDS):
             with self.db.transaction():
-                found = self.admit_here(limit)
-                if found.looked_at:
+                found = self.admit_in_transaction(limit)
+                if found.keys_seen:
                     failpoint("admit.before")
-            if not found.looked_at:
+            if not found.keys_seen:
                 break
             failpoint("admit.after")
             admitted += found
-            if not found.looks_again:
+            if not found.has_more:
                 break
         return admitted
 
-    def admit_here(self, limit: int = REQUESTS_READ) -> Admitted:
+    def admit_in_transaction(self, limit: int = REQUESTS_READ) -> Admitted:
         """Admit in the caller's transaction. Locks: as admit()."""
         taken = self._take_requests(limit)
         of_kind = {
             kind: {key: is_urgent for (found, key), is_urgent in taken.keys.items() if found is kind}
             for kind in LimitKind
         }
-        admitted = Admitted(looked_at=len(taken.keys), looks_again=taken.is_more)
+        admitted = Admitted(keys_seen=len(taken.keys), has_more=taken.is_more)
         if concurrency := of_kind[LimitKind.CONCURRENCY]:
             admitted += self._admit_by_concurrency([*concurrency])
         if rates := of_kind[LimitKind.RATE]:
@@ -317,7 +317,7 @@ class Admissions(Part):
         Those without a rate become READY. The others stay BLOCKED and wait for their rate.
         """
         queues: Counter[str] = Counter()
-        looks_again, share = False, at_once(keys)
+        has_more, share = False, at_once(keys)
         for key in keys:
             of_key = self.db.tasks.filter(concurrency_key=key)
             waiting = of_key.filter(WAITS_FOR_CONCURRENCY).order_by("rank", "pk")
@@ -337,9 +337,9 @@ class Admissions(Part):
             self.insert_requests(again)
             if len(admitted) < allowed and waiting.exists():
                 self._ask_again({(LimitKind.CONCURRENCY, key)}, is_locked=len(admitted) < share)
-                looks_again = True
-            looks_again = looks_again or bool(again)
-        return Admitted(queues=queues, looks_again=looks_again)
+                has_more = True
+            has_more = has_more or bool(again)
+        return Admitted(queues=queues, has_more=has_more)
 
     def _admit_by_rate(self, keys: Mapping[str, bool]) -> Admitted:
         """
@@ -348,7 +348,7 @@ class Admissions(Part):
         keys: each with whether a request is urgent. If it is not, nothing is counted before the planned look.
         """
         queues: Counter[str] = Counter()
-        looks_again, share = False, at_once(keys)
+        has_more, share = False, at_once(keys)
         for key, must_look in keys.items():
             of_key = self.db.tasks.filter(rate_key=key)
             waiting = of_key.filter(WAITS_FOR_RATE).order_by("rank", "pk")
@@ -373,14 +373,14 @@ class Admissions(Part):
                 has_changed = of_key.filter(IS_STARTING).count() != starting + len(admitted)  # one may count twice
                 if len(admitted) < allowed or has_changed:
                     self._ask_again({(LimitKind.RATE, key)}, is_locked=len(admitted) < share)
-                    looks_again = True
+                    has_more = True
                 elif starts:
                     after = max(0, -allowed) + (number - 1) // GROUPS_PER_PERIOD
                     due_at = starts[min(after, len(starts) - 1)] + period
                     if not self._planned(key, number, now, due_at).exists():
                         self.insert_requests({(LimitKind.RATE, key)}, due_at, number=number)
-                        looks_again = True
-        return Admitted(queues=queues, looks_again=looks_again)
+                        has_more = True
+        return Admitted(queues=queues, has_more=has_more)
 
     def _planned(self, key: str, number: int, now: datetime, until: datetime) -> QuerySet[AdmissionRequest]:
         """Select the planned looks at a rate with this number that are due later, until a time."""

@@ -16,7 +16,7 @@ from jobqueue.engine.admissions import HAS_BEGUN, INDEXED, IS_WAITING, Admission
 from jobqueue.engine.claim import Claims
 from jobqueue.engine.database import Part, json_from, read_list
 from jobqueue.models import TaskQuerySet
-from jobqueue.models.clock import Clock, from_now, now_plus
+from jobqueue.models.clock import Clock, clock_to_compare, clock_to_store
 from jobqueue.values.records import ClaimedBatch, LimitKind, Outcome, PoolName, Status
 
 HEAD_TASKS = 2000  # tasks that park() reads, in the order in which they start
@@ -241,7 +241,7 @@ class CodeWaits(Part):
 
         Locks: the rows, skipping locked ones.
         """
-        ended = self.db.tasks.awaiting_code().filter(wake_at__isnull=False, wake_at__lte=now_plus())
+        ended = self.db.tasks.awaiting_code().filter(wake_at__isnull=False, wake_at__lte=clock_to_compare())
         with self.db.transaction():
             rows = self.db.with_lock(ended.order_by("backend", "wake_at"))
             locked = [row.pk for row in rows.only("pk")[:ENDED_BATCH]]
@@ -262,6 +262,6 @@ def _columns(longest_seconds: float | None) -> dict[str, Any]:
     """Return the columns of a task that begins to wait for code."""
     ends_at: Any = EXPIRES
     if longest_seconds is not None:
-        expires_first = Q(polls=0, expires_at__lt=now_plus(longest_seconds))
-        ends_at = Case(When(expires_first, then=F("expires_at")), default=from_now(longest_seconds))
+        expires_first = Q(polls=0, expires_at__lt=clock_to_compare(after=longest_seconds))
+        ends_at = Case(When(expires_first, then=F("expires_at")), default=clock_to_store(after=longest_seconds))
     return {"awaits_code_since": Clock(), "wake_at": ends_at, "counts_while_waiting": KEEPS_PLACE}

@@ -34,7 +34,7 @@ from jobqueue.engine.messages import Messages, ending_of
 from jobqueue.engine.tasks import LockedRow, Tasks
 from jobqueue.engine.timeouts import SHORT_WAIT, is_locked
 from jobqueue.exceptions import DuplicateKey, MessageAlreadyConsumed, TaskFinished, TaskNotFound
-from jobqueue.models.clock import Clock, from_now, rank_from
+from jobqueue.models.clock import Clock, clock_to_store, rank_from
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.records import (
     FINAL,
@@ -66,7 +66,7 @@ REFUSALS = (
 # Files of PostgreSQL that report exhausted transaction ids or blocks of a file. Then no outcome can be written.
 SERVER_LIMITS = ("varsup.c", "multixact.c", "bufmgr.c", "md.c")
 RELEASE_BATCH = 10_000  # more than an executor claims
-UNBLOCKING_COLUMNS = ("concurrency_key", "rate_key")  # of Task.may_unblock
+UNBLOCKING_COLUMNS = ("concurrency_key", "rate_key")  # of Task.may_unblock_others
 LOCKED_COLUMNS = tuple(LockedRow.__dataclass_fields__)
 
 
@@ -168,7 +168,9 @@ class Commits(Part):
         entering |= dict.fromkeys(self.messages.with_more_unread(left), Status.READY)
         self._write([(outcome, entering[outcome.task_id]) for outcome in ready])
         self.code_waits.begin([o for o in ready if entering[o.task_id] is Status.AWAITING_CODE])
-        self.admissions.settle({outcome.task_id: outcome.begun_seconds for outcome in ready if outcome.may_unblock})
+        self.admissions.settle(
+            {outcome.task_id: outcome.begun_seconds for outcome in ready if outcome.may_unblock_others}
+        )
         if to_cancel:
             notified |= self.tasks.cancel_locked(locked[pk] for pk in to_cancel - entering.keys())[2]
         notified -= entering.keys()
@@ -331,7 +333,7 @@ def end_of_wait(outcome: Outcome) -> Any:
     """Return the end of an outcome's wait: the earlier of its wake_at and its delay."""
     if outcome.wake_after_seconds is None:
         return outcome.wake_at
-    after = from_now(outcome.wake_after_seconds)
+    after = clock_to_store(after=outcome.wake_after_seconds)
     if outcome.wake_at is None:
         return after
     return Case(When(LessThan(after, Value(outcome.wake_at)), then=after), default=Value(outcome.wake_at))

@@ -13,10 +13,10 @@ from django.db import IntegrityError
 
 from jobqueue.engine.database import Part
 from jobqueue.models import Counter, CounterDelta, CounterPeriod, Task
-from jobqueue.models.clock import now_plus
+from jobqueue.models.clock import clock_to_compare
 from jobqueue.schedules.planning import Skipped
 from jobqueue.schedules.rows import ScheduleRow, queue_name_of
-from jobqueue.values.counters import COUNTERS, EDGES, TICK_COUNTERS, Counted, Length, Scope, bucket
+from jobqueue.values.counters import COUNTERS, EDGES, TICK_COUNTERS, CounterTotals, Length, Scope, bucket
 from jobqueue.values.records import NewTask, Outcome, Status
 from jobqueue.values.safe_log import safe_logger
 
@@ -62,7 +62,7 @@ PERIODS = Table(
 )
 
 
-class Summed(NamedTuple):
+class DeltaSum(NamedTuple):
     """The sum of similar deltas of one minute: the columns of take_counter_deltas.sql."""
 
     deltas: int  # how many rows it is the sum of
@@ -181,12 +181,12 @@ class Counters(Part):
             return 0
         return sum(summed.deltas for summed in taken)
 
-    def _take_deltas(self, limit: int) -> list[Summed]:
+    def _take_deltas(self, limit: int) -> list[DeltaSum]:
         deltas = list(CounterDelta.objects.using(self.db.using).select_for_update().order_by("pk")[:limit])
         ids = [delta.pk for delta in deltas]
         CounterDelta.objects.using(self.db.using).filter(pk__in=ids)._raw_delete(self.db.using)
         return [
-            Summed(
+            DeltaSum(
                 deltas=1,
                 minute=delta.at.replace(second=0, microsecond=0),
                 backend=delta.backend,
@@ -213,11 +213,11 @@ class Counters(Part):
         rows.filter(pk__in=[row.pk for row in stored])._raw_delete(self.db.using)
         rows.bulk_create(added.values())
 
-    def counter_totals(self) -> list[Counted]:
+    def counter_totals(self) -> list[CounterTotals]:
         """Return the counters of this backend, of all time. Locks: none."""
         rows = Counter.objects.using(self.db.using).filter(backend=self.db.backend)
         return [
-            Counted(
+            CounterTotals(
                 queue_name=row.queue_name,
                 task_type=row.task_type,
                 **{name: getattr(row, name) for name in (*TOTALS.sums, *TOTALS.histograms)},
@@ -234,14 +234,14 @@ class Counters(Part):
         rows = CounterPeriod.objects.using(self.db.using)
         is_full = False
         for length, seconds in KEPT_SECONDS.items():
-            old = rows.filter(length=length, start__lt=now_plus(-seconds)).order_by("start")
+            old = rows.filter(length=length, start__lt=clock_to_compare(after=-seconds)).order_by("start")
             ids = list(old.values_list("pk", flat=True)[: 10 * limit])
             rows.filter(pk__in=ids)._raw_delete(self.db.using)
             is_full |= len(ids) >= 10 * limit
         return is_full
 
 
-def totals_of(taken: Iterable[Summed]) -> dict[Key, Counter]:
+def totals_of(taken: Iterable[DeltaSum]) -> dict[Key, Counter]:
     """Add up deltas by queue and task type."""
     counters: dict[Key, Counter] = {}
     for summed in taken:
@@ -250,7 +250,7 @@ def totals_of(taken: Iterable[Summed]) -> dict[Key, Counter]:
     return counters
 
 
-def periods_of(taken: Iterable[Summed]) -> dict[Key, CounterPeriod]:
+def periods_of(taken: Iterable[DeltaSum]) -> dict[Key, CounterPeriod]:
     """Add up deltas by minute and by hour, for each backend, queue and task type."""
     counters: dict[Key, CounterPeriod] = {}
     for summed in taken:
@@ -263,7 +263,7 @@ def periods_of(taken: Iterable[Summed]) -> dict[Key, CounterPeriod]:
     return counters
 
 
-def histograms_of(summed: Summed) -> dict[str, list[int]]:
+def histograms_of(summed: DeltaSum) -> dict[str, list[int]]:
     return {
         "waits": histogram(summed.wait_bucket, summed.attempts),
         "runs": histogram(summed.run_bucket, summed.attempts),

@@ -100,7 +100,7 @@ class Engine:
                 with self.db.transaction():
                     committed = self.commits.apply(outcomes, holder=request.executor_id) if outcomes else CommitResult()
                     returned = self.code_waits.end(returning, request.limit) if returning else 0
-                    admitted = self.admissions.admit_here() if admits or returned else None
+                    admitted = self.admissions.admit_in_transaction() if admits or returned else None
                     claimed = self.claims.take(request)
                     failpoint("commit.before")
                     claimed.admitted, claimed.returned = admitted, returned

@@ -16,7 +16,7 @@ from jobqueue.engine.database import Part, json_from
 from jobqueue.engine.inserts import KEY_TRIES, Inserts, key_taken, moment
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.models import KeyReservation, Task
-from jobqueue.models.clock import from_now, now_plus
+from jobqueue.models.clock import clock_to_compare, clock_to_store
 from jobqueue.values.records import Enqueued, NewTask, Status
 
 ONCE_TRIES = 10  # other sessions may insert the same idempotency keys
@@ -115,7 +115,7 @@ class Enqueues(Part):
         It reads first, because the statement that takes a key locks a taken one until the caller's transaction ends.
         """
         for _ in range(KEY_TRIES):  # once, unless other sessions take, prune or give up the key in between
-            held = self._reservations(row.key).filter(expires_at__gt=now_plus())
+            held = self._reservations(row.key).filter(expires_at__gt=clock_to_compare())
             if held_by := held.values_list("task_id", flat=True).first():
                 return UUID(str(held_by))
             if self._take_key(row):
@@ -124,8 +124,8 @@ class Enqueues(Part):
 
     def _take_key(self, row: NewTask) -> bool:
         """Reserve a key that is free or has expired. Waits for other sessions that do this."""
-        values = {"task_id": row.id, "expires_at": from_now(row.unique_for_seconds or 0.0)}
-        if self._reservations(row.key).filter(expires_at__lte=now_plus()).update(**values):
+        values = {"task_id": row.id, "expires_at": clock_to_store(after=row.unique_for_seconds or 0.0)}
+        if self._reservations(row.key).filter(expires_at__lte=clock_to_compare()).update(**values):
             return True
         try:
             with transaction.atomic(using=self.db.using):

@@ -19,7 +19,7 @@ from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.engine.messages import Messages, ending_of
 from jobqueue.exceptions import ExecutorLost
 from jobqueue.models import ISOLATION_LOSSES, CounterDelta, Executor, Task, TaskQuerySet
-from jobqueue.models.clock import AHEAD_SECONDS, Clock, iso_utc, now_plus, rank_from
+from jobqueue.models.clock import AHEAD_SECONDS, Clock, clock_to_compare, iso_utc, rank_from
 from jobqueue.values.causes import cause_of
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.records import (
@@ -155,7 +155,9 @@ class Executors(Part):
             )
         ahead = [pk for pk, seconds in holders.items() if seconds is not None and seconds < -AHEAD_SECONDS]
         if ahead:  # otherwise it would seem to be alive until the clock reaches that time again
-            self.db.executors.filter(pk__in=ahead, heartbeat__gt=now_plus(AHEAD_SECONDS)).update(heartbeat=Clock())
+            self.db.executors.filter(pk__in=ahead, heartbeat__gt=clock_to_compare(after=AHEAD_SECONDS)).update(
+                heartbeat=Clock()
+            )
         timeout = self.db.options.heartbeat_timeout
         return {pk: seconds for pk, seconds in holders.items() if seconds is not None and seconds > timeout}
 
@@ -174,14 +176,15 @@ class Executors(Part):
         """Select RUNNING tasks, without those that were claimed a moment ago."""
         counts_seconds = min(CLAIM_COUNTS_SECONDS, self.db.options.heartbeat_timeout)
         return tasks.filter(
-            Q(claimed_at__lt=now_plus(-counts_seconds)) | Q(claimed_at__gt=now_plus(AHEAD_SECONDS)),
+            Q(claimed_at__lt=clock_to_compare(after=-counts_seconds))
+            | Q(claimed_at__gt=clock_to_compare(after=AHEAD_SECONDS)),
             status=Status.RUNNING,
         )
 
     def _lock_lost(self, ids: Sequence[UUID]) -> list[Task]:
         """Lock those tasks whose executors are still silent: another one may have claimed a task again since."""
         timeout = self.db.options.heartbeat_timeout
-        silent = with_last_heartbeat(self.db.executors).filter(last_heartbeat__lt=now_plus(-timeout))
+        silent = with_last_heartbeat(self.db.executors).filter(last_heartbeat__lt=clock_to_compare(after=-timeout))
         rows = self._not_just_claimed(self.db.lock(ids)).filter(executor_id__in=silent.values("pk"))
         return with_texts(rows)
 

@@ -8,7 +8,7 @@ from django.db.models import OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce, Greatest
 
 from jobqueue.models import Executor, FallbackHeartbeat
-from jobqueue.models.clock import AHEAD_SECONDS, now_plus
+from jobqueue.models.clock import AHEAD_SECONDS, clock_to_compare
 
 
 def with_last_heartbeat(executors: QuerySet[Executor]) -> QuerySet[Any]:
@@ -17,6 +17,8 @@ def with_last_heartbeat(executors: QuerySet[Executor]) -> QuerySet[Any]:
 
     A fallback heartbeat in the future does not count: it was written before the clock was set back.
     """
-    fallback = FallbackHeartbeat.objects.filter(executor_id=OuterRef("pk"), at__lt=now_plus(AHEAD_SECONDS))
+    fallback = FallbackHeartbeat.objects.filter(
+        executor_id=OuterRef("pk"), at__lt=clock_to_compare(after=AHEAD_SECONDS)
+    )
     newest = Subquery(fallback.order_by("-at").values("at")[:1])
     return executors.annotate(last_heartbeat=Greatest("heartbeat", Coalesce(newest, "heartbeat")))

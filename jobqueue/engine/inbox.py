@@ -15,7 +15,7 @@ from django.db.models.functions import Cast
 from jobqueue.engine.admissions import Admissions, ready_status
 from jobqueue.engine.database import Part, json_from
 from jobqueue.models import InboxMessage
-from jobqueue.models.clock import Clock, now_plus, rank_from
+from jobqueue.models.clock import Clock, clock_to_compare, rank_from
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.records import FINAL, WAITING, NewMessage, Status, StoredMessage
 
@@ -116,8 +116,8 @@ class Inbox(Part):
 
         They rank by their wake_at. Locks: the rows, skipping locked ones.
         """
-        due = self.db.tasks.filter(status__in=WAITING, wake_at__isnull=False, wake_at__lte=now_plus())
-        is_over = Q(timeout_at__isnull=True) | Q(timeout_at__lte=now_plus())
+        due = self.db.tasks.filter(status__in=WAITING, wake_at__isnull=False, wake_at__lte=clock_to_compare())
+        is_over = Q(timeout_at__isnull=True) | Q(timeout_at__lte=clock_to_compare())
         with self.db.transaction():
             ids = list(due.order_by("wake_at").values_list("pk", flat=True)[:limit])
             locked = [row.pk for row in self.db.lock(ids).only("pk")] if ids else []

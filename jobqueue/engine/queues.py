@@ -17,7 +17,6 @@ from jobqueue.engine.counting import CAP, RUNNING_CAP, estimate
 from jobqueue.engine.database import Part
 from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.models import NO_PAUSE, AdmissionRequest, Executor, is_paused
-from jobqueue.models.clock import now_plus
 from jobqueue.values.counters import Depth, Gauges
 from jobqueue.values.records import WAITING, ClaimRequest, LimitKind, QueueLatency, Status
 
@@ -111,7 +110,7 @@ class Queues(Part):
         """Find the other queues with work, if no executor is alive. Paused and stopping executors are alive."""
         if self._alive().exists():
             return []
-        waiting = self.db.tasks.filter(status__in=WAITING, wake_at__isnull=False, wake_at__lte=now_plus())
+        waiting = self.db.tasks.filter(status__in=WAITING, wake_at__isnull=False, wake_at__lte=clock_to_compare())
         due = waiting.order_by("backend", "wake_at").values_list("queue_name", "wake_at")[:TASKS_READ]
         now = self.db.now()
         waited = {name: (now - at).total_seconds() for name, at in reversed(due) if at}
@@ -126,7 +125,7 @@ class Queues(Part):
 
     def _alive(self) -> QuerySet[Executor]:
         timeout = self.db.options.heartbeat_timeout
-        recent = with_last_heartbeat(self.db.executors).filter(last_heartbeat__gt=now_plus(-timeout))
+        recent = with_last_heartbeat(self.db.executors).filter(last_heartbeat__gt=clock_to_compare(after=-timeout))
         return recent.exclude(state=Executor.State.STOPPED)
 
     def _waited(self, queue_name: str, now: datetime) -> float | None:
@@ -148,11 +147,11 @@ class Queues(Part):
         """
         rows = self.db.tasks if queues is None else self.db.tasks.filter(queue_name__in=queues)
         open_rows = rows.exclude(queue_name__in=self.paused())
-        soon = open_rows.filter(status__in=WAITING, wake_at__lte=now_plus(within_seconds))
+        soon = open_rows.filter(status__in=WAITING, wake_at__lte=clock_to_compare(after=within_seconds))
         if open_rows.ready().exists() or rows.running().exists() or soon.exists():
             return False
         due = AdmissionRequest.objects.using(self.db.using).filter(
-            backend=self.db.backend, due_at__lte=now_plus(within_seconds)
+            backend=self.db.backend, due_at__lte=clock_to_compare(after=within_seconds)
         )
         paused = self.paused()
         return not any(
@@ -211,7 +210,7 @@ class Queues(Part):
         return {name: running.filter(queue_name=name)[:limit].count() for name, limit in limits.items()}
 
     def paused(self) -> set[str]:
-        return set(self.db.queues.filter(is_paused(now_plus())).values_list("name", flat=True))
+        return set(self.db.queues.filter(is_paused(clock_to_compare())).values_list("name", flat=True))
 
     def full(self) -> set[str]:
         """Name the queues that have reached their max_running."""

@@ -21,7 +21,7 @@ from jobqueue.engine.inserts import Inserts
 from jobqueue.engine.messages import Messages, ending_of
 from jobqueue.engine.reports import Reports
 from jobqueue.models import FallbackHeartbeat, Task, TaskQuerySet
-from jobqueue.models.clock import Clock, now_plus, rank_from
+from jobqueue.models.clock import Clock, clock_to_compare, rank_from
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.history import Event, line_of
 from jobqueue.values.records import FINAL, WAITING, CancelReport, ChangeReport, RequeueReport, Status, is_internal
@@ -301,7 +301,7 @@ class Tasks(Part):
 
     def _prune_executors(self, limit: int) -> tuple[int, int]:
         """Delete old executors and fallback heartbeats. Return how many of each."""
-        old = now_plus(-EXECUTORS_KEPT_SECONDS)
+        old = clock_to_compare(after=-EXECUTORS_KEPT_SECONDS)
         known = with_last_heartbeat(self.db.executors.filter(heartbeat__lt=old)).filter(last_heartbeat__lt=old)
         silent = self.db.with_lock(known, no_key=False).only("pk")[:limit]
         executors, _ = self.db.executors.filter(pk__in=[row.pk for row in silent]).delete()
@@ -312,7 +312,9 @@ class Tasks(Part):
     def prune_status(self, status: str, kept_seconds: float, limit: int = 1000) -> int:
         """Delete tasks that ended with a status, and before `kept_seconds`, the oldest first. Locks: as prune()."""
         # `status = ...` has no order, so that PostgreSQL may sort by finished_at what it finds with another index.
-        old = self.db.tasks.filter(status__range=(status, status), finished_at__lte=now_plus(-kept_seconds))
+        old = self.db.tasks.filter(
+            status__range=(status, status), finished_at__lte=clock_to_compare(after=-kept_seconds)
+        )
         old = old.order_by("backend", "status", "finished_at")
         with self.db.transaction():
             ids = [row.pk for row in self.db.with_lock(old, no_key=False).only("pk")[:limit]]
@@ -329,7 +331,9 @@ class Tasks(Part):
         for status, kept_seconds in self.db.options.retention.items():
             if kept_seconds is None:
                 continue
-            old = self.db.tasks.filter(status=status, finished_at__lte=now_plus(-kept_seconds)).order_by("finished_at")
+            old = self.db.tasks.filter(status=status, finished_at__lte=clock_to_compare(after=-kept_seconds)).order_by(
+                "finished_at"
+            )
             next_one = list(old.values_list("pk", flat=True)[:1])
             rows = self.db.messages.filter(task_id__in=next_one).order_by("pk")
             ids = list(rows.values_list("pk", flat=True)[:limit])

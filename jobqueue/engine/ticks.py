@@ -17,7 +17,7 @@ from jobqueue.engine.inserts import Inserts
 from jobqueue.engine.tasks import Tasks
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.models import STOPPED_BY, Schedule, ScheduleQuerySet, ScheduleTick, TaskQuerySet, is_paused
-from jobqueue.models.clock import now_plus
+from jobqueue.models.clock import clock_to_compare
 from jobqueue.schedules.planning import Plan, Skipped
 from jobqueue.schedules.rows import task_of, to_row_time
 from jobqueue.values.failpoints import failpoint
@@ -267,7 +267,9 @@ class Ticks(Part):
         if kept_seconds is None:
             return 0
         newer = self.db.ticks.filter(schedule_id=OuterRef("schedule_id"), tick_at__gt=OuterRef("tick_at"))
-        old = self.db.ticks.filter(schedule__backend=self.db.backend, recorded_at__lte=now_plus(-kept_seconds))
+        old = self.db.ticks.filter(
+            schedule__backend=self.db.backend, recorded_at__lte=clock_to_compare(after=-kept_seconds)
+        )
         rows = old.filter(Exists(newer)).order_by("recorded_at").only("pk")
         with self.db.transaction():
             ids = [row.pk for row in self.db.with_lock(rows, no_key=False)[:limit]]

@@ -29,7 +29,7 @@ class Listener(threading.Thread):
     Passes on notifications. An error in this thread does not end the executor.
 
     on_queue: called with the name of a queue that has work. on_cancel: a running task is to be cancelled.
-    on_admit: called with the name of a queue with a BLOCKED task that may run now. on_anything: notifications may have
+    on_admit: called with the name of a queue with a BLOCKED task that may run now. on_missed: notifications may have
     been missed, or a task has a message. While another thread has no connection, the listener closes its own, because
     it may be the last one that the server gives.
     """
@@ -40,13 +40,13 @@ class Listener(threading.Thread):
         on_queue: Callable[[str], None],
         on_cancel: Callable[[], None],
         on_admit: Callable[[str], None],
-        on_anything: Callable[[], None],
+        on_missed: Callable[[], None],
         database_state: DatabaseState,
     ) -> None:
         super().__init__(name="listener", daemon=True)
         self._engine = engine
         self._on_queue, self._on_cancel, self._on_admit = on_queue, on_cancel, on_admit
-        self._on_anything = on_anything
+        self._on_anything = on_missed
         self._database_state = database_state
         self._is_stopping = threading.Event()
         self._prefix = f"{engine.alias} "

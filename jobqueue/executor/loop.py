@@ -193,7 +193,7 @@ class ExecutorLoop(threading.Thread):
             return self.outcomes.commit(outcomes), self.claims.claim(request)
         began_at = time.monotonic()
         may_admit = not self._budgets.has_failed("admit")
-        admits = may_admit and (self._maintenance.take_admission() or self.running_tasks.may_unblock)
+        admits = may_admit and (self._maintenance.pop_admission_wish() or self.running_tasks.may_unblock_others)
         returning = [*self.claims.awaiting_code.found]
         try:
             result, claims = self.engine.commit_and_claim(outcomes, request, admits=admits, returning=returning)
@@ -252,7 +252,7 @@ class ExecutorLoop(threading.Thread):
         if self._policy.on_notification(queue):
             self._wakeup.set()
 
-    def look_soon(self) -> None:
+    def check_everything_soon(self) -> None:
         """Look for work now, and for messages."""
         self._policy.claim_soon()
         self._maintenance.sweep_soon()
@@ -277,7 +277,7 @@ class ExecutorLoop(threading.Thread):
     def set_paused(self, is_paused: bool) -> None:
         """Pause or resume. The attribute `is_paused` changes when no claim is under way any more."""
         self._should_pause = is_paused
-        self.look_soon()
+        self.check_everything_soon()
 
     @property
     def is_draining(self) -> bool:

@@ -113,7 +113,7 @@ class Maintenance:
         """Look at the limits now, beside the next claim or in the next maintenance. Any thread may call this."""
         self._should_admit = True
 
-    def take_admission(self) -> bool:
+    def pop_admission_wish(self) -> bool:
         """Return whether to look at the limits now. The caller does so, and calls admitted()."""
         should_admit, self._should_admit = self._should_admit, False
         return should_admit
@@ -122,7 +122,7 @@ class Maintenance:
         """Note what was admitted beside a claim; None if there was nothing to claim."""
         if admitted is None:
             self.admit_soon()
-        elif admitted.looks_again:
+        elif admitted.has_more:
             self._check_at = time.monotonic()
 
     def look_for_code_soon(self) -> None:
@@ -165,14 +165,14 @@ class Maintenance:
             self._declare_at = now + DECLARE_SECONDS
             if self._call("declare_schedules", lambda _: self._declared.synchronize(self._engine), False):
                 self._check_at = now
-            if self._call("remove_fixed_limits", lambda _: limits.remove_fixed(self._engine), 0):
+            if self._call("remove_fixed_limits", lambda _: limits.reset_non_adjustable_limits(self._engine), 0):
                 self.admit_soon()
         if seconds := self._heartbeat.take_set_back_seconds():
             self._set_back_seconds, self._brought_forward = self._set_back_seconds + seconds, 0
         if self._set_back_seconds:
             self._call("bring_forward", self._bring_forward, None, FORWARD_BATCH)
             self.admit_soon()
-        if self.take_admission() or now >= self._admit_at:
+        if self.pop_admission_wish() or now >= self._admit_at:
             self._admit(now)
         changed = self._check_pending(now) if now >= self._check_at else 0
         if now >= self._sweep_at:
@@ -230,7 +230,7 @@ class Maintenance:
             if self._budgets.is_smallest("admit"):  # one key takes too long: it must not stop the others
                 self._call("postpone_admission", lambda _: self._engine.admissions.postpone(), None)
         # Without any key, other sessions look at the due ones.
-        self._admit_again_at = now + (0.0 if admitted.looked_at else AGAIN_SECONDS)
+        self._admit_again_at = now + (0.0 if admitted.keys_seen else AGAIN_SECONDS)
         if admitted.queues:
             self._on_ready()
             self._on_admitted(admitted.queues)

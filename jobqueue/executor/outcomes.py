@@ -89,7 +89,7 @@ class Outcomes:
         while self._completed:
             completed = self._completed.popleft()
             if completed.is_committed:
-                if completed.outcome.may_unblock:
+                if completed.outcome.may_unblock_others:
                     self._admit_soon(completed.running.claimed.queue_name)
                 self._end(completed, completed.outcome.status)
                 self._wake_receivers(completed.wake)
@@ -98,7 +98,7 @@ class Outcomes:
 
     def complete(self, completed: CompletedAttempt) -> None:
         """Keep an outcome for the next commit."""
-        if completed.outcome.may_unblock:
+        if completed.outcome.may_unblock_others:
             self._expect(completed.running.claimed.queue_name)
             completed = with_start(completed)
         if (lost := self._running_tasks.complete(completed)) is not None:
@@ -126,7 +126,7 @@ class Outcomes:
             self.commit_failed(outcomes, error, began_at, is_alone=True)
             raise as_database_error(error) from error.__cause__
         self.committed(result)
-        if any(outcome.may_unblock for outcome in outcomes):
+        if any(outcome.may_unblock_others for outcome in outcomes):
             self._maintenance.admit_soon()
         return result
 

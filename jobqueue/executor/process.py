@@ -129,7 +129,7 @@ class ExecutorProcess:
                 self.loop.on_notification,
                 self._heartbeat.beat_soon,
                 self.loop.admit_soon,
-                self.loop.look_soon,
+                self.loop.check_everything_soon,
                 self._database_state,
             )
         self.health = HealthMonitor(self.name, self.loop, self._heartbeat, self._database_state, stall_limit(options))

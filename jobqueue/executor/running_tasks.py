@@ -121,7 +121,7 @@ class RunningTasks:
         refusal = DatabaseError(f"{reason}. {size_of(completed.outcome)}")
         rejected = reject_by_database(completed, refusal)
         if hopeless in self._in_doubt and completed.outcome.has_succeeded:
-            rejected = replace(rejected, if_lost=completed)
+            rejected = replace(rejected, success_in_doubt=completed)
         self._completed[hopeless] = rejected
         logger.error(
             "task.commit_failed task=%s id=%s error=%s",
@@ -132,9 +132,9 @@ class RunningTasks:
         )
 
     @property
-    def may_unblock(self) -> bool:
+    def may_unblock_others(self) -> bool:
         """Whether other tasks may wait for one of the outcomes to commit."""
-        return any(map(attrgetter("outcome.may_unblock"), self._completed.values()))
+        return any(map(attrgetter("outcome.may_unblock_others"), self._completed.values()))
 
     def add(self, tasks: Sequence[RunningTask]) -> None:
         """Add claimed tasks. Interrupt the bodies of earlier claims of the same tasks, which are lost."""
@@ -232,7 +232,7 @@ class RunningTasks:
             self._tasks.clear()
 
     def _is_doubtful(self, pk: UUID) -> bool:
-        return pk in self._in_doubt or self._completed[pk].if_lost is not None
+        return pk in self._in_doubt or self._completed[pk].success_in_doubt is not None
 
     def _rows(self, ids: Sequence[UUID]) -> dict[UUID, _Row]:
         rows = self._engine.db.tasks.filter(pk__in=ids).annotate(errors_text=Cast("errors", TextField()))
@@ -244,7 +244,7 @@ class RunningTasks:
         completed = self._completed[pk]
         if not self._is_doubtful(pk):
             return completed, None
-        claimed, success = completed.running.claimed, completed.if_lost
+        claimed, success = completed.running.claimed, completed.success_in_doubt
         if row is None:
             ended = success or completed
             return (ended, ended.outcome.status) if self._may_be_pruned(ended) else (completed, None)

@@ -30,7 +30,7 @@ from jobqueue.http.schemas import (
     TaskMetrics,
     TickMetrics,
 )
-from jobqueue.values.counters import COUNTERS, EDGES, TICK_OUTCOMES, Counted, Gauges
+from jobqueue.values.counters import COUNTERS, EDGES, TICK_OUTCOMES, CounterTotals, Gauges
 from jobqueue.values.records import LIVE, LimitKind
 
 if TYPE_CHECKING:
@@ -146,10 +146,10 @@ def _queues(alias: str, gauges: Gauges, known: Collection[str], declared: Collec
     return queues.values()
 
 
-def _tasks(alias: str, counted: Sequence[Counted], declared: Collection[str]) -> Iterator[TaskMetrics]:
+def _tasks(alias: str, counted: Sequence[CounterTotals], declared: Collection[str]) -> Iterator[TaskMetrics]:
     """Yield the counters of each pair of queue and task type."""
     labels = _labels({(one.queue_name, one.task_type) for one in counted}, declared)
-    groups: dict[tuple[str, ...], list[Counted]] = defaultdict(list)
+    groups: dict[tuple[str, ...], list[CounterTotals]] = defaultdict(list)
     for one in counted:
         groups[labels[one.queue_name, one.task_type]].append(one)
     for (queue, task_type), group in groups.items():

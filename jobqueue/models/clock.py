@@ -54,14 +54,14 @@ class ClockOfStatement(Clock):
         return self.as_sql(compiler, connection, template="(SELECT CLOCK_TIMESTAMP())", **context)
 
 
-def from_now(seconds: float) -> Expression:
-    """Return the time `seconds` from now, for a column."""
-    return ExpressionWrapper(Clock() + Value(timedelta(seconds=seconds), DurationField()), DateTimeField())
+def clock_to_store(*, after: float) -> Expression:
+    """Return the time in `after` seconds, for a column."""
+    return ExpressionWrapper(Clock() + Value(timedelta(seconds=after), DurationField()), DateTimeField())
 
 
-def now_plus(seconds: float = 0.0) -> Expression:
-    """Return the time `seconds` from now, for a comparison."""
-    return ExpressionWrapper(ClockOfStatement() + Value(timedelta(seconds=seconds), DurationField()), DateTimeField())
+def clock_to_compare(*, after: float = 0.0) -> Expression:
+    """Return the time in `after` seconds, for a comparison."""
+    return ExpressionWrapper(ClockOfStatement() + Value(timedelta(seconds=after), DurationField()), DateTimeField())
 
 
 def rank_from(moment: Any, aging_seconds: float) -> Expression:

@@ -242,7 +242,7 @@ class Task(models.Model):
         raise TypeError("Task.save() is not allowed. Use jobqueue.cancel(), jobqueue.requeue() or jobqueue.api.")
 
     @property
-    def may_unblock(self) -> bool:
+    def may_unblock_others(self) -> bool:
         """Whether other tasks may wait for its end: those with the same limit."""
         return not (self.concurrency_key is None and self.rate_key is None)
 

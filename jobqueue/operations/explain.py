@@ -18,7 +18,7 @@ MAX_UNREAD = 100  # messages counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class TaskFacts:
     """Facts for the explanation beside the task's row."""
 
     now: datetime  # of the database
@@ -46,11 +46,11 @@ class Surroundings:
         return self.errors[-1] if self.errors else {}
 
 
-def explain(task: Task, around: Surroundings) -> str:
+def explain(task: Task, facts: TaskFacts) -> str:
     """Explain a task's state. Each sentence is translated as a whole, then filled with the values that it names."""
-    error, executor, wake_at = around.last_error, around.executor, task.wake_at
+    error, executor, wake_at = facts.last_error, facts.executor, task.wake_at
     moments = {
-        "ready": ready_since(task, around.aging_seconds),
+        "ready": ready_since(task, facts.aging_seconds),
         "running": task.claimed_at or task.last_attempted_at,
         "suspended": task.last_attempted_at or task.enqueued_at,
         "wake": wake_at,
@@ -58,7 +58,7 @@ def explain(task: Task, around: Surroundings) -> str:
         "cancel": task.cancel_requested_at,
         "ended": task.finished_at,
         "code": task.awaits_code_since,
-        "look": around.limit.next_look_at if around.limit is not None else None,
+        "look": facts.limit.next_look_at if facts.limit is not None else None,
     }
     values = {
         "task": task.task_type,
@@ -68,23 +68,23 @@ def explain(task: Task, around: Surroundings) -> str:
         "next_attempt": task.attempts + 1,
         "max": task.max_attempts,
         "losses": task.executor_losses,
-        "limit": around.queue.max_running if around.queue is not None else None,
-        "slots": around.slots,
-        "children": around.live_children,
-        "messages": str(around.unread) if around.unread <= MAX_UNREAD else f"{MAX_UNREAD}+",
-        **_limit_values(around.limit),
+        "limit": facts.queue.max_running if facts.queue is not None else None,
+        "slots": facts.slots,
+        "children": facts.live_children,
+        "messages": str(facts.unread) if facts.unread <= MAX_UNREAD else f"{MAX_UNREAD}+",
+        **_limit_values(facts.limit),
         "new_holder": task.taken_over_by_id,
         "class": class_name(error),
         "error": headline(error.get("exception_class_path"), error.get("message")),
         "message": headline(None, error.get("message")),
         "awaited": error.get("awaited", ""),
         "moment": moment_in_words(wake_at) if wake_at is not None else "",
-        "timeout": duration(around.timeout_seconds),
-        "silent": duration(around.silent_seconds),
+        "timeout": duration(facts.timeout_seconds),
+        "silent": duration(facts.silent_seconds),
         "duration": _between(task.last_attempted_at, task.finished_at),
-        **{name: _between(moment, around.now) for name, moment in moments.items()},
+        **{name: _between(moment, facts.now) for name, moment in moments.items()},
     }
-    *first, last = [sentence % values for sentence in (*_state(task, around), *_relatives(task, around))]
+    *first, last = [sentence % values for sentence in (*_state(task, facts), *_relatives(task, facts))]
     # A sentence may end with the message of an error, which needs a period before the next one.
     return " ".join([*(text if text[-1:] in ".:!?…" else f"{text}." for text in first), last])
 
@@ -99,63 +99,63 @@ def _between(start: datetime | None, end: datetime | None) -> str:
     return "?" if start is None or end is None else duration(abs(end - start))
 
 
-def _state(task: Task, around: Surroundings) -> Iterator[str]:
+def _state(task: Task, facts: TaskFacts) -> Iterator[str]:
     match task.status:
         case Task.Status.READY:
             yield _("Ready for %(ready)s.")
-            yield _why_not_started(task, around)
+            yield _why_not_started(task, facts)
         case Task.Status.BLOCKED:
-            yield from _blocked(task, around)
+            yield from _blocked(task, facts)
         case Task.Status.SCHEDULED:
-            yield from _scheduled(task, around)
+            yield from _scheduled(task, facts)
         case Task.Status.AWAITING_CODE:
-            yield from _awaiting_code(task, around)
+            yield from _awaiting_code(task, facts)
         case Task.Status.RUNNING:
-            yield from _running(task, around)
+            yield from _running(task, facts)
         case Task.Status.SUSPENDED:
-            yield from _suspended(task, around)
+            yield from _suspended(task, facts)
         case Task.Status.SUCCESSFUL:
             yield _("Succeeded %(ended)s ago in %(duration)s.")
         case Task.Status.FAILED:
-            yield _failed(task, around)
+            yield _failed(task, facts)
         case Task.Status.CANCELLED if task.started_at is None:
             yield _("Cancelled %(ended)s ago, before it started.")
         case Task.Status.CANCELLED:
             yield _("Cancelled %(ended)s ago, after it started.")
 
 
-def _relatives(task: Task, around: Surroundings) -> Iterator[str]:
+def _relatives(task: Task, facts: TaskFacts) -> Iterator[str]:
     """Explain what is unusual about parent, children and messages."""
     if task.status in LIVE:
         if task.taken_over_by_id is not None:
             yield _("Task %(new_holder)s has taken over its unique key, and does not wait for it.")
-        if around.is_orphan:
+        if facts.is_orphan:
             yield _("Its parent has ended.")
         return
-    yield from _live_children(around)
-    if around.unread:
+    yield from _live_children(facts)
+    if facts.unread:
         text = ngettext(
-            "%(messages)s message was not delivered.", "%(messages)s messages were not delivered.", around.unread
+            "%(messages)s message was not delivered.", "%(messages)s messages were not delivered.", facts.unread
         )
         yield text
 
 
-def _live_children(around: Surroundings) -> Iterator[str]:
-    if around.live_children:
+def _live_children(facts: TaskFacts) -> Iterator[str]:
+    if facts.live_children:
         yield ngettext(
-            "%(children)d child has not ended.", "%(children)d children have not ended.", around.live_children
+            "%(children)d child has not ended.", "%(children)d children have not ended.", facts.live_children
         )
 
 
-def _why_not_started(task: Task, around: Surroundings) -> str:
-    queue = around.queue
-    if task.expires_at is not None and task.expires_at <= around.now and task.polls == 0:
+def _why_not_started(task: Task, facts: TaskFacts) -> str:
+    queue = facts.queue
+    if task.expires_at is not None and task.expires_at <= facts.now and task.polls == 0:
         return _("It expired %(expired)s ago and will fail when an executor claims it.")
-    if queue is not None and queue.is_paused_at(around.now):
+    if queue is not None and queue.is_paused_at(facts.now):
         return describe_pause(queue).replace("%", "%%")
-    if not around.serving and around.paused:
+    if not facts.serving and facts.paused:
         return _("All executors serving queue %(queue)s are paused: they claim no tasks.")
-    if not around.serving:
+    if not facts.serving:
         return _("No executor is serving queue %(queue)s.")
     if task.executor_losses:
         text = ngettext(
@@ -164,21 +164,21 @@ def _why_not_started(task: Task, around: Surroundings) -> str:
             task.executor_losses,
         )
         return text
-    if queue is not None and queue.max_running is not None and around.running >= queue.max_running:
+    if queue is not None and queue.max_running is not None and facts.running >= queue.max_running:
         return _("The limit of queue %(queue)s is reached (%(limit)d running).")
-    if around.slots and around.busy >= around.slots:
+    if facts.slots and facts.busy >= facts.slots:
         return _("All %(slots)d slots of the executors serving queue %(queue)s are busy.")
     return _("Waiting for its turn in queue %(queue)s.")
 
 
-def _blocked(task: Task, around: Surroundings) -> Iterator[str]:
-    limit, is_due = around.limit, True
+def _blocked(task: Task, facts: TaskFacts) -> Iterator[str]:
+    limit, is_due = facts.limit, True
     if limit is None:
         yield _("Blocked for %(ready)s by a limit.")
     elif limit.is_rate:
         # Executors look again each second, but the rate allows no start before one of these tasks has started.
         waits_for_ready = limit.number is not None and limit.unstarted >= limit.number
-        is_due = not waits_for_ready and (limit.next_look_at is None or limit.next_look_at <= around.now)
+        is_due = not waits_for_ready and (limit.next_look_at is None or limit.next_look_at <= facts.now)
         used = _("Blocked: the rate of %(key)s is used up (%(words)s). Next start in %(look)s.")
         if limit.left:
             yield _("Blocked for %(ready)s by the rate of %(key)s (%(words)s).")
@@ -189,22 +189,22 @@ def _blocked(task: Task, around: Surroundings) -> Iterator[str]:
     else:
         yield _("Blocked: the concurrency limit of %(key)s is reached (%(active)s of %(number)d active).")
         is_due = False
-    if task.expires_at is not None and task.expires_at <= around.now and task.polls == 0:
+    if task.expires_at is not None and task.expires_at <= facts.now and task.polls == 0:
         yield _("It expired %(expired)s ago and will fail when an executor claims it.")
-    if around.queue is not None and around.queue.is_paused_at(around.now):
-        yield describe_pause(around.queue).replace("%", "%%")
-    elif not around.alive:
+    if facts.queue is not None and facts.queue.is_paused_at(facts.now):
+        yield describe_pause(facts.queue).replace("%", "%%")
+    elif not facts.alive:
         yield _("No executor is running.")
     elif is_due:
         yield _("It becomes ready in a moment.")
 
 
-def _scheduled(task: Task, around: Surroundings) -> Iterator[str]:
+def _scheduled(task: Task, facts: TaskFacts) -> Iterator[str]:
     if task.wake_at is None:
         yield _("Scheduled without a time; it will never run. Cancel it.")
         return
-    is_due = task.wake_at <= around.now
-    error = class_name(around.last_error)
+    is_due = task.wake_at <= facts.now
+    error = class_name(facts.last_error)
     if task.attempts and error:
         yield _("Attempt %(attempt)d of %(max)d failed with %(class)s.")
     elif task.attempts:
@@ -217,21 +217,21 @@ def _scheduled(task: Task, around: Surroundings) -> Iterator[str]:
     if error or task.attempts:
         text = _("Its next attempt was due %(wake)s ago.") if is_due else _("Next attempt in %(wake)s.")
         yield text
-    if is_due and not around.alive:
+    if is_due and not facts.alive:
         yield _("No executor is running.")
-    if task.counts_while_waiting and around.limit is not None:
+    if task.counts_while_waiting and facts.limit is not None:
         yield _("It still counts for the concurrency limit of %(key)s.")
-        if around.queue is not None and around.queue.is_paused_at(around.now):  # others wait as long as the pause
-            yield describe_pause(around.queue).replace("%", "%%")
-        elif around.alive and not around.serving:
+        if facts.queue is not None and facts.queue.is_paused_at(facts.now):  # others wait as long as the pause
+            yield describe_pause(facts.queue).replace("%", "%%")
+        elif facts.alive and not facts.serving:
             yield _("No executor is serving queue %(queue)s.")
 
 
-def _awaiting_code(task: Task, around: Surroundings) -> Iterator[str]:
-    is_unbound = "awaited" in around.last_error and class_name(around.last_error) == "UnboundCall"
-    if not around.alive:
+def _awaiting_code(task: Task, facts: TaskFacts) -> Iterator[str]:
+    is_unbound = "awaited" in facts.last_error and class_name(facts.last_error) == "UnboundCall"
+    if not facts.alive:
         yield _("Waiting for code for %(code)s. No executor is running.")
-    elif not around.knowing:
+    elif not facts.knowing:
         yield _("No running executor has code for the task %(task)s. It has waited for %(code)s.")
     elif is_unbound:
         yield _("The code of the running executors does not fit: %(awaited)s. It has waited for %(code)s.")
@@ -244,40 +244,40 @@ def _awaiting_code(task: Task, around: Surroundings) -> Iterator[str]:
         yield _("It still counts for its concurrency limit.")
 
 
-def _running(task: Task, around: Surroundings) -> Iterator[str]:
-    if around.executor is None:
+def _running(task: Task, facts: TaskFacts) -> Iterator[str]:
+    if facts.executor is None:
         yield _("Running for %(running)s on an executor that no longer exists.")
         yield _("Another executor will rescue the task after %(timeout)s.")
-    elif around.silent_seconds > around.timeout_seconds:
+    elif facts.silent_seconds > facts.timeout_seconds:
         yield _("Executor %(executor)s sent its last heartbeat %(silent)s ago.")
-        yield _("Another executor will rescue the task.") if around.alive else _("No executor is running to rescue it.")
+        yield _("Another executor will rescue the task.") if facts.alive else _("No executor is running to rescue it.")
     elif task.cancel_requested_at is not None:
         yield _("Running for %(running)s on %(executor)s.")
         yield _("Cancellation was requested %(cancel)s ago.")
     else:
         yield _("Running for %(running)s on %(executor)s (attempt %(next_attempt)d of %(max)d).")
-        if around.silent_seconds > around.timeout_seconds / 2:  # one was missed
+        if facts.silent_seconds > facts.timeout_seconds / 2:  # one was missed
             yield _("Executor %(executor)s sent its last heartbeat %(silent)s ago.")
 
 
-def _suspended(task: Task, around: Surroundings) -> Iterator[str]:
-    is_due = task.wake_at is not None and task.wake_at <= around.now
-    if around.unread and task.unread_polls and task.wake_at is not None and not is_due:
+def _suspended(task: Task, facts: TaskFacts) -> Iterator[str]:
+    is_due = task.wake_at is not None and task.wake_at <= facts.now
+    if facts.unread and task.unread_polls and task.wake_at is not None and not is_due:
         yield _("It will check its unread messages again in %(wake)s.")
-    elif around.unread:
-        yield ngettext("It has %(messages)s unread message.", "It has %(messages)s unread messages.", around.unread)
-        yield _("It will be woken in a moment.") if around.alive else _("No executor is running to wake it.")
+    elif facts.unread:
+        yield ngettext("It has %(messages)s unread message.", "It has %(messages)s unread messages.", facts.unread)
+        yield _("It will be woken in a moment.") if facts.alive else _("No executor is running to wake it.")
     elif is_due:
         yield _("Its wait ended %(wake)s ago.")
-        yield _("It becomes ready in a moment.") if around.alive else _("No executor is running to wake it.")
+        yield _("It becomes ready in a moment.") if facts.alive else _("No executor is running to wake it.")
     else:
         until = _("Waiting for a message, until %(moment)s (in %(wake)s).")
         yield until if task.wake_at else _("Waiting for a message for %(suspended)s, without a timeout.")
-        yield from _live_children(around)
+        yield from _live_children(facts)
 
 
-def _failed(task: Task, around: Surroundings) -> str:
-    match class_name(around.last_error):
+def _failed(task: Task, facts: TaskFacts) -> str:
+    match class_name(facts.last_error):
         case "":
             return _("Failed %(ended)s ago without a recorded error.")
         case "ExecutorLost":

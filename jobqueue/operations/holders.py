@@ -14,7 +14,7 @@ from jobqueue.declarations import registry
 from jobqueue.engine import with_last_heartbeat
 from jobqueue.models import Executor, Queue, Task
 from jobqueue.operations.backends import options_of
-from jobqueue.operations.explain import Surroundings, explain
+from jobqueue.operations.explain import TaskFacts, explain
 from jobqueue.operations.limits import KeyState, active_of
 from jobqueue.operations.payloads import RAW, raw, read, secrets_of, shown_errors
 
@@ -51,11 +51,11 @@ def read_holders(database: str, state: KeyState, *, with_payload: bool) -> list[
         args, kwargs, stored = (read(getattr(row, f"{name}_text")) for name in ("args", "kwargs", "errors"))
         secrets = secrets_of(row.task_type, args, kwargs, patterns)
         errors = shown_errors(stored, patterns, secrets, with_payload=with_payload)
-        holders.append(Holder(row, explain(row, surroundings(row, database, errors=errors, limit=state))))
+        holders.append(Holder(row, explain(row, task_facts(row, database, errors=errors, limit=state))))
     return holders
 
 
-def surroundings(task: Task, database: str, **known: Any) -> Surroundings:
+def task_facts(task: Task, database: str, **known: Any) -> TaskFacts:
     """Read the executors and the queue of a task."""
     options = options_of(task.backend)
     now: datetime = task.now  # type: ignore[attr-defined]
@@ -74,7 +74,7 @@ def surroundings(task: Task, database: str, **known: Any) -> Surroundings:
     queue = Queue.objects.using(database).filter(backend=task.backend, name=task.queue_name).first()
     in_threads = running.filter(executor_id__in=[row.pk for row in serving]).exclude(task_type__in=on_event_loop)
     of_queue_running = running.filter(backend=task.backend, queue_name=task.queue_name).order_by("executor_id")
-    return Surroundings(
+    return TaskFacts(
         now=now,
         aging_seconds=options.aging,
         timeout_seconds=options.heartbeat_timeout,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Rows:
+class AdminTarget:
     """The rows of a model, as its list or another page of it shows them with a query, or one row by its key."""
 
     model: str  # its name

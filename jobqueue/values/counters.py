@@ -44,7 +44,7 @@ def bucket(seconds: float) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class CounterTotals:
     """
     The counters of one task type in one queue, of all time.
 

@@ -164,7 +164,7 @@ class ClaimedTask(Struct, frozen=True, gc=False):
         """Whether it has a limit. Then other tasks may wait for its end."""
         return self.concurrency_key is not None or self.rate_key is not None
 
-    may_unblock = is_limited
+    may_unblock_others = is_limited
 
 
 class NewMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -236,7 +236,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     inner_state: str | None = None  # JSON text; None: unchanged
     metadata: str | None = None  # JSON text; None: unchanged
     decided: Status | None = None  # the state that the engine chose after it read the row and its messages; None before
-    may_unblock: bool = False  # as of the ClaimedTask. The commit then inserts admission requests.
+    may_unblock_others: bool = False  # as of the ClaimedTask. The commit then inserts admission requests.
     # since the body of a task with a rate has begun; None if it has not. The rate counts this start.
     begun_seconds: float | None = None
     effects: Effects = NO_EFFECTS  # of a poll, besides the change of its own row
@@ -451,14 +451,14 @@ class Admitted:
     """The result of admit()."""
 
     queues: Mapping[str, int] = field(default_factory=dict)  # of the admitted tasks, and how many tasks
-    looked_at: int = 0  # the number of keys that it has looked at
-    looks_again: bool = False  # whether it has left or inserted requests
+    keys_seen: int = 0  # the number of keys that it has looked at
+    has_more: bool = False  # whether it has left or inserted requests
 
     def __add__(self, other: Admitted) -> Admitted:
         return Admitted(
             queues=Counter(self.queues) + Counter(other.queues),
-            looked_at=self.looked_at + other.looked_at,
-            looks_again=self.looks_again or other.looks_again,
+            keys_seen=self.keys_seen + other.keys_seen,
+            has_more=self.has_more or other.has_more,
         )
 
 
@@ -473,5 +473,5 @@ def release_outcome(claimed: ClaimedTask) -> Outcome:
         unread_polls=claimed.unread_polls,
         stale_polls=claimed.stale_polls,
         keeps_rank=True,
-        may_unblock=claimed.may_unblock,
+        may_unblock_others=claimed.may_unblock_others,
     )

@@ -6,7 +6,7 @@ import pytest
 
 from jobqueue.engine import Count
 from jobqueue.models import Executor, Queue, Task
-from jobqueue.operations.explain import Surroundings, explain
+from jobqueue.operations.explain import TaskFacts, explain
 from jobqueue.operations.limits import Key, KeyState, rate_words
 from jobqueue.values.records import LimitKind
 from tests.factories import error
@@ -41,8 +41,8 @@ def failure(name, message="", **changes):
     return error(message, exception_class_path=f"jobqueue.exceptions.{name}", **changes)
 
 
-def on_executor(silent=3.0, **around):
-    return {"executor": Executor(name="web-1"), "silent_seconds": silent, **around}
+def on_executor(silent=3.0, **facts):
+    return {"executor": Executor(name="web-1"), "silent_seconds": silent, **facts}
 
 
 def paused(**columns):
@@ -216,14 +216,14 @@ FAILED = [
 @pytest.mark.parametrize(
     ("row", "around", "sentence"),
     [
-        *((task("READY", **columns), around, f"Ready for 14 min. {rest}") for columns, around, rest in READY),
-        *((task("BLOCKED", **columns), around, sentence) for columns, around, sentence in BLOCKED),
-        *((task("SCHEDULED", **columns), around, sentence) for columns, around, sentence in SCHEDULED),
+        *((task("READY", **columns), facts, f"Ready for 14 min. {rest}") for columns, facts, rest in READY),
+        *((task("BLOCKED", **columns), facts, sentence) for columns, facts, sentence in BLOCKED),
+        *((task("SCHEDULED", **columns), facts, sentence) for columns, facts, sentence in SCHEDULED),
         *(
-            (task("AWAITING_CODE", awaits_code_since=before(40), **columns), around, sentence)
-            for columns, around, sentence in AWAITING_CODE
+            (task("AWAITING_CODE", awaits_code_since=before(40), **columns), facts, sentence)
+            for columns, facts, sentence in AWAITING_CODE
         ),
-        *((task("RUNNING", claimed_at=before(12), **columns), around, text) for columns, around, text in RUNNING),
+        *((task("RUNNING", claimed_at=before(12), **columns), facts, text) for columns, facts, text in RUNNING),
         *((task("SUSPENDED", last_attempted_at=before(12), **columns), *rest) for columns, *rest in SUSPENDED),
         *(
             (task("FAILED", finished_at=before(300), **columns), {"errors": [last] if last else []}, FAILED_AT + rest)
@@ -242,30 +242,30 @@ FAILED = [
     ],
     ids=lambda value: value.status if isinstance(value, Task) else "",
 )
-def test_state_is_explained_in_sentences(row, around, sentence):
-    assert explain(row, Surroundings(now=NOW, **({"alive": 1, "serving": 1, "slots": 8} | around))) == sentence
+def test_state_is_explained_in_sentences(row, facts, sentence):
+    assert explain(row, TaskFacts(now=NOW, **({"alive": 1, "serving": 1, "slots": 8} | facts))) == sentence
 
 
 @pytest.mark.parametrize("status", ["READY", "SCHEDULED", "RUNNING"])
 def test_orphan_is_called_one_in_every_living_state(status):
-    sentence = explain(task(status, wake_at=after(5)), Surroundings(now=NOW, is_orphan=True))
+    sentence = explain(task(status, wake_at=after(5)), TaskFacts(now=NOW, is_orphan=True))
     assert sentence.endswith(". Its parent has ended.")
 
 
 @pytest.mark.parametrize("status", Task.Status.values)
 def test_every_status_has_a_sentence_even_in_a_row_with_holes(status):
-    assert explain(task(status), Surroundings(now=NOW)).endswith(".")
+    assert explain(task(status), TaskFacts(now=NOW)).endswith(".")
 
 
 def test_retry_that_holds_its_place_says_so():
     row = task("SCHEDULED", wake_at=after(40), attempts=2, counts_while_waiting=True)
-    sentence = explain(row, Surroundings(now=NOW, errors=[error()], limit=of_key()))
+    sentence = explain(row, TaskFacts(now=NOW, errors=[error()], limit=of_key()))
     assert sentence.endswith("Next attempt in 40 s. It still counts for the concurrency limit of account-42.")
 
 
 def test_running_task_names_the_task_that_took_over_its_key():
     row = task("RUNNING", claimed_at=before(12), taken_over_by_id=NEW_HOLDER)
-    sentence = explain(row, Surroundings(now=NOW, **on_executor()))
+    sentence = explain(row, TaskFacts(now=NOW, **on_executor()))
     assert f"Task {NEW_HOLDER} has taken over its unique key, and does not wait for it." in sentence
 
 
@@ -286,6 +286,6 @@ def test_rate_is_read_as_people_say_it(number, seconds, words):
 
 def test_message_of_an_error_is_a_sentence_of_its_own():
     row = ended("FAILED", attempts=2)
-    text = explain(row, Surroundings(now=NOW, errors=[failure("GiveUp", "hidden")], unread=1))
+    text = explain(row, TaskFacts(now=NOW, errors=[failure("GiveUp", "hidden")], unread=1))
 
     assert text == "Failed 5 min ago: the task gave up: hidden. 1 message was not delivered."

@@ -126,7 +126,7 @@ class TestResetNumber:
         engine.limits.set(CONCURRENCY, "payments:", 2)
         engine.limits.set(CONCURRENCY, ACCOUNT, 2)
 
-        assert api.remove_fixed(engine) == 1
+        assert api.reset_non_adjustable_limits(engine) == 1
         assert (number("payments:", backend), number(ACCOUNT, backend)) == (None, 2)
 
 

@@ -44,7 +44,7 @@ def outcome(claimed: ClaimedTask, status: Status = Status.SUCCESSFUL, **changes:
         "status": status,
         "attempts": claimed.attempts,
         "parent_id": claimed.parent_id,
-        "may_unblock": claimed.may_unblock,
+        "may_unblock_others": claimed.may_unblock_others,
         "begun_seconds": None if claimed.rate_key is None else 0.0,
     }
     return Outcome(**values | changes)

@@ -573,7 +573,7 @@ class TestManyRequests:
 
     @pytest.fixture(autouse=True)
     def few_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(admissions.Admissions.admit_here, "__defaults__", (10,))
+        monkeypatch.setattr(admissions.Admissions.admit_in_transaction, "__defaults__", (10,))
 
     def requests(self, bench: Bench) -> Any:
         return AdmissionRequest.objects.using(bench.engine.database).filter(backend=bench.engine.alias)
@@ -583,7 +583,7 @@ class TestManyRequests:
         pk = limited(bench)
 
         with bench.engine.db.transaction():
-            assert bench.engine.admissions.admit_here().queues == {"default": 1}
+            assert bench.engine.admissions.admit_in_transaction().queues == {"default": 1}
 
         assert bench.status(pk) == Status.READY
         assert not self.requests(bench).exists()
@@ -596,8 +596,8 @@ class TestManyRequests:
         ids = [limited(bench, key=f"imports:{n}") for n in range(5)]
 
         with bench.engine.db.transaction():
-            found = bench.engine.admissions.admit_here()
-        assert (found.looked_at, found.looks_again) == (2, True)
+            found = bench.engine.admissions.admit_in_transaction()
+        assert (found.keys_seen, found.has_more) == (2, True)
 
         assert admitted(bench) == 3
         assert statuses(bench, *ids) == ["READY"] * 5
@@ -629,8 +629,8 @@ class TestManyAtOnce:
         ids = [make(bench, 5) for _ in range(7)]
 
         with bench.engine.db.transaction():
-            found = bench.engine.admissions.admit_here()
-        assert (found.queues, found.looks_again) == ({"default": 2}, True)
+            found = bench.engine.admissions.admit_in_transaction()
+        assert (found.queues, found.has_more) == ({"default": 2}, True)
         assert statuses(bench, *ids) == ["READY"] * 2 + ["BLOCKED"] * 5
 
         assert admitted(bench) == 3
@@ -642,7 +642,7 @@ class TestManyAtOnce:
         small = make(bench, 5, key="imports:b")
 
         with bench.engine.db.transaction():
-            found = bench.engine.admissions.admit_here()
+            found = bench.engine.admissions.admit_in_transaction()
 
         assert found.queues == {"default": 2}
         assert statuses(bench, small, *large) == ["READY", "READY"] + ["BLOCKED"] * 4

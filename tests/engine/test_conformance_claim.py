@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from jobqueue.models.clock import from_now
+from jobqueue.models.clock import clock_to_store
 from jobqueue.values.records import PoolName, Status
 from tests.engine.bench import Bench, outcome
 
@@ -325,6 +325,6 @@ class TestIsDrained:
         assert not bench.engine.queues.is_drained(None, 1)
 
     def test_overdue_task_is_not_drained(self, bench: Bench) -> None:
-        bench.set(bench.add(wake_after_seconds=100.0), wake_at=from_now(-1))
+        bench.set(bench.add(wake_after_seconds=100.0), wake_at=clock_to_store(after=-1))
 
         assert not bench.engine.queues.is_drained(None, 0)

@@ -12,8 +12,8 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from jobqueue.models import CounterDelta, CounterPeriod
-from jobqueue.models.clock import now_plus
-from jobqueue.values.counters import COUNTERS, EDGES, Counted, bucket
+from jobqueue.models.clock import clock_to_compare
+from jobqueue.values.counters import COUNTERS, EDGES, CounterTotals, bucket
 from jobqueue.values.records import Status
 from tests.engine.bench import ERROR, Bench, new, outcome
 from tests.factories import ago
@@ -21,13 +21,13 @@ from tests.factories import ago
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 
 
-def counted(bench: Bench) -> Counted:
+def counted(bench: Bench) -> CounterTotals:
     """Return the counters of the only queue and task type."""
     (found,) = counted_all(bench)
     return found
 
 
-def counted_all(bench: Bench) -> list[Counted]:
+def counted_all(bench: Bench) -> list[CounterTotals]:
     while bench.engine.counters.aggregate_counters():
         pass
     return bench.engine.counters.counter_totals()
@@ -225,7 +225,7 @@ def test_totals_outlive_pruned_periods(bench: Bench) -> None:
     succeeded(bench)
     before = counted(bench)
     bench.time_passes(2 * 86_400)
-    periods(bench).update(start=now_plus(-2 * 86_400))
+    periods(bench).update(start=clock_to_compare(after=-2 * 86_400))
 
     assert bench.engine.tasks.prune() == 1
 
@@ -236,7 +236,7 @@ def test_totals_outlive_pruned_periods(bench: Bench) -> None:
 def test_hours_are_pruned_after_a_month(bench: Bench) -> None:
     succeeded(bench)
     counted(bench)
-    periods(bench).update(start=now_plus(-32 * 86_400))
+    periods(bench).update(start=clock_to_compare(after=-32 * 86_400))
 
     bench.engine.tasks.prune()
 

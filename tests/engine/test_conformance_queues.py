@@ -9,7 +9,7 @@ import pytest
 from jobqueue.engine import queues as portable_queues
 from jobqueue.engine.postgres import queues as postgres_queues
 from jobqueue.models import FallbackHeartbeat, Queue
-from jobqueue.models.clock import now_plus
+from jobqueue.models.clock import clock_to_compare
 from jobqueue.values.counters import Depth, Gauges
 from jobqueue.values.records import QueueLatency, Status
 from tests.engine.bench import Bench, new
@@ -167,11 +167,11 @@ def test_executor_that_beats_beside_its_locked_row_is_alive(bench: Bench) -> Non
 @pytest.mark.parametrize(
     ("changes", "is_paused"),
     [
-        ({"paused_at": now_plus()}, True),
-        ({"paused_at": now_plus(), "resume_at": now_plus(60)}, True),
-        ({"paused_at": now_plus(-60), "resume_at": now_plus(-1)}, False),
+        ({"paused_at": clock_to_compare()}, True),
+        ({"paused_at": clock_to_compare(), "resume_at": clock_to_compare(after=60)}, True),
+        ({"paused_at": clock_to_compare(after=-60), "resume_at": clock_to_compare(after=-1)}, False),
         ({"paused_at": None}, False),
-        ({"paused_at": now_plus(), "name": "mail"}, False),
+        ({"paused_at": clock_to_compare(), "name": "mail"}, False),
     ],
 )
 def test_paused_queue_is_reported(bench: Bench, changes: dict[str, object], is_paused: bool) -> None:

@@ -445,15 +445,15 @@ def test_request_of_a_locked_key_stays_and_asks_to_look_again(fast_bench: Bench)
             "SELECT pg_advisory_xact_lock('jobqueue_admissionrequest'::regclass::oid::int, number)"
             " FROM generate_series(0, 4095) AS number"
         )
-        found = fast_bench.engine.admissions.admit_here()
+        found = fast_bench.engine.admissions.admit_in_transaction()
 
-    assert (found.looked_at, found.looks_again) == (0, True)
+    assert (found.keys_seen, found.has_more) == (0, True)
     assert fast_bench.engine.admissions.admit().queues == {"default": 1}
     assert fast_bench.status(pk) == Status.READY
 
 
 def test_requests_of_a_locked_key_do_not_delay_other_keys(fast_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Admissions.admit_here, "__defaults__", (10,))
+    monkeypatch.setattr(Admissions.admit_in_transaction, "__defaults__", (10,))
     held = [fast_bench.add(concurrency_key="imports:held", concurrency_limit=1) for _ in range(30)]
     other = fast_bench.add(concurrency_key="imports:other", concurrency_limit=1)
     for _ in range(30):
@@ -465,7 +465,7 @@ def test_requests_of_a_locked_key_do_not_delay_other_keys(fast_bench: Bench, mon
         )
         for _ in range(10):
             with fast_bench.engine.db.transaction():
-                fast_bench.engine.admissions.admit_here()
+                fast_bench.engine.admissions.admit_in_transaction()
         assert fast_bench.status(other) == Status.READY
         assert fast_bench.status(held[0]) == Status.BLOCKED
         assert AdmissionRequest.objects.count() < 5  # those of the held key became one

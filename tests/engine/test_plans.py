@@ -22,7 +22,7 @@ from jobqueue.engine.postgres import queues as postgres_queues
 from jobqueue.engine.postgres.connection import statement
 from jobqueue.engine.schedules import RESOLUTION
 from jobqueue.models import AdmissionRequest, Executor, Schedule, Task
-from jobqueue.models.clock import now_plus
+from jobqueue.models.clock import clock_to_compare
 from jobqueue.operations import limits, queries
 from jobqueue.operations.list import selection
 from jobqueue.operations.overview import stats
@@ -460,8 +460,8 @@ def test_heartbeat_reads_few_rows(bench: Bench) -> None:
 
 def test_rescue_with_and_without_lost_executors_reads_few_rows(bench: Bench) -> None:
     assert read(lambda: bench.engine.executors.rescue()) == []  # inserts the missing executors
-    Executor.objects.update(heartbeat=now_plus(-31))
-    Task.objects.running().update(claimed_at=now_plus(-31))
+    Executor.objects.update(heartbeat=clock_to_compare(after=-31))
+    Task.objects.running().update(claimed_at=clock_to_compare(after=-31))
     assert len(read(lambda: bench.engine.executors.rescue(), at_least=4)) == 100
 
 
@@ -531,7 +531,7 @@ class TestLimits:
         AdmissionRequest.objects.bulk_create(
             AdmissionRequest(backend="default", kind=kind, key=key, due_at=due_at) for kind, key in keys
         )
-        assert read(bench.engine.admissions.admit_here, at_least=2, most_rows=200).queues == {"queue-1": 11}
+        assert read(bench.engine.admissions.admit_in_transaction, at_least=2, most_rows=200).queues == {"queue-1": 11}
 
     @pytest.mark.parametrize("counted", ["status = 'READY'", "status = 'RUNNING'", "counts_while_waiting"])
     def test_look_at_a_key_far_above_its_number_reads_few_rows(self, bench: Bench, counted: str) -> None:
@@ -545,7 +545,7 @@ class TestLimits:
         AdmissionRequest.objects.create(
             backend="default", kind=LimitKind.CONCURRENCY, key="slots:key-7", due_at=bench.engine.db.now()
         )
-        assert not read(bench.engine.admissions.admit_here, most_rows=200).queues
+        assert not read(bench.engine.admissions.admit_in_transaction, most_rows=200).queues
 
     def test_names_and_gauges_of_limits_read_few_rows(self, bench: Bench, most_blocked: int) -> None:
         assert read(lambda: bench.engine.limits.names(LimitKind.RATE)) == ["starts"]

@@ -97,7 +97,7 @@ def test_missing_row_was_pruned_only_if_retention_allows_it(
 ) -> None:
     options(RETENTION={"SUCCESSFUL": kept_seconds})
     done, otherwise = success(running := claim()), failure(running)
-    completed = replace(otherwise, if_lost=done) if is_atomic else done
+    completed = replace(otherwise, success_in_doubt=done) if is_atomic else done
     tasks = tasks_with(completed)
     tasks.mark_in_doubt()
 
@@ -126,7 +126,7 @@ def test_outcome_without_doubt_is_lost_for_any_row() -> None:
 )
 def test_row_decides_an_atomic_commit_in_doubt(row: Row | None, is_success: bool) -> None:
     done, otherwise = success(running := claim()), failure(running)
-    completed = replace(otherwise, if_lost=done)
+    completed = replace(otherwise, success_in_doubt=done)
 
     expected = (done, Status.SUCCESSFUL) if is_success else (completed, None)
     assert tasks_with(completed, row).confirm(lost(completed)) == [expected]
@@ -136,19 +136,19 @@ def test_row_decides_an_atomic_commit_in_doubt(row: Row | None, is_success: bool
 def test_poll_of_an_actor_was_committed_where_its_row_counts_it(row: Row) -> None:
     done, otherwise = success(running := claim()), failure(running)
     done = replace(done, outcome=replace(done.outcome, status=Status.SUSPENDED))
-    completed = replace(otherwise, if_lost=done)
+    completed = replace(otherwise, success_in_doubt=done)
 
     assert tasks_with(completed, row).confirm(lost(completed)) == [(done, Status.SUSPENDED)]
 
 
 def test_atomic_commit_did_not_take_place_where_the_failure_is_committed() -> None:
-    completed = replace(failure(running := claim()), if_lost=success(running))
+    completed = replace(failure(running := claim()), success_in_doubt=success(running))
 
     assert tasks_with(completed).confirm(CommitResult(done={running.id: Status.FAILED})) == [(completed, Status.FAILED)]
 
 
 def test_failure_of_an_atomic_commit_may_be_in_doubt_itself() -> None:
-    completed = replace(failure(running := claim()), if_lost=success(running))
+    completed = replace(failure(running := claim()), success_in_doubt=success(running))
     tasks = tasks_with(completed, (5, "FAILED", 0, 0))
     tasks.mark_in_doubt()
 

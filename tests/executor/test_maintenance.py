@@ -78,7 +78,7 @@ def test_prune_continues_soon_after_a_full_batch(
         ticks=SimpleNamespace(prune=lambda limit: ticks),
     )
     monkeypatch.setattr(DeclaredSchedules, "synchronize", lambda self, engine: False)
-    monkeypatch.setattr(limits, "remove_fixed", lambda engine: 0)
+    monkeypatch.setattr(limits, "reset_non_adjustable_limits", lambda engine: 0)
     heart: Any = SimpleNamespace(has_unknown_claims=False, take_set_back_seconds=lambda: 0.0)
     maintenance = Maintenance(
         engine,
@@ -112,7 +112,7 @@ def test_schedule_that_stays_locked_is_tried_twice_a_second(clock: Clock, monkey
         ticks=SimpleNamespace(fire=fire),
     )
     monkeypatch.setattr(DeclaredSchedules, "synchronize", lambda self, engine: False)
-    monkeypatch.setattr(limits, "remove_fixed", lambda engine: 0)
+    monkeypatch.setattr(limits, "reset_non_adjustable_limits", lambda engine: 0)
     heart: Any = SimpleNamespace(has_unknown_claims=False, take_set_back_seconds=lambda: 0.0)
     maintenance = Maintenance(
         engine,
@@ -183,7 +183,7 @@ class Cancelled(Exception):
 def maintenance_with(engine: Any, monkeypatch: pytest.MonkeyPatch, set_back: list[float]) -> Maintenance:
     """Make the maintenance of an executor that sees each of these steps of the clock in a turn of its own."""
     monkeypatch.setattr(DeclaredSchedules, "synchronize", lambda self, engine: False)
-    monkeypatch.setattr(limits, "remove_fixed", lambda engine: 0)
+    monkeypatch.setattr(limits, "reset_non_adjustable_limits", lambda engine: 0)
     heart: Any = SimpleNamespace(
         has_unknown_claims=False, take_set_back_seconds=lambda: set_back.pop(0) if set_back else 0.0
     )

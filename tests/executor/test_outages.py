@@ -80,7 +80,7 @@ def test_outcomes_are_kept_until_the_database_is_back(start: Start, verb: str, t
 
     trouble.before(verb, times)
     gates["before"].open()
-    running.loop.look_soon()
+    running.loop.check_everything_soon()
 
     wait_until(lambda: trouble.is_over)
     for result in results:

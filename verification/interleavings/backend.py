@@ -227,7 +227,7 @@ class IsolatedBackend:
     def commit_and_claim(self, result: Outcome, *names: str) -> list[ClaimedTask]:
         """Commit, admit and claim in one transaction."""
         request = ClaimRequest(executor_id=self._executors[result.task_id, result.claim_number], queues=names, limit=1)
-        answer, claimed = self.engine.commit_and_claim([result], request, admits=result.may_unblock)
+        answer, claimed = self.engine.commit_and_claim([result], request, admits=result.may_unblock_others)
         # The commit precedes the claims of the same transaction.
         again = self._record_result([result], answer)
         self._record_claims(request, claimed)
@@ -420,7 +420,7 @@ def outcome(claimed: ClaimedTask, status: Status, messages: Sequence[StoredMessa
         "has_succeeded": True,
         "inner_state": str(claimed.claim_number),
         "effects": effects,
-        "may_unblock": claimed.may_unblock,
+        "may_unblock_others": claimed.may_unblock_others,
         "begun_seconds": None if claimed.rate_key is None else 0.0,
     }
     return Outcome(**values | changes)
@@ -473,7 +473,7 @@ def retry_outcome(result: Outcome) -> Outcome:
         status=Status.SCHEDULED,
         wake_after_seconds=3600.0,
         attempts=result.attempts + 1,
-        may_unblock=result.may_unblock,
+        may_unblock_others=result.may_unblock_others,
         begun_seconds=result.begun_seconds,
     )
 

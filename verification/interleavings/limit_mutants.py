@@ -17,7 +17,7 @@ from jobqueue.engine.postgres.engine import PostgresEngine
 from jobqueue.engine.postgres.executors import PostgresExecutors
 from jobqueue.engine.postgres.tasks import PostgresEnqueues, PostgresInserts, PostgresTasks
 from jobqueue.models import KeyReservation, Task, TaskQuerySet
-from jobqueue.models.clock import from_now
+from jobqueue.models.clock import clock_to_store
 from jobqueue.values.records import Admitted, LimitKind, NewTask, Status
 from verification.interleavings.mutants import RewrittenDatabase
 
@@ -59,7 +59,7 @@ class LosesRequests(PostgresEngine):
             with self.db.transaction():
                 taken = super()._take_requests(limit)
             with self.db.transaction():
-                return super().admit_here() if not taken.keys else self._admit_taken(taken)
+                return super().admit_in_transaction() if not taken.keys else self._admit_taken(taken)
 
         def _admit_taken(self, taken: Taken) -> Admitted:
             return self._admit_by_concurrency([key for kind, key in taken.keys if kind is LimitKind.CONCURRENCY])
@@ -203,7 +203,7 @@ class TrustsAnEarlierRead(PostgresEngine):
 
     class enqueues_class(PostgresEnqueues):
         def _reserve_key(self, row: NewTask) -> UUID:
-            values = {"task_id": row.id, "expires_at": from_now(row.unique_for_seconds or 0.0)}
+            values = {"task_id": row.id, "expires_at": clock_to_store(after=row.unique_for_seconds or 0.0)}
             held, is_new = KeyReservation.objects.get_or_create(
                 backend=self.db.backend, key=row.key or "", defaults=values
             )

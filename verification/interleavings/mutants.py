@@ -31,7 +31,7 @@ from jobqueue.engine.postgres.tasks import (
 )
 from jobqueue.engine.tasks import LockedRow
 from jobqueue.models import Task, TaskQuerySet
-from jobqueue.models.clock import Clock, now_plus, rank_from
+from jobqueue.models.clock import Clock, clock_to_compare, rank_from
 from jobqueue.values.records import (
     ClaimedBatch,
     ClaimRequest,
@@ -328,7 +328,7 @@ class RescuesByClaimAge(PostgresEngine):
 
         def _lock_lost(self, ids: Sequence[UUID]) -> list[Task]:
             overdue = self.db.lock(ids).filter(
-                status=Status.RUNNING, claimed_at__lt=now_plus(-self.db.options.heartbeat_timeout)
+                status=Status.RUNNING, claimed_at__lt=clock_to_compare(after=-self.db.options.heartbeat_timeout)
             )
             return with_texts(overdue)
 

@@ -21,7 +21,7 @@ from jobqueue.engine import ticks
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import DuplicateKey, ScheduleNotFound
 from jobqueue.models import Schedule
-from jobqueue.models.clock import now_plus
+from jobqueue.models.clock import clock_to_compare
 from jobqueue.schedules.expressions import Every, Expression
 from jobqueue.schedules.planning import Policy, first_tick
 from jobqueue.schedules.rows import expression_columns, expression_of, policy_of, task_of
@@ -222,7 +222,9 @@ class ScheduleBackend(IsolatedBackend):
     def make_records_old(self) -> None:
         """Let all records be older than TICK_RETENTION."""
         self.schedules.pruned_before = NOON
-        self.engine.db.ticks.filter(schedule__backend=self.engine.alias).update(recorded_at=now_plus(-4e7))
+        self.engine.db.ticks.filter(schedule__backend=self.engine.alias).update(
+            recorded_at=clock_to_compare(after=-4e7)
+        )
 
     def executor(self, digest: str, *, is_alive: bool = True) -> None:
         """Add an executor with these declarations."""

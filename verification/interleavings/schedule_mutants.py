@@ -18,7 +18,7 @@ from jobqueue.engine.schedules import Schedules
 from jobqueue.engine.tasks import Tasks
 from jobqueue.engine.ticks import Ticks
 from jobqueue.models import Schedule, ScheduleDeployment, ScheduleTick, TaskQuerySet
-from jobqueue.models.clock import now_plus
+from jobqueue.models.clock import clock_to_compare
 from jobqueue.schedules.planning import Plan, Skipped
 from jobqueue.values.policies import SkipReason
 from jobqueue.values.records import Enqueued, FiredSchedules, NewTask
@@ -153,7 +153,9 @@ class PrunesNewestRecords(PostgresEngine):
 
     class ticks_class(Ticks):
         def prune(self, limit: int = 1000) -> int:
-            old = self.db.ticks.filter(schedule__backend=self.db.backend, recorded_at__lte=now_plus(-86_400.0 * 90))
+            old = self.db.ticks.filter(
+                schedule__backend=self.db.backend, recorded_at__lte=clock_to_compare(after=-86_400.0 * 90)
+            )
             ids = list(old.values_list("pk", flat=True)[:limit])
             return self.db.ticks.filter(pk__in=ids)._raw_delete(self.db.using)
 

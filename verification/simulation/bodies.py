@@ -103,7 +103,7 @@ def failing(claimed: ClaimedTask, rest: float) -> Outcome:
         wake_after_seconds=None if is_last else rest,
         attempts=attempts,
         error=ERROR,
-        may_unblock=claimed.may_unblock,
+        may_unblock_others=claimed.may_unblock_others,
     )
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from msgspec import structs
 
 from jobqueue.executor.running.task_runner import LATEST_START_PART
-from jobqueue.models.clock import now_plus
+from jobqueue.models.clock import clock_to_compare
 from jobqueue.values.records import FINAL, ClaimedTask, ClaimRequest, Outcome, Start, Status, release_outcome
 from verification.simulation import bodies
 from verification.simulation.participants import SimulatedConnection, SimulatedExecutor
@@ -234,7 +234,7 @@ class ExecutorMoves(SimulatedBackend):
     def admit_some(self, executor: SimulatedExecutor) -> None:
         with self.not_waiting():
             admitted = self.engine.admissions.admit()
-        self.note(f"{executor.name} looks at {admitted.looked_at} limits and admits {sum(admitted.queues.values())}")
+        self.note(f"{executor.name} looks at {admitted.keys_seen} limits and admits {sum(admitted.queues.values())}")
 
     def rescue_some(self, executor: SimulatedExecutor) -> None:
         before = dict(self.records.claims)
@@ -294,7 +294,7 @@ class ExecutorMoves(SimulatedBackend):
     def wake_due(self, executor: SimulatedExecutor) -> None:
         self.note(f"{executor.name} wakes what is due")
         tasks = self.engine.db.tasks
-        later = set(tasks.filter(wake_at__gt=now_plus(TICK_SECONDS / 2)).values_list("pk", flat=True))
+        later = set(tasks.filter(wake_at__gt=clock_to_compare(after=TICK_SECONDS / 2)).values_list("pk", flat=True))
         with self.not_waiting():
             self.engine.inbox.wake_due()
         if early := set(tasks.ready().values_list("pk", flat=True)) & later:

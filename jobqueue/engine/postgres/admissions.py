@@ -101,4 +101,4 @@ def _starts(begun: Mapping[UUID, float]) -> dict[str, str | float]:
 def _admitted(rows: Sequence[tuple[str | None, int]]) -> Admitted:
     """Sum up rows: a queue with its number of admitted tasks; a row without a queue: requests were inserted."""
     queues = {queue: number for queue, number in rows if queue is not None}
-    return Admitted(queues=queues, looks_again=len(queues) < len(rows))
+    return Admitted(queues=queues, has_more=len(queues) < len(rows))

@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db import OperationalError
 
 from jobqueue.engine.admissions import ADMITTED_AT_ONCE, REQUESTS_READ
-from jobqueue.engine.counters import Counters, Summed
+from jobqueue.engine.counters import Counters
 from jobqueue.engine.counting import CAP, RUNNING_CAP
 from jobqueue.engine.postgres.connection import CHANNEL, PostgresDatabase
 from jobqueue.engine.queues import QUEUES_READ, TASKS_READ, Queues
@@ -101,5 +101,5 @@ class PostgresQueues(Queues):
 class PostgresCounters(Counters):
     db: PostgresDatabase
 
-    def _take_deltas(self, limit: int) -> list[Summed]:
-        return list(starmap(Summed, self.db.query("take_counter_deltas", delta_limit=limit)))
+    def _take_deltas(self, limit: int) -> list[DeltaSum]:
+        return list(starmap(DeltaSum, self.db.query("take_counter_deltas", delta_limit=limit)))

@@ -210,7 +210,7 @@ class PostgresCommits(Commits):
     def _commit_together(
         self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool, lock_wait: str | None
     ) -> CommitResult:
-        is_one_statement = not wait and all(outcome.is_plain and not outcome.may_unblock for outcome in outcomes)
+        is_one_statement = not wait and all(outcome.is_plain and not outcome.may_unblock_others for outcome in outcomes)
         if is_one_statement and lock_wait is None and self.db.is_autocommit_safe():
             return self.apply(outcomes, holder=holder)
         return super()._commit_together(outcomes, holder=holder, wait=wait, lock_wait=lock_wait)
@@ -219,7 +219,7 @@ class PostgresCommits(Commits):
         if wait or not all(map(IS_PLAIN, outcomes)):
             return super().apply(outcomes, holder=holder, wait=wait)
         done, lost = self._write_rows(outcomes, holder)
-        if limited := [outcome for outcome in outcomes if outcome.may_unblock]:
+        if limited := [outcome for outcome in outcomes if outcome.may_unblock_others]:
             self.admissions.settle({o.task_id: o.begun_seconds for o in limited if o.task_id in done})
         if len(done) == len(outcomes):  # as a rule
             return CommitResult(done=done)

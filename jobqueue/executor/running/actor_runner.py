@@ -150,7 +150,7 @@ def outcome_of_poll(attempt: Attempt, returned: Any) -> Outcome:
         parent_id=claimed.parent_id,
         attempts=claimed.attempts if columns["status"] is Status.SUCCESSFUL else 0,
         has_succeeded=True,
-        may_unblock=claimed.may_unblock,
+        may_unblock_others=claimed.may_unblock_others,
         worker_id=worker_id if is_new_here or columns["status"] in FINAL else None,
         inner_state=encode(plain(actor.encode_state(context.state)), place=f"{actor.__name__}: state", max_bytes=limit),
         effects=Effects(

@@ -210,7 +210,7 @@ def _in_doubt(success: CompletedAttempt, failure: CompletedAttempt) -> Completed
     )
     if not is_verdict(error):
         failure = replace(failure, outcome=replace(release_outcome(claimed), worker_id=success.outcome.worker_id))
-    return replace(failure, if_lost=success)
+    return replace(failure, success_in_doubt=success)
 
 
 def forbidden_in_transaction(attempt: Attempt, error: BaseException) -> GiveUp | None:

@@ -228,7 +228,7 @@ class CompletedAttempt(Struct, frozen=True, kw_only=True, eq=False):
     # that had ended.
     undelivered: int = 0
     # the attempt that counts if this outcome is lost, because an earlier COMMIT succeeded and its answer was lost
-    if_lost: CompletedAttempt | None = None
+    success_in_doubt: CompletedAttempt | None = None
 
 
 def with_start(completed: CompletedAttempt) -> CompletedAttempt:

@@ -232,7 +232,7 @@ def success_outcome(attempt: Attempt, value: Any) -> Outcome:
         has_succeeded=True,
         worker_id=identity.worker_id,
         return_value=return_value,
-        may_unblock=claimed.may_unblock,
+        may_unblock_others=claimed.may_unblock_others,
     )
 
 
@@ -373,7 +373,7 @@ def failure_outcome(running: RunningTask, error: BaseException, status: Status =
         worker_id=running.identity.worker_id,
         error=json.dumps(entry),
         cause=cause_of(claimed.task_type, entry["exception_class_path"], message_of(error, mask)),
-        may_unblock=claimed.may_unblock,
+        may_unblock_others=claimed.may_unblock_others,
     )
 
 
@@ -416,7 +416,7 @@ def reject_by_database(completed: CompletedAttempt, error: Exception) -> Complet
     )
     if isinstance(completed.error, InvalidResult):  # the error of the refusal was refused, too: store none
         outcome = replace(outcome, error=None, worker_id=None, attempts=running.claimed.attempts)
-    return replace(completed, outcome=outcome, error=refusal, if_lost=None)
+    return replace(completed, outcome=outcome, error=refusal, success_in_doubt=None)
 
 
 def is_duplicate_spawn(error: Exception) -> bool:

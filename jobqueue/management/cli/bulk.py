@@ -12,7 +12,7 @@ from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser
 
-from jobqueue.engine import Engine, now_plus
+from jobqueue.engine import Engine, clock_to_compare
 from jobqueue.management.cli import arguments
 from jobqueue.management.cli.backends import engine_of, report_unknown
 from jobqueue.management.cli.console import EXIT_INTERRUPTED, Console, list_ids, log
@@ -188,7 +188,9 @@ def prune(console: Console, flags: Any) -> None:
     statuses = tuple(dict.fromkeys(flags.status)) or FINAL
     age = flags.older_than.total_seconds()
     ended = f"that ended more than {duration(flags.older_than)} ago"
-    old = {status: of_status(engine, status).filter(finished_at__lte=now_plus(-age)) for status in statuses}
+    old = {
+        status: of_status(engine, status).filter(finished_at__lte=clock_to_compare(after=-age)) for status in statuses
+    }
     expected = {status.lower(): rows.count() for status, rows in old.items()}
     total = sum(expected.values())
     if flags.dry_run:

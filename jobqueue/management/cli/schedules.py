@@ -61,7 +61,7 @@ WIDTH = max(map(len, DETAILS.values()))
 
 
 @dataclass(frozen=True)
-class Found:
+class ScheduleState:
     """A schedule with its last ticks."""
 
     row: Schedule  # of the schedule
@@ -138,7 +138,7 @@ def add_backfill_arguments(parser: CommandParser) -> None:
 
 def list_schedules(console: Console, flags: Any) -> None:
     """List the schedules of every backend, by name. Retired ones are shown with --all."""
-    found: list[Found] = []
+    found: list[ScheduleState] = []
     for engine in engines(flags.backend):
         rows = engine.db.schedules if flags.all else engine.db.schedules.active()
         rows = rows.filter(name__icontains=flags.part).order_by("name")
@@ -161,7 +161,7 @@ def show(console: Console, flags: Any) -> None:
     """Show a schedule, its next ticks, and its last ones with their tasks."""
     engine = engine_of(flags.backend)
     row = _find(engine, flags.name, with_retired=True)
-    found = Found(row, with_tasks(list(history(row)[:RECENT])), engine.db.now())
+    found = ScheduleState(row, with_tasks(list(history(row)[:RECENT])), engine.db.now())
     upcoming = _next_ticks(row, SHOWN_TICKS)
     if console.is_json:
         last = [_recorded_as_json(record) for record in found.records]
@@ -181,7 +181,7 @@ def show(console: Console, flags: Any) -> None:
 def next_(console: Console, flags: Any) -> None:
     """Show the next ticks of a schedule, with notes where daylight saving moves one."""
     engine = engine_of(flags.backend)
-    found = Found(_find(engine, flags.name), (), engine.db.now())
+    found = ScheduleState(_find(engine, flags.name), (), engine.db.now())
     upcoming = _next_ticks(found.row, flags.lines)
     if found.sentence:
         console.say(found.sentence)
@@ -212,7 +212,7 @@ def resume(console: Console, flags: Any) -> None:
     """Resume schedules: all, or none if one of them cannot be used."""
     engine = engine_of(flags.backend)
     rows = [_find(engine, name) for name in flags.names]
-    before = {row.name: Found(row, (), engine.db.now()).state for row in rows}
+    before = {row.name: ScheduleState(row, (), engine.db.now()).state for row in rows}
     with _value_errors(), transaction.atomic(using=engine.database):
         for row in rows:
             api.resume(row.name, backend=engine.alias)
@@ -267,7 +267,7 @@ def _value_errors() -> Iterator[None]:
 
 def _report(console: Console, engine: Engine, names: Sequence[str]) -> None:
     now = engine.db.now()
-    found = [Found(_find(engine, name), (), now) for name in dict.fromkeys(names)]
+    found = [ScheduleState(_find(engine, name), (), now) for name in dict.fromkeys(names)]
     if console.is_json:
         console.write_json([_as_json(one) for one in found])
         return
@@ -278,12 +278,12 @@ def _report(console: Console, engine: Engine, names: Sequence[str]) -> None:
 # --- find
 
 
-def _with_last_ticks(engine: Engine, rows: Iterable[Schedule]) -> Iterator[Found]:
+def _with_last_ticks(engine: Engine, rows: Iterable[Schedule]) -> Iterator[ScheduleState]:
     now, ordered = engine.db.now(), list(rows)
     for start in range(0, len(ordered), PAGE):
         page = ordered[start : start + PAGE]
         recent = recent_ticks(page, 1)
-        yield from (Found(row, recent[row.pk], now) for row in page)
+        yield from (ScheduleState(row, recent[row.pk], now) for row in page)
 
 
 def _find(engine: Engine, name: str, *, with_retired: bool = False) -> Schedule:
@@ -312,14 +312,14 @@ def _next_ticks(row: Schedule, count: int) -> list[UpcomingTick]:
 # --- write
 
 
-def _line(found: Found) -> tuple[object, ...]:
+def _line(found: ScheduleState) -> tuple[object, ...]:
     row = found.row
     upcoming = _text(row.next_at) if found.state == "active" else found.state
     last = found.records[0] if found.records else None
     return row.name, describe(row), upcoming, _text(last.tick.last_at) if last else "–", last.status if last else "–"
 
 
-def _lines(engine: Engine, found: Found) -> Iterator[str]:
+def _lines(engine: Engine, found: ScheduleState) -> Iterator[str]:
     row = found.row
     yield f"{row.name}  {found.state}"
     yield f"{describe(row)}."
@@ -352,7 +352,7 @@ def _recorded_line(record: RecordedTick) -> tuple[object, ...]:
     return _text(tick.last_at), record.status, length, tick.task_id or reason
 
 
-def _as_json(found: Found) -> dict[str, Any]:
+def _as_json(found: ScheduleState) -> dict[str, Any]:
     row = found.row
     columns = (
         "name", "backend", "task_type", "expression", "timezone", "next_at", "waiting_at", "paused_at", "paused_by",

@@ -19,12 +19,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobqueue.api import aliases
-from jobqueue.engine import MAX_GROUPS, Count, Engine, count, now_plus, with_last_heartbeat
+from jobqueue.engine import MAX_GROUPS, Count, Engine, count, with_last_heartbeat
 from jobqueue.models import CounterPeriod, Executor, Task, TaskQuerySet
 from jobqueue.operations.backends import backends_on
 from jobqueue.operations.executors import ExecutorState
 from jobqueue.operations.formatting import duration
-from jobqueue.operations.links import Rows
 from jobqueue.operations.overview.limit_findings import KEYS_CHECKED, limit_findings
 from jobqueue.operations.overview.schedule_findings import schedule_findings
 from jobqueue.operations.overview.server_findings import server_findings
@@ -71,8 +70,8 @@ def problems(engine: Engine, stats: BackendStats) -> list[checks.CheckMessage]:
     return sorted(found, key=lambda message: -message.level)
 
 
-def _tasks(status: Status, **query: object) -> Rows:
-    return Rows("task", {"status": status, **query})
+def _tasks(status: Status, **query: object) -> AdminTarget:
+    return AdminTarget("task", {"status": status, **query})
 
 
 def _retention(engine: Engine) -> Iterator[checks.CheckMessage]:
@@ -82,7 +81,11 @@ def _retention(engine: Engine) -> Iterator[checks.CheckMessage]:
         if kept is None:
             text = _("Backend %(backend)s: %(status)s tasks are never pruned: RETENTION['%(status)s'] is None.")
             advice = _("Set it, or run regularly: %(command)s") % {"command": f"{prune} 30d"}
-        elif of_status(engine, status).filter(finished_at__lte=now_plus(-kept - OVERDUE_SECONDS))[:1].exists():
+        elif (
+            of_status(engine, status)
+            .filter(finished_at__lte=clock_to_compare(after=-kept - OVERDUE_SECONDS))[:1]
+            .exists()
+        ):
             text = _(
                 "Backend %(backend)s: %(status)s tasks are older than RETENTION allows: "
                 "executors prune too slowly or do not run."
@@ -98,7 +101,7 @@ def _queues(stats: BackendStats) -> Iterator[checks.CheckMessage]:
     for queue in stats.queues:
         ready, paused_at = queue.counts[Status.READY], queue.row.paused_at
         serve = f"manage.py run_executors --backend {quote(stats.backend)} --queue {quote(queue.name)}"
-        rows = Rows("queue")
+        rows = AdminTarget("queue")
         if queue.is_paused and paused_at is not None:
             if stats.now - paused_at > PAUSED_LONG:
                 text = _("Queue %(queue)s: paused for %(time)s; %(ready)s READY.") % {
@@ -126,7 +129,7 @@ def _queues(stats: BackendStats) -> Iterator[checks.CheckMessage]:
                 waiting.number,
             )
             values = {"queue": queue.name, "number": waiting}
-            yield checks.Warning(text % values, hint=serve, obj=Rows("task", {"queue": queue.name}))
+            yield checks.Warning(text % values, hint=serve, obj=AdminTarget("task", {"queue": queue.name}))
     if not is_starving:
         text = _("Backend %(backend)s: every queue with READY tasks has executors or is paused.")
         yield checks.Info(text % {"backend": stats.backend})
@@ -223,8 +226,8 @@ def _failures(engine: Engine) -> Iterator[checks.CheckMessage]:
     It is no problem any more when people have requeued or discarded most of the failed tasks.
     """
     rows = CounterPeriod.objects.using(engine.database).filter(backend=engine.alias, scope=Scope.BACKEND, name="")
-    last_hour = rows.filter(length=Length.MINUTE, start__gte=now_plus(-HOUR_SECONDS))
-    day_before = rows.filter(length=Length.HOUR, start__gte=now_plus(-DAY_SECONDS - HOUR_SECONDS))
+    last_hour = rows.filter(length=Length.MINUTE, start__gte=clock_to_compare(after=-HOUR_SECONDS))
+    day_before = rows.filter(length=Length.HOUR, start__gte=clock_to_compare(after=-DAY_SECONDS - HOUR_SECONDS))
     now, before = (part.aggregate(sum=Sum("dead"))["sum"] or 0 for part in (last_hour, day_before))
     usual = max(0, before - now) / 24
     if now < FAILED_MANY or now <= FAILURES_RISE * usual:
@@ -236,15 +239,17 @@ def _failures(engine: Engine) -> Iterator[checks.CheckMessage]:
     ) % {"backend": engine.alias, "number": number_text(now), "usual": number_text(usual, ".0f")}
     kept = engine.options.retention.get(Status.FAILED)
     if kept is None or kept >= HOUR_SECONDS:  # otherwise, failed tasks may have been deleted
-        left = count(of_status(engine, Status.FAILED).filter(finished_at__gte=now_plus(-HOUR_SECONDS)))
+        left = count(of_status(engine, Status.FAILED).filter(finished_at__gte=clock_to_compare(after=-HOUR_SECONDS)))
         if left.number < FAILED_MANY:
             return
         text += " " + _("Still failed: %(tasks)s.") % {"tasks": many_tasks(left)}
-    yield checks.Warning(text, hint=_("Fix the cause, then requeue its tasks."), obj=Rows("task", page="failures"))
+    yield checks.Warning(
+        text, hint=_("Fix the cause, then requeue its tasks."), obj=AdminTarget("task", page="failures")
+    )
 
 
 def _executors(stats: BackendStats) -> Iterator[checks.CheckMessage]:
-    here, rows = {"backend": stats.backend}, Rows("executor")
+    here, rows = {"backend": stats.backend}, AdminTarget("executor")
     silent = stats.in_state(ExecutorState.NOT_RESPONDING)
     for executor in (one for one in silent if one.running):
         text = _("Executor %(executor)s has sent no heartbeat for %(time)s, and still has %(tasks)s.") % {
@@ -257,7 +262,7 @@ def _executors(stats: BackendStats) -> Iterator[checks.CheckMessage]:
             hint=_(
                 "Another executor rescues them: check that one is running. If this one's process exists, restart it."
             ),
-            obj=Rows("executor", pk=executor.row.pk),
+            obj=AdminTarget("executor", pk=executor.row.pk),
         )
     if idle := [executor.row for executor in silent if not executor.running]:
         text = _("Backend %(backend)s: %(executors)s died without shutting down in the last 24 h: %(names)s.")
@@ -313,7 +318,7 @@ def _unknown_backends(engine: Engine) -> Iterator[checks.CheckMessage]:
             if name not in known and name not in unknown:
                 unknown.append(name)
     alive = with_last_heartbeat(Executor.objects.using(engine.database)).filter(
-        last_heartbeat__gt=now_plus(-engine.options.heartbeat_timeout)
+        last_heartbeat__gt=clock_to_compare(after=-engine.options.heartbeat_timeout)
     )
     served = (
         {*alive.filter(backend__in=unknown).values_list("backend", flat=True)} if unknown else set()

@@ -12,12 +12,12 @@ from django.db.models import Exists
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobqueue.engine import INDEXED, IS_WAITING, Engine, now_plus, of_limit
+from jobqueue.engine import INDEXED, IS_WAITING, Engine, clock_to_compare, of_limit
 from jobqueue.models import AdmissionRequest
 from jobqueue.operations.formatting import duration
 from jobqueue.operations.holders import read_holders
 from jobqueue.operations.limits import IS_ACTIVE, Key, active_of, list_keys, read_keys
-from jobqueue.operations.links import Rows
+from jobqueue.operations.links import AdminTarget
 from jobqueue.operations.overview.stats import BackendStats
 from jobqueue.operations.queries import many_tasks
 from jobqueue.values.records import LimitKind, Status
@@ -79,7 +79,7 @@ def limit_findings(
             "Backend %(backend)s: a problem with %(number)s more keys.",
             len(others),
         ) % {**values, "number": number_text(len(others))}
-        yield checks.Warning(text, hint="manage.py jobqueue limits --blocked", obj=Rows("limit"))
+        yield checks.Warning(text, hint="manage.py jobqueue limits --blocked", obj=AdminTarget("limit"))
     if waiting and not messages and not unanswered:
         text = ngettext(
             "Backend %(backend)s: no problem in %(number)s key with BLOCKED tasks.",
@@ -98,7 +98,7 @@ def _many_blocked(stats: BackendStats) -> Iterator[checks.CheckMessage]:
                 text % {"queue": queue.name, "tasks": many_tasks(blocked)},
                 hint=_("If they should run sooner, raise the limits: %(command)s")
                 % {"command": "manage.py jobqueue limits"},
-                obj=Rows("task", {"status": Status.BLOCKED, "queue": queue.name}),
+                obj=AdminTarget("task", {"status": Status.BLOCKED, "queue": queue.name}),
             )
 
 
@@ -107,7 +107,7 @@ def _unanswered_requests(engine: Engine, stats: BackendStats) -> Iterator[checks
     if not stats.alive:
         return
     requests = AdmissionRequest.objects.using(engine.database).filter(backend=engine.alias)
-    late = requests.filter(due_at__lt=now_plus(-UNANSWERED_SECONDS)).order_by("due_at")
+    late = requests.filter(due_at__lt=clock_to_compare(after=-UNANSWERED_SECONDS)).order_by("due_at")
     if (first := late.first()) is not None:
         text = _(
             "Backend %(backend)s: executors have not looked at the %(kind)s limit %(key)s, "
@@ -115,7 +115,7 @@ def _unanswered_requests(engine: Engine, stats: BackendStats) -> Iterator[checks
         )
         values = {"kind": first.kind, "key": first.key, "time": duration(stats.now - first.due_at)}
         advice = _("Look for errors in the log of executors, and for a session that keeps rows of these tasks locked.")
-        yield checks.Error(text % {"backend": stats.backend, **values}, hint=advice, obj=Rows("limit"))
+        yield checks.Error(text % {"backend": stats.backend, **values}, hint=advice, obj=AdminTarget("limit"))
 
 
 def _forgotten(engine: Engine, key: Key) -> Iterator[checks.CheckMessage]:
@@ -133,7 +133,7 @@ def _forgotten(engine: Engine, key: Key) -> Iterator[checks.CheckMessage]:
         yield checks.Error(
             text % {"kind": key.kind, "key": key.stored},
             hint=advice % {"command": command},
-            obj=Rows("limit", pk=f"{engine.alias}:{key.text}"),
+            obj=AdminTarget("limit", pk=f"{engine.alias}:{key.text}"),
         )
 
 
@@ -156,7 +156,7 @@ def _held(engine: Engine, stats: BackendStats, key: Key) -> Iterator[checks.Chec
             row = holder.task
             values |= {"name": row.task_type, "id": row.pk, "status": row.status, "sentence": holder.sentence}
             command = f"manage.py jobqueue show {row.pk}"
-            yield checks.Warning(text % values, hint=advice % {"command": command}, obj=Rows("task", pk=row.pk))
+            yield checks.Warning(text % values, hint=advice % {"command": command}, obj=AdminTarget("task", pk=row.pk))
         return
     # Starts in the window use up a rate for a moment only.
     if key.kind is LimitKind.RATE and (state.number is None or len(active) < state.number):
@@ -169,5 +169,5 @@ def _held(engine: Engine, stats: BackendStats, key: Key) -> Iterator[checks.Chec
     yield checks.Warning(
         text % values,
         hint=_("Resume the queue, start an executor for it, or cancel these tasks."),
-        obj=Rows("limit", pk=f"{engine.alias}:{key.text}"),
+        obj=AdminTarget("limit", pk=f"{engine.alias}:{key.text}"),
     )

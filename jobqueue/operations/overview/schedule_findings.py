@@ -16,7 +16,6 @@ from django.utils.translation import gettext_lazy, ngettext
 from jobqueue.engine import Count, Engine
 from jobqueue.models import IS_STOPPED, Schedule, ScheduleQuerySet, ScheduleTick, is_paused
 from jobqueue.operations.formatting import duration
-from jobqueue.operations.links import Rows
 from jobqueue.operations.overview.stats import BackendStats
 from jobqueue.schedules.rows import policy_of, queue_name_of, ticks_of
 from jobqueue.values.text import number_text
@@ -83,7 +82,7 @@ def schedule_findings(engine: Engine, stats: BackendStats) -> Iterator[checks.Ch
         first = list(rows[: MAX_LISTED + 1])
         for row in first[:MAX_LISTED]:
             message = check.describe(fleet, row)
-            message.obj = Rows("schedule", pk=row.pk)
+            message.obj = AdminTarget("schedule", pk=row.pk)
             yield message
         if len(first) > MAX_LISTED:
             others = rows.count() - MAX_LISTED
@@ -92,7 +91,7 @@ def schedule_findings(engine: Engine, stats: BackendStats) -> Iterator[checks.Ch
                 "Backend %(backend)s: the same problem in %(number)s more schedules.",
                 others,
             ) % {"backend": stats.backend, "number": Count(others)}
-            yield checks.CheckMessage(message.level, text, hint=message.hint, obj=Rows("schedule"))
+            yield checks.CheckMessage(message.level, text, hint=message.hint, obj=AdminTarget("schedule"))
         is_sound = is_sound and not first
     number = fleet.schedules.count() if is_sound else 0
     if number:

@@ -17,7 +17,7 @@ from jobqueue.conf.connection_pool import CONNECTIONS_BESIDE_SLOTS, CONNECTIONS_
 from jobqueue.declarations import registry
 from jobqueue.models import Executor, InboxMessage, Queue, Task
 from jobqueue.operations.formatting import duration
-from jobqueue.operations.links import Rows
+from jobqueue.operations.links import AdminTarget
 from jobqueue.operations.overview.stats import BackendStats
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _connections(settings: Mapping[str, str], stats: BackendStats) -> Iterator[c
             )
         )
         advice = _("Raise %(limit)s, or give run_executors fewer --threads or --processes.")
-        yield checks.Warning(text % values, hint=advice % values, obj=Rows("executor"))
+        yield checks.Warning(text % values, hint=advice % values, obj=AdminTarget("executor"))
     elif used > 0.9 * usable:
         text = _("Backend %(backend)s: %(used)s of %(usable)s connections are in use.")
         advice = _("Raise %(limit)s, or close idle sessions: see pg_stat_activity.")
@@ -200,4 +200,4 @@ def _pool(engine: PostgresEngine, stats: BackendStats) -> Iterator[checks.CheckM
             values = {"backend": engine.alias, "executor": executor.row.name, "wanted": wanted, "pool": pool_max}
             option = f"DATABASES[{engine.database!r}]['OPTIONS']['pool'] = {{'max_size': {wanted}}}"
             advice = _("Set %(option)s, or give executors fewer --threads.") % {"option": option}
-            yield checks.Warning(text % values, hint=advice, obj=Rows("executor", pk=executor.row.pk))
+            yield checks.Warning(text % values, hint=advice, obj=AdminTarget("executor", pk=executor.row.pk))

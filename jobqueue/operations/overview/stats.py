@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from jobqueue.api import declared_queues
-from jobqueue.engine import CAP, Count, Engine, count, now_plus
+from jobqueue.engine import CAP, Count, Engine, count
 from jobqueue.models import Queue
 from jobqueue.operations.executors import ExecutorState, ExecutorStats, read_executors
 from jobqueue.operations.formatting import describe_pause, duration
@@ -97,7 +97,7 @@ def read_stats(engine: Engine) -> BackendStats:
 
 def count_ended(engine: Engine, within_seconds: float | None = None) -> dict[Status, Count]:
     """Count the tasks that have ended, or that ended within so many seconds, by status."""
-    at = {} if within_seconds is None else {"finished_at__gte": now_plus(-within_seconds)}
+    at = {} if within_seconds is None else {"finished_at__gte": clock_to_compare(after=-within_seconds)}
     # In the order of the index. Without an order the planner may read the table.
     return {status: count(of_status(engine, status).filter(**at).order_by("-finished_at")) for status in FINAL}
 

@@ -15,7 +15,7 @@ from jobqueue.operations import log_entries
 from jobqueue.operations.backends import options_of
 from jobqueue.operations.explain import explain
 from jobqueue.operations.formatting import attempts_text, headline
-from jobqueue.operations.holders import read_holders, surroundings
+from jobqueue.operations.holders import read_holders, task_facts
 from jobqueue.operations.limits import key_that_matters, keys_of, read_keys
 from jobqueue.operations.moments import read_moment
 from jobqueue.operations.payloads import (
@@ -59,7 +59,7 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
     blocked_by = limits[key] if key is not None and task.status == Task.Status.BLOCKED else None
     log = log_entries.entries_of(task)
     logs = read_logs(database, task, patterns, secrets) if with_payload else {}
-    around = surroundings(
+    facts = task_facts(
         task,
         database,
         errors=errors,
@@ -71,8 +71,8 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
     context: dict[str, Any] = {
         "task": task,
         "reported": read_progress(database, task, patterns, secrets, with_payload=with_payload),
-        "sentence": explain(task, around),
-        "executor": around.executor,
+        "sentence": explain(task, facts),
+        "executor": facts.executor,
         "limits": list(limits.values()),
         "blocked_by": blocked_by,
         "holders": read_holders(database, blocked_by, with_payload=with_payload) if blocked_by is not None else (),
