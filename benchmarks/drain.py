@@ -159,11 +159,11 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The measured period, in the database's time. is_drained: all jobs were done at its end."""
+    """The measured period, in the database's time. has_no_work_left: all jobs were done at its end."""
 
     since: datetime
     until: datetime
-    is_drained: bool
+    has_no_work_left: bool
 
 
 Watched = Found | Window
@@ -175,7 +175,7 @@ def watch_rows(database: Database, is_over: Callable[[int], bool]) -> Watched:
         while not is_over(left):
             time.sleep(CHECK_SECONDS)
             left = int(scalar(connection, f"SELECT EXISTS (SELECT {database.store.left})::int"))
-    return Window(since, database.now(), is_drained=not left)
+    return Window(since, database.now(), has_no_work_left=not left)
 
 
 def count_rows(database: Database, window: Window) -> Found:
@@ -186,7 +186,7 @@ def count_rows(database: Database, window: Window) -> Found:
         assert row is not None
         jobs, last = row
         tenths = scalar(connection, TENTHS.format(finished=finished), parameters)
-    ended_at = last if window.is_drained and last else window.until
+    ended_at = last if window.has_no_work_left and last else window.until
     return Found(jobs, (ended_at - window.since).total_seconds(), None if tenths is None else float(tenths))
 
 

@@ -26,7 +26,7 @@ from jobqueue.admin.filters import BackendFilter
 from jobqueue.admin.html import executor_badge, moment
 from jobqueue.admin.task_list import CappedPaginator
 from jobqueue.api.schedule_deployments import VERSION as SCHEDULES
-from jobqueue.engine import Count, with_last_heartbeat
+from jobqueue.engine import Count, clock_to_compare, with_last_heartbeat
 from jobqueue.models import Executor, Task
 from jobqueue.operations.backends import backends_on, options_of
 from jobqueue.operations.bulk import audit_log

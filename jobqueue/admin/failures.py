@@ -15,7 +15,9 @@ from django.utils.translation import gettext as _
 from jobqueue import api
 from jobqueue.admin.base import ReadOnlyAdmin
 from jobqueue.admin.charts import HEIGHT, STEP, sparkline
+from jobqueue.admin.links import AdminUrls
 from jobqueue.engine import Count, Engine, engine_for
+from jobqueue.operations.links import AdminTarget
 from jobqueue.operations.list.failures import (
     HOURS,
     MAX_CAUSES_FOUND,

@@ -137,7 +137,7 @@ class LimitAdmin(ReadOnlyAdmin):
         form = NumberForm(request.POST)
         if form.is_valid():
             try:
-                api.set_number(
+                api.set_limit(
                     state.key.kind,
                     state.key.stored,
                     form.cleaned_data["number"],
@@ -156,7 +156,7 @@ class LimitAdmin(ReadOnlyAdmin):
 
     def _reset(self, request: HttpRequest, state: KeyState) -> HttpResponse:
         try:
-            is_reset = api.reset_number(state.key.kind, state.key.stored, backend=state.backend)
+            is_reset = api.reset_limit(state.key.kind, state.key.stored, backend=state.backend)
         except OperationalError:  # lock timeout
             text = _("Nothing was changed: another transaction has locked the limit. Try again in a moment.")
             self.message_user(request, text, messages.ERROR)

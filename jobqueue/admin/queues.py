@@ -47,7 +47,7 @@ class LimitForm(forms.Form):
     )
 
     def perform(self, name: str, backend: str, user: str) -> None:
-        api.limit(name, self.cleaned_data["max_running"], backend=backend)
+        api.limit_queue(name, self.cleaned_data["max_running"], backend=backend)
 
     def describe(self) -> str:
         limit = self.cleaned_data["max_running"]

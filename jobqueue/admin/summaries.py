@@ -14,6 +14,7 @@ from jobqueue.admin.charts import charts_of, range_of, ranges, words
 from jobqueue.admin.links import AdminUrls
 from jobqueue.engine import Engine, engine_for
 from jobqueue.models import Task
+from jobqueue.operations.links import AdminTarget
 from jobqueue.operations.list.rows import read_rows
 from jobqueue.operations.overview.periods import Counts, read_timeline
 from jobqueue.operations.queries import TaskFilter, newest, of_status

@@ -28,7 +28,7 @@ from jobqueue.api import ends as ends  # announces the ends of tasks
 from jobqueue.api.backends import aliases as aliases
 from jobqueue.api.backends import declared_queues as declared_queues
 from jobqueue.api.messages import send, send_many
-from jobqueue.api.queues import command, limit, pause, resume
+from jobqueue.api.queues import command, limit_queue, pause, resume
 from jobqueue.api.tasks import cancel, delete, discard, requeue, run_now, wake
 from jobqueue.values.records import Command
 
@@ -49,14 +49,14 @@ def as_async(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
 acancel, arequeue, awake = as_async(cancel), as_async(requeue), as_async(wake)
 arun_now, adiscard, adelete = as_async(run_now), as_async(discard), as_async(delete)
 asend, asend_many = as_async(send), as_async(send_many)
-apause, aresume, alimit = as_async(pause), as_async(resume), as_async(limit)
+apause, aresume, alimit_queue = as_async(pause), as_async(resume), as_async(limit_queue)
 
 __all__ = [
     "Command",
     "acancel",
     "adelete",
     "adiscard",
-    "alimit",
+    "alimit_queue",
     "apause",
     "arequeue",
     "aresume",
@@ -68,7 +68,7 @@ __all__ = [
     "command",
     "delete",
     "discard",
-    "limit",
+    "limit_queue",
     "pause",
     "requeue",
     "resume",

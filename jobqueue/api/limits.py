@@ -20,7 +20,7 @@ from jobqueue.values.text import is_text
 KINDS = (LimitKind.CONCURRENCY, LimitKind.RATE)
 
 
-def set_number(
+def set_limit(
     kind: LimitKind | str, key: str, number: int, *, by: str = "", reason: str = "", backend: str = "default"
 ) -> None:
     """
@@ -47,7 +47,7 @@ def set_number(
     notify_after_commit(engine, {ADMIT_NOTIFICATION})
 
 
-def reset_number(kind: LimitKind | str, key: str, *, backend: str = "default") -> bool:
+def reset_limit(kind: LimitKind | str, key: str, *, backend: str = "default") -> bool:
     """Remove the number that people have set for a key, or for all keys of a limit. Return whether there was one."""
     engine = engine_for(backend)
     kind, key = kind_of(kind), stored_key(key)

@@ -59,7 +59,7 @@ def resume(queue_name: str, *, backend: str = "default") -> None:
     notify_after_commit(engine, {queue_name})
 
 
-def limit(queue_name: str, max_running: int | None, *, backend: str = "default") -> None:
+def limit_queue(queue_name: str, max_running: int | None, *, backend: str = "default") -> None:
     """
     Limit how many tasks of a queue run at once, in all executors together. None removes the limit.
 

@@ -17,6 +17,7 @@ from jobqueue.engine.counting import CAP, RUNNING_CAP, estimate
 from jobqueue.engine.database import Part
 from jobqueue.engine.heartbeats import with_last_heartbeat
 from jobqueue.models import NO_PAUSE, AdmissionRequest, Executor, is_paused
+from jobqueue.models.clock import clock_to_compare
 from jobqueue.values.counters import Depth, Gauges
 from jobqueue.values.records import WAITING, ClaimRequest, LimitKind, QueueLatency, Status
 
@@ -138,7 +139,7 @@ class Queues(Part):
         """Name the queues that hold READY tasks, for an executor that serves every queue."""
         return sorted(self.db.tasks.ready().order_by().values_list("queue_name", flat=True).distinct())
 
-    def is_drained(self, queues: Sequence[str] | None, within_seconds: float) -> bool:
+    def has_no_work_left(self, queues: Sequence[str] | None, within_seconds: float) -> bool:
         """
         Return whether these queues (None: all) have no tasks that are ready, running, or due within these seconds.
 

@@ -242,9 +242,9 @@ class Claims:
         self._maintenance.admit_soon()
         return ClaimedBatch(claimed for claimed in claims if claimed.id not in limited), set()
 
-    def evict_waiting(self, *, is_draining: bool) -> list[CompletedAttempt]:
+    def evict_waiting(self, *, is_stopping: bool) -> list[CompletedAttempt]:
         """Release tasks that wait too long for a slot, and all of them for a stop or an isolated task."""
-        seconds = 0.0 if is_draining or self.isolation.is_waiting else EVICT_SECONDS
+        seconds = 0.0 if is_stopping or self.isolation.is_waiting else EVICT_SECONDS
         return [release_unstarted(task) for pool in self._pools.values() for task in pool.evict(seconds)]
 
     # --- what other executors should claim

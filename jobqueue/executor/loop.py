@@ -163,7 +163,7 @@ class ExecutorLoop(threading.Thread):
         self.counts.turns += 1
         self._update_pause()
         self.outcomes.collect()
-        self._keep(self.claims.evict_waiting(is_draining=self.is_draining))
+        self._keep(self.claims.evict_waiting(is_stopping=self.is_stopping))
         self.outcomes.count_starts()
         outcomes = self.running_tasks.pending()
         request = self.claims.request(self._claim_budget(), with_commit=bool(outcomes))
@@ -216,7 +216,7 @@ class ExecutorLoop(threading.Thread):
             return
         running = self.running_tasks.snapshot()
         self._maintenance.run_if_due(list(running))
-        if not self.is_draining:
+        if not self.is_stopping:
             self.claims.look_for_isolated(is_idle=not running)
 
     def _idle_seconds(self) -> float:
@@ -280,13 +280,13 @@ class ExecutorLoop(threading.Thread):
         self.check_everything_soon()
 
     @property
-    def is_draining(self) -> bool:
+    def is_stopping(self) -> bool:
         """Whether it claims nothing more, and ends."""
-        return self.stop.is_draining
+        return self.stop.is_stopping
 
-    def drain(self) -> None:
+    def stop_claiming(self) -> None:
         """Claim nothing more, finish what runs, release the rest, end."""
-        self.stop.is_draining = True
+        self.stop.is_stopping = True
         self._identity.stop.set()
         self._stop_requested.set()
         self._wakeup.set()
@@ -294,7 +294,7 @@ class ExecutorLoop(threading.Thread):
     def abandon(self) -> None:
         """Release all remaining tasks now, and end."""
         self.stop.is_abandoned = True
-        self.drain()
+        self.stop_claiming()
 
     def abandon_task(self, task: RunningTask) -> None:
         """Wait no longer for a body that does not stop; its claim ends with this process."""
@@ -334,7 +334,7 @@ class ExecutorLoop(threading.Thread):
 
     def _remaining_tasks(self) -> int:
         """Return how many tasks this process may still claim."""
-        if self.is_draining or self.is_paused or self._heartbeat.is_fenced() or self.callbacks.is_full:
+        if self.is_stopping or self.is_paused or self._heartbeat.is_fenced() or self.callbacks.is_full:
             return 0
         return UNLIMITED if self.settings.max_tasks is None else max(0, self.settings.max_tasks - self.counts.claimed)
 

@@ -161,13 +161,13 @@ class ExecutorProcess:
             async_slots=self.settings.async_slots,
             waiting_for_connections=self.loop.threads.take_waiting_for_connections(),
             task_types=self._task_types,
-            state="DRAINING" if self.loop.is_draining else "PAUSED" if self.loop.is_paused else "RUNNING",
+            state="DRAINING" if self.loop.is_stopping else "PAUSED" if self.loop.is_paused else "RUNNING",
         )
 
     # --- from the start to the end
 
     def run(self) -> int:
-        """Run until the queue is drained (--burst), a stop, or a failure. Raises nothing."""
+        """Run until no work is left (--burst), a stop, or a failure. Raises nothing."""
         if self._is_program:
             gc.freeze()  # what is loaded by now stays: collecting it again and again took a tenth of an actor's poll
         self._watchdog.start()
@@ -258,7 +258,7 @@ class ExecutorProcess:
     def stop(self) -> None:
         """Stop when the running tasks have ended, or when their time is over."""
         self._is_stop_requested = True
-        self._drain()
+        self._stop_claiming()
 
     def abort(self, exit_code: int | None = None) -> None:
         """Release all tasks now, and end."""
@@ -274,12 +274,12 @@ class ExecutorProcess:
     def _release_now(self) -> None:
         self._step_seconds = ABORT_STEP_SECONDS
         self._next_step_at = time.monotonic() + (ABORT_STEP_SECONDS if self._has_stepped else 0.0)
-        self._drain()
+        self._stop_claiming()
 
-    def _drain(self) -> None:
+    def _stop_claiming(self) -> None:
         if self._next_step_at is None:
             self._next_step_at = time.monotonic() + self.settings.shutdown_timeout
-        self.loop.drain()
+        self.loop.stop_claiming()
         self._heartbeat.beat_soon()  # the row shows at once that it stops
         self._reporter.report_soon()
         self._signals.end_read()
@@ -314,7 +314,7 @@ class ExecutorProcess:
         self._signals.end_read()
 
     def _on_stuck(self, running: RunningTask) -> None:
-        """Drain, and be replaced: only the end of the process ends a thread. The claim ends with the process."""
+        """Stop claiming, and be replaced: only the end of the process ends a thread, and ends its claim."""
         if running.id not in self.loop.stop.abandoned_tasks:
             names = printable(running.claimed.task_type), running.id
             logger.error(
@@ -322,7 +322,7 @@ class ExecutorProcess:
             )
         self.loop.abandon_task(running)
         self._is_replace_requested = True
-        self._drain()
+        self._stop_claiming()
 
     def _on_failure(self, failure: BaseException) -> NoReturn:
         logger.critical("executor.failed error=%s", first_line_of(failure))

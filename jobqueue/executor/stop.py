@@ -15,7 +15,7 @@ from jobqueue.executor.running.attempt import ExecutorIdentity
 from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.settings import ExecutorSettings
 
-DRAINED_SECONDS = 1.0  # --burst ends when no task is due so soon
+NO_WORK_SECONDS = 1.0  # --burst ends when no task is due so soon
 LAST_TRIES = 6  # of a stop, to release the last claims while the database is unreachable: some three seconds
 
 
@@ -34,7 +34,7 @@ class Stop:
         maintenance: Maintenance,
         counters: LoopCounters,
     ) -> None:
-        self.is_draining = False  # claim nothing more
+        self.is_stopping = False  # claim nothing more
         self.is_abandoned = False  # wait for no body
         self.abandoned_tasks: set[UUID] = set()  # bodies that do not stop
         self._settings, self._identity, self._running_tasks = settings, identity, running_tasks
@@ -51,7 +51,7 @@ class Stop:
             return False
         if self._maintenance.may_have_unknown_claims and tries < LAST_TRIES:
             return False
-        if self.is_draining or self._counters.claimed == self._settings.max_tasks:
+        if self.is_stopping or self._counters.claimed == self._settings.max_tasks:
             return True
         awaiting_code = self._claims.awaiting_code
         if not (self._settings.burst and self._claims.policy.is_satisfied and awaiting_code.has_looked):
@@ -61,12 +61,12 @@ class Stop:
     def _has_no_work_left(self) -> bool:
         try:
             with self._connection:
-                is_drained = self._identity.engine.queues.is_drained(self._settings.queues, DRAINED_SECONDS)
+                has_no_work_left = self._identity.engine.queues.has_no_work_left(self._settings.queues, NO_WORK_SECONDS)
         except django.db.Error:
             return False  # the next turn meets the same outage, and waits for its end
-        if not is_drained:
+        if not has_no_work_left:
             self._claims.policy.claim_soon()
-        return is_drained
+        return has_no_work_left
 
     def release_all(self) -> None:
         """Release the claims of all bodies that still run. Raises django.db.Error."""

@@ -85,7 +85,7 @@ def test_blocked_event_loop_harms_no_other_task(fleet: Fleet) -> None:
 
 
 def test_stop_between_two_stuck_tasks_ends_the_process(fleet: Fleet) -> None:
-    """A stop during the drain that prepares a replacement ends the process."""
+    """A stop while the process waits to be replaced ends the process."""
     for timeout in (0.2, 0.4):
         doze.using(timeout=timeout).enqueue(STUCK_SECONDS)
     compute.enqueue(STUCK_SECONDS)

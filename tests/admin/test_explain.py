@@ -214,7 +214,7 @@ FAILED = [
 
 
 @pytest.mark.parametrize(
-    ("row", "around", "sentence"),
+    ("row", "facts", "sentence"),
     [
         *((task("READY", **columns), facts, f"Ready for 14 min. {rest}") for columns, facts, rest in READY),
         *((task("BLOCKED", **columns), facts, sentence) for columns, facts, sentence in BLOCKED),

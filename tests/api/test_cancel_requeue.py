@@ -140,7 +140,7 @@ def test_async_twins_do_the_same() -> None:
         assert await jobqueue.arequeue([doomed.pk]) == RequeueReport(requeued=1)
         assert await api.awake(asleep.pk) == 1
         await api.apause("mail", by="ada")
-        await api.alimit("mail", 3)
+        await api.alimit_queue("mail", 3)
 
     async_to_sync(play)()
     assert {*Task.objects.values_list("status", flat=True)} == {Status.READY}

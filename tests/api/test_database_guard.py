@@ -76,10 +76,10 @@ VERBS: dict[str, Verb] = {
     "delete": lambda add, backend, ids: api.delete(ids["task"].id, backend=backend),
     "pause": lambda add, backend, ids: api.pause("q", backend=backend),
     "resume": lambda add, backend, ids: api.resume("q", backend=backend),
-    "limit": lambda add, backend, ids: api.limit("q", 1, backend=backend),
+    "limit_queue": lambda add, backend, ids: api.limit_queue("q", 1, backend=backend),
     "command": lambda add, backend, ids: api.command([ids["task"].id], Command.STOP, backend=backend),
-    "set_number": lambda add, backend, ids: limits.set_number("rate", "x", 1, backend=backend),
-    "reset_number": lambda add, backend, ids: limits.reset_number("rate", "x", backend=backend),
+    "set_limit": lambda add, backend, ids: limits.set_limit("rate", "x", 1, backend=backend),
+    "reset_limit": lambda add, backend, ids: limits.reset_limit("rate", "x", backend=backend),
     "schedules.run": lambda add, backend, ids: schedules.run("nightly", backend=backend),
     "schedules.pause": lambda add, backend, ids: schedules.pause("nightly", backend=backend),
     "schedules.create": lambda add, backend, ids: schedules.create(

@@ -40,7 +40,7 @@ def state(kind: LimitKind, key: str, backend: str = "default") -> KeyState:
 
 class TestSetNumber:
     def test_number_of_a_key_is_stored_with_who_and_why(self, backend: str) -> None:
-        api.set_number("concurrency", ACCOUNT, 3, by="anna", reason="a large customer", backend=backend)
+        api.set_limit("concurrency", ACCOUNT, 3, by="anna", reason="a large customer", backend=backend)
 
         row = Limit.objects.using(backend).get()
         assert (row.kind, row.key, row.number) == ("concurrency", ACCOUNT, 3)
@@ -50,7 +50,7 @@ class TestSetNumber:
         waiting(ACCOUNT, backend=backend)
         waiting("tests.imports:account-7", backend=backend)
 
-        api.set_number("concurrency", "tests.imports", 3, backend=backend)
+        api.set_limit("concurrency", "tests.imports", 3, backend=backend)
 
         assert number("tests.imports:", backend) == 3
         requested = AdmissionRequest.objects.using(backend).values_list("key", flat=True)
@@ -60,8 +60,8 @@ class TestSetNumber:
         sent: list[set[str]] = []
         monkeypatch.setattr(api, "notify_after_commit", lambda engine, queues: sent.append(queues))
 
-        api.set_number("concurrency", "tests.reindex", 3)
-        api.reset_number("concurrency", "tests.reindex")
+        api.set_limit("concurrency", "tests.reindex", 3)
+        api.reset_limit("concurrency", "tests.reindex")
 
         assert sent == [{ADMIT_NOTIFICATION}] * 2
 
@@ -69,56 +69,56 @@ class TestSetNumber:
         waiting(ACCOUNT, 3, backend=backend)
         engine = engine_for(backend)
 
-        api.set_number("concurrency", ACCOUNT, 2, backend=backend)
+        api.set_limit("concurrency", ACCOUNT, 2, backend=backend)
 
         assert engine.admissions.admit().queues == {"default": 2}
 
     @pytest.mark.parametrize("value", [0, -1, True, "5", 1.5, None, 10**10])
     def test_set_number_refuses_what_is_no_number_of_tasks(self, value: Any) -> None:
         with pytest.raises(ValueError, match=r"whole number from 1 to .* pause their queue"):
-            api.set_number("concurrency", ACCOUNT, value)
+            api.set_limit("concurrency", ACCOUNT, value)
 
     def test_set_number_refuses_limit_that_is_not_adjustable(self) -> None:
         with pytest.raises(ValueError, match=r"adjustable=False. Change its number there"):
-            api.set_number("concurrency", "payments", 2)
+            api.set_limit("concurrency", "payments", 2)
 
     def test_set_number_refuses_unknown_kind(self) -> None:
         with pytest.raises(ValueError, match="'concurrency' or 'rate', not 'speed'"):
-            api.set_number("speed", ACCOUNT, 2)
+            api.set_limit("speed", ACCOUNT, 2)
 
     def test_set_number_of_misspelled_limit_names_similar_ones(self) -> None:
         with pytest.raises(LimitNotFound, match=r"Did you mean tests.imports"):
-            api.set_number("concurrency", "tests.import:account-42", 2)
+            api.set_limit("concurrency", "tests.import:account-42", 2)
 
     def test_set_number_of_key_that_no_template_makes_is_refused(self) -> None:
         with pytest.raises(LimitNotFound, match=r"no key 'acount-42'. Its keys are like 'account-{account_id}'"):
-            api.set_number("concurrency", "tests.imports:acount-42", 2)
+            api.set_limit("concurrency", "tests.imports:acount-42", 2)
         with pytest.raises(LimitNotFound, match=r"no key 'x'. To change all of its keys, write 'tests.reindex'"):
-            api.set_number("concurrency", "tests.reindex:x", 2)
+            api.set_limit("concurrency", "tests.reindex:x", 2)
 
     def test_set_number_of_undeclared_limit_needs_a_task(self, backend: str) -> None:
         with pytest.raises(LimitNotFound):
-            api.set_number("concurrency", "tenants:tenant-1", 2, backend=backend)
+            api.set_limit("concurrency", "tenants:tenant-1", 2, backend=backend)
         waiting("tenants:tenant-1", backend=backend)
 
-        api.set_number("concurrency", "tenants:tenant-1", 2, backend=backend)
-        api.set_number("concurrency", "tenants", 3, backend=backend)
+        api.set_limit("concurrency", "tenants:tenant-1", 2, backend=backend)
+        api.set_limit("concurrency", "tenants", 3, backend=backend)
 
         assert (number("tenants:tenant-1", backend), number("tenants:", backend)) == (2, 3)
 
     @pytest.mark.parametrize("values", [{"by": "x" * 151}, {"reason": "x" * 256}, {"reason": "a\0b"}])
     def test_set_number_refuses_texts_that_do_not_fit(self, values: Any) -> None:
         with pytest.raises(ValueError, match="must be a text of at most"):
-            api.set_number("concurrency", ACCOUNT, 2, **values)
+            api.set_limit("concurrency", ACCOUNT, 2, **values)
 
 
 class TestResetNumber:
     def test_reset_removes_the_number_and_says_whether_there_was_one(self, backend: str) -> None:
         waiting(ACCOUNT, backend=backend)
-        api.set_number("concurrency", ACCOUNT, 2, backend=backend)
+        api.set_limit("concurrency", ACCOUNT, 2, backend=backend)
 
-        assert api.reset_number("concurrency", ACCOUNT, backend=backend)
-        assert not api.reset_number("concurrency", ACCOUNT, backend=backend)
+        assert api.reset_limit("concurrency", ACCOUNT, backend=backend)
+        assert not api.reset_limit("concurrency", ACCOUNT, backend=backend)
         assert number(ACCOUNT, backend) is None
 
     def test_number_of_limit_that_code_has_fixed_since_is_removed(self, backend: str) -> None:
@@ -146,7 +146,7 @@ class TestListing:
         ]
 
     def test_list_has_declared_limits_and_set_numbers_without_tasks(self) -> None:
-        api.set_number("concurrency", ACCOUNT, 2)
+        api.set_limit("concurrency", ACCOUNT, 2)
 
         assert {(ACCOUNT, 0, 0), ("tests.imports:", 0, 0), ("tests.call_api:", 0, 0)} <= set(listed())
 
@@ -199,10 +199,10 @@ class TestState:
 
     def test_number_of_all_keys_holds_for_a_key_without_its_own(self, backend: str) -> None:
         waiting(backend=backend)
-        api.set_number("concurrency", "tests.imports", 4, backend=backend)
+        api.set_limit("concurrency", "tests.imports", 4, backend=backend)
         assert (state(CONCURRENCY, ACCOUNT, backend).number, state(CONCURRENCY, ACCOUNT, backend).is_own) == (4, False)
 
-        api.set_number("concurrency", ACCOUNT, 2, backend=backend)
+        api.set_limit("concurrency", ACCOUNT, 2, backend=backend)
 
         found = state(CONCURRENCY, ACCOUNT, backend)
         assert (found.number, found.declared, found.is_own) == (2, 1, True)

@@ -125,22 +125,25 @@ ROWS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "send_many": (lambda: TaskFactory.create(), lambda row: api.send_many([Send(row.pk, 1, dedupe_key="k")])),
     "pause": (lambda: Queue.objects.create(backend="default", name="mail"), lambda row: api.pause("mail")),
     "resume": (lambda: Queue.objects.create(backend="default", name="mail"), lambda row: api.resume("mail")),
-    "limit": (lambda: Queue.objects.create(backend="default", name="mail"), lambda row: api.limit("mail", 3)),
+    "limit_queue": (
+        lambda: Queue.objects.create(backend="default", name="mail"),
+        lambda row: api.limit_queue("mail", 3),
+    ),
     "schedules.pause": (make_schedule, lambda row: schedules.pause("nightly")),
     "schedules.resume": (make_schedule, lambda row: schedules.resume("nightly")),
     "schedules.run": (make_schedule, lambda row: schedules.run("nightly")),
     "schedules.delete": (make_schedule, lambda row: schedules.delete("nightly")),
-    "set_number": (
+    "set_limit": (
         lambda: Limit.objects.create(
             backend="default", kind="concurrency", key="x:1", number=1, changed_at="2020-01-01T00:00:00Z"
         ),
-        lambda row: limits.set_number(LimitKind.CONCURRENCY, "x:1", 2),
+        lambda row: limits.set_limit(LimitKind.CONCURRENCY, "x:1", 2),
     ),
-    "reset_number": (
+    "reset_limit": (
         lambda: Limit.objects.create(
             backend="default", kind="concurrency", key="x:1", number=1, changed_at="2020-01-01T00:00:00Z"
         ),
-        lambda row: limits.reset_number(LimitKind.CONCURRENCY, "x:1"),
+        lambda row: limits.reset_limit(LimitKind.CONCURRENCY, "x:1"),
     ),
     "command": (
         lambda: Executor.objects.create(

@@ -340,7 +340,7 @@ class TestConcurrency:
     def test_burst_is_not_over_while_a_task_can_be_admitted(self, bench: Bench) -> None:
         limited(bench)
 
-        assert not bench.engine.queues.is_drained(None, 1.0)
+        assert not bench.engine.queues.has_no_work_left(None, 1.0)
 
     @pytest.mark.parametrize("make", [limited, rated])
     def test_burst_is_over_if_only_tasks_of_closed_queues_can_be_admitted(
@@ -350,9 +350,9 @@ class TestConcurrency:
         make(bench, key="imports:b", queue_name="unserved")
         bench.pause("paused")
 
-        assert bench.engine.queues.is_drained(["default", "paused"], 1.0)
-        assert not bench.engine.queues.is_drained(["unserved"], 1.0)
-        assert not bench.engine.queues.is_drained(None, 1.0)
+        assert bench.engine.queues.has_no_work_left(["default", "paused"], 1.0)
+        assert not bench.engine.queues.has_no_work_left(["unserved"], 1.0)
+        assert not bench.engine.queues.has_no_work_left(None, 1.0)
 
     @pytest.mark.parametrize("make", [limited, rated])
     def test_burst_is_not_over_if_a_task_behind_one_of_a_paused_queue_can_be_admitted(
@@ -362,7 +362,7 @@ class TestConcurrency:
         make(bench, 2)
         bench.pause("paused")
 
-        assert not bench.engine.queues.is_drained(["default", "paused"], 1.0)
+        assert not bench.engine.queues.has_no_work_left(["default", "paused"], 1.0)
 
     def test_commit_and_claim_admits_in_between(self, bench: Bench) -> None:
         _, second = limited(bench), limited(bench)
@@ -614,7 +614,7 @@ class TestManyRequests:
         assert bench.status(pk) == Status.READY
         assert self.requests(bench).filter(kind="newer").exists()
         assert "admission.ignored kind=newer" in caplog.text
-        assert bench.engine.queues.is_drained([], 1.0)
+        assert bench.engine.queues.has_no_work_left([], 1.0)
 
 
 class TestManyAtOnce:

@@ -1,4 +1,4 @@
-"""claim, has_isolated, queues_in_use and is_drained, on every engine."""
+"""claim, has_isolated, queues_in_use and has_no_work_left, on every engine."""
 
 from datetime import timedelta
 from typing import Any
@@ -284,47 +284,47 @@ class TestQueuesInUse:
         assert bench.engine.queues.queues_in_use() == ["B", "a", "a-1", "b", "é"]
 
 
-class TestIsDrained:
-    def test_ready_or_running_task_is_not_drained(self, bench: Bench) -> None:
+class TestHasNoWorkLeft:
+    def test_ready_or_running_task_is_work_left(self, bench: Bench) -> None:
         bench.add(queue_name="a")
-        assert not bench.engine.queues.is_drained(None, 1)
-        assert not bench.engine.queues.is_drained(["b", "a"], 1)
-        assert bench.engine.queues.is_drained(["b"], 1)
+        assert not bench.engine.queues.has_no_work_left(None, 1)
+        assert not bench.engine.queues.has_no_work_left(["b", "a"], 1)
+        assert bench.engine.queues.has_no_work_left(["b"], 1)
 
         bench.claim(queues=["a"])
-        assert not bench.engine.queues.is_drained(None, 1)
-        assert not bench.engine.queues.is_drained(["b", "a"], 1)
-        assert bench.engine.queues.is_drained(["b"], 1)
+        assert not bench.engine.queues.has_no_work_left(None, 1)
+        assert not bench.engine.queues.has_no_work_left(["b", "a"], 1)
+        assert bench.engine.queues.has_no_work_left(["b"], 1)
 
-    def test_task_due_later_than_wait_counts_as_drained(self, bench: Bench) -> None:
+    def test_task_due_later_than_wait_is_no_work_left(self, bench: Bench) -> None:
         bench.add(queue_name="a", wake_after_seconds=100.0)
         pk = bench.suspended(wake_after_seconds=100.0)
         bench.suspended()
         bench.ended()
 
-        assert bench.engine.queues.is_drained(None, 1)
-        assert not bench.engine.queues.is_drained(None, 120)
-        assert not bench.engine.queues.is_drained(["a"], 120)
-        assert not bench.engine.queues.is_drained([bench.row(pk).queue_name], 120)
-        assert bench.engine.queues.is_drained(["b"], 120)
+        assert bench.engine.queues.has_no_work_left(None, 1)
+        assert not bench.engine.queues.has_no_work_left(None, 120)
+        assert not bench.engine.queues.has_no_work_left(["a"], 120)
+        assert not bench.engine.queues.has_no_work_left([bench.row(pk).queue_name], 120)
+        assert bench.engine.queues.has_no_work_left(["b"], 120)
 
-    def test_paused_queue_is_drained_once_nothing_runs(self, bench: Bench) -> None:
+    def test_paused_queue_has_no_work_left_once_nothing_runs(self, bench: Bench) -> None:
         running = bench.add(queue_name="a")
         bench.claim(queues=["a"])
         bench.pause("a")
         bench.add(queue_name="a")
         bench.add(queue_name="a", wake_after_seconds=0.5)
-        assert not bench.engine.queues.is_drained(None, 1)
-        assert not bench.engine.queues.is_drained(["a"], 1)
+        assert not bench.engine.queues.has_no_work_left(None, 1)
+        assert not bench.engine.queues.has_no_work_left(["a"], 1)
 
         bench.set(running, status=Status.SUCCESSFUL)
-        assert bench.engine.queues.is_drained(None, 1)
-        assert bench.engine.queues.is_drained(["a"], 1)
+        assert bench.engine.queues.has_no_work_left(None, 1)
+        assert bench.engine.queues.has_no_work_left(["a"], 1)
 
         bench.add(queue_name="b")
-        assert not bench.engine.queues.is_drained(None, 1)
+        assert not bench.engine.queues.has_no_work_left(None, 1)
 
-    def test_overdue_task_is_not_drained(self, bench: Bench) -> None:
+    def test_overdue_task_is_work_left(self, bench: Bench) -> None:
         bench.set(bench.add(wake_after_seconds=100.0), wake_at=clock_to_store(after=-1))
 
-        assert not bench.engine.queues.is_drained(None, 0)
+        assert not bench.engine.queues.has_no_work_left(None, 0)

@@ -61,7 +61,7 @@ def test_task_that_awaits_code_is_neither_claimed_nor_counted_as_ready(bench: Be
 
     assert bench.claim_ids() == []
     assert bench.engine.queues.queue_latency() == []
-    assert bench.engine.queues.is_drained(None, 0.0)
+    assert bench.engine.queues.has_no_work_left(None, 0.0)
     row = bench.row(pk)
     assert (row.status, row.attempts, row.executor_id, row.claimed_at) == (Status.AWAITING_CODE, 0, None, None)
     assert (row.started_at, row.last_attempted_at, row.wake_at) == (None, None, None)

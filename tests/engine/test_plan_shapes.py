@@ -277,7 +277,7 @@ CALLS: dict[str, tuple[Callable[[Bench], Any], Callable[[Bench, Any], Any]]] = {
     "has_isolated": (claim, lambda bench, _: bench.engine.claims.has_isolated(QUEUES)),
     "queues_in_use": (claim, lambda bench, _: bench.engine.queues.queues_in_use()),
     "queue_latency": (claim, lambda bench, _: bench.engine.queues.queue_latency()),
-    "is_drained": (claim, lambda bench, _: bench.engine.queues.is_drained(QUEUES, 1.0)),
+    "has_no_work_left": (claim, lambda bench, _: bench.engine.queues.has_no_work_left(QUEUES, 1.0)),
     "schedules": (lambda bench: None, lambda bench, _: bench.engine.ticks.fire()),
 }  # fmt: skip
 

@@ -423,13 +423,13 @@ def test_aggregate_counters_reads_few_rows(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("queues", [None, QUEUES, ["queue-3"]])
-def test_is_drained_reads_few_rows(bench: Bench, queues: list[str] | None) -> None:
-    assert not read(lambda: bench.engine.queues.is_drained(queues, 1.0))
+def test_has_no_work_left_reads_few_rows(bench: Bench, queues: list[str] | None) -> None:
+    assert not read(lambda: bench.engine.queues.has_no_work_left(queues, 1.0))
     Task.objects.ready().update(status="FAILED")
-    assert read(lambda: bench.engine.queues.is_drained(queues, 1.0)) == (queues == ["queue-3"])
+    assert read(lambda: bench.engine.queues.has_no_work_left(queues, 1.0)) == (queues == ["queue-3"])
     Task.objects.running().update(status="FAILED")
-    assert read(lambda: bench.engine.queues.is_drained(queues, 1.0))
-    assert not read(lambda: bench.engine.queues.is_drained(queues, 2 * 86_400.0))
+    assert read(lambda: bench.engine.queues.has_no_work_left(queues, 1.0))
+    assert not read(lambda: bench.engine.queues.has_no_work_left(queues, 2 * 86_400.0))
 
 
 def test_pending_maintenance_reads_few_rows(bench: Bench) -> None:

@@ -25,7 +25,7 @@ def running(queue: str, backend: str) -> int:
 
 @on_both_databases
 def test_two_executors_together_run_no_more_than_the_limit(start: Start, backend: str) -> None:
-    api.limit("limited", 3, backend=backend)
+    api.limit_queue("limited", 3, backend=backend)
     limited = tasks.wait_at.using(queue_name="limited", backend=backend)
     limited.enqueue_many([(("gate", number), {}) for number in range(8)])
     executors = [start(threads=8, backend=backend) for _ in range(2 if backend == "default" else 1)]
@@ -59,7 +59,7 @@ def test_process_respects_its_own_queue_limit(start: Start, backend: str) -> Non
 @on_postgresql
 def test_short_tasks_of_a_limited_queue_are_not_claimed_ahead(start: Start) -> None:
     """No batch waits for the next poll."""
-    api.limit("limited", 2)
+    api.limit_queue("limited", 2)
     largest: Counter[str] = Counter()
     is_over = threading.Event()
 
@@ -86,7 +86,7 @@ def test_short_tasks_of_a_limited_queue_are_not_claimed_ahead(start: Start) -> N
 
 @on_postgresql
 def test_task_that_one_executor_cannot_claim_is_claimed_by_another(start: Start) -> None:
-    api.limit("limited", 1)
+    api.limit_queue("limited", 1)
     first = tasks.wait_at.using(queue_name="limited").enqueue("first")
     busy = start(threads=1, poll_interval=600.0)
     gates["first"].wait_for()
@@ -105,7 +105,7 @@ def test_task_that_one_executor_cannot_claim_is_claimed_by_another(start: Start)
 
 @on_postgresql
 def test_atomic_task_counts_for_its_queue_until_its_end(start: Start) -> None:
-    api.limit("limited", 1)
+    api.limit_queue("limited", 1)
     atomic_tasks.add_atomically.using(queue_name="limited").enqueue_many([((number,), {}) for number in range(20)])
 
     start(threads=4, poll_interval=600.0)
@@ -117,14 +117,14 @@ def test_atomic_task_counts_for_its_queue_until_its_end(start: Start) -> None:
 def test_limit_is_seen_within_a_second(start: Start, backend: str) -> None:
     limited = tasks.wait_at.using(queue_name="limited", backend=backend)
     start(threads=8, backend=backend)
-    api.limit("limited", 1, backend=backend)
+    api.limit_queue("limited", 1, backend=backend)
     limited.enqueue_many([(("gate", number), {}) for number in range(4)])
     gates["gate"].wait_for(1)
     assert running("limited", backend) == 1
 
-    api.limit("limited", 3, backend=backend)
+    api.limit_queue("limited", 3, backend=backend)
     gates["gate"].wait_for(3)
-    api.limit("limited", None, backend=backend)
+    api.limit_queue("limited", None, backend=backend)
     gates["gate"].wait_for(4)
     assert Queue.objects.using(backend).get().max_running is None
 
@@ -133,7 +133,7 @@ def test_limit_is_seen_within_a_second(start: Start, backend: str) -> None:
 @pytest.mark.django_db
 def test_odd_limits_are_refused(limit: Any) -> None:
     with pytest.raises(ValueError, match="max_running"):
-        api.limit("emails", limit)
+        api.limit_queue("emails", limit)
     assert not Queue.objects.exists()
 
 
@@ -145,7 +145,7 @@ def test_number_that_people_set_takes_effect_at_once(start: Start, backend: str)
     start(threads=8, backend=backend, poll_interval=600.0 if backend == "default" else 0.05)
     gates["gate"].wait_for(1)
 
-    limits.set_number("concurrency", limited.task_type, 3, backend=backend)
+    limits.set_limit("concurrency", limited.task_type, 3, backend=backend)
     gates["gate"].wait_for(3)
 
     assert Task.objects.using(backend).running().count() == 3

@@ -25,7 +25,7 @@ def test_stop_lets_running_tasks_end_and_claims_no_others(start: Start, body: An
     running.process.stop()
     turns = running.loop.counts.turns
     # The turn that was under way may have asked for work before.
-    wait_until(lambda: running.loop.is_draining and running.loop.counts.turns > turns)
+    wait_until(lambda: running.loop.is_stopping and running.loop.counts.turns > turns)
     after = tasks.add.using(backend=backend).enqueue(1)
     gates["running"].open()
     running.join()

@@ -80,7 +80,7 @@ def test_child_is_replaced_for_any_exit_code(code: int) -> None:
     assert rig.started == [0, 0, 0]
 
 
-def test_child_that_drained_the_queue_is_not_replaced() -> None:
+def test_child_that_had_no_work_left_is_not_replaced() -> None:
     rig = Rig(2, EXIT_OK, HealthStatus(), max_starts=3)
     assert rig.run() == EXIT_OK
     assert rig.started == [0, 1]

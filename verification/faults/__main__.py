@@ -18,11 +18,11 @@ for name in [name for name in os.environ if name.startswith("PG")]:
     del os.environ[name]  # PGSERVICE and others would point at another server
 django.setup()
 
-from verification.faults import at_length, campaigns, pages, report  # noqa: E402 - they import models
-from verification.faults.attempts import attempt  # noqa: E402
+from verification.faults import campaigns, long_runs, pages, report  # noqa: E402 - they import models
+from verification.faults.campaign_runs import run_campaign  # noqa: E402
 
 JOBS = os.cpu_count() or 1
-CHAPTERS = (*at_length.ALL, "campaigns")
+CHAPTERS = (*long_runs.ALL, "campaigns")
 
 
 def main() -> int:
@@ -46,12 +46,12 @@ def main() -> int:
     if options.seeds is None:
         options.seeds = 1 if names else 20
     is_good = True
-    for name in at_length.ALL:
+    for name in long_runs.ALL:
         if options.only in (None, name):
-            chapter = at_length.ALL[name](options.seed, options.seeds)
+            chapter = long_runs.ALL[name](options.seed, options.seeds)
             is_good &= chapter.is_good
             report.write(chapter.known)
-    if options.only not in at_length.ALL:
+    if options.only not in long_runs.ALL:
         able = [name for name, campaign in campaigns.FULL.items() if campaign.can_run]
         if not names and len(able) < len(campaigns.FULL):
             print("PgBouncer is not installed. Its campaigns are skipped.", flush=True)
@@ -68,7 +68,7 @@ def run_campaigns(names: Sequence[str], options: argparse.Namespace) -> bool:
     with pool_of(os.environ, options.jobs) as pool:
         started = {
             seed: [
-                pool.submit(attempt, name, seed)
+                pool.submit(run_campaign, name, seed)
                 for name, campaign in chosen.items()
                 if (seed - seeds.start) % campaign.every == 0
             ]

@@ -27,7 +27,7 @@ END = "end"
 def enter(kind: str, key: str, task_id: str) -> None:
     """Write an effect in the open transaction."""
     with connection.cursor() as cursor:
-        cursor.execute("INSERT INTO trust_effect (kind, key, task_id) VALUES (%s, %s, %s)", [kind, key, task_id])
+        cursor.execute("INSERT INTO verification_effect (kind, key, task_id) VALUES (%s, %s, %s)", [kind, key, task_id])
 
 
 @task(atomic=True, takes_context=True, max_attempts=MANY, backoff=SOON)

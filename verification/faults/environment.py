@@ -258,7 +258,7 @@ class FaultEnvironment(ServerAccess):
 
     def ended(self) -> int:
         """Return how many tasks have finished, pruned ones included."""
-        return int(self.query(f"SELECT count(*) FROM trust_change WHERE after IN {FINAL}")[0][0])
+        return int(self.query(f"SELECT count(*) FROM verification_change WHERE after IN {FINAL}")[0][0])
 
     # --- waiting
 
@@ -269,7 +269,7 @@ class FaultEnvironment(ServerAccess):
 
     def wait_for_first_heartbeat(self, process: LaunchedProcess) -> None:
         self.wait_for(
-            lambda: self.query("SELECT 1 FROM trust_beat WHERE name = %s LIMIT 1", process.name),
+            lambda: self.query("SELECT 1 FROM verification_beat WHERE name = %s LIMIT 1", process.name),
             f"the first heartbeat of {process.name}",
         )
 
@@ -364,8 +364,8 @@ def fault_environment(
     selects the default of an option.
     """
     cluster.start()
-    folder = Path(tempfile.mkdtemp(prefix="jobqueue-trust-"))
-    database = f"trust_{time.time_ns()}"
+    folder = Path(tempfile.mkdtemp(prefix="jobqueue-verification-"))
+    database = f"verification_{time.time_ns()}"
     with psycopg.connect(cluster.url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {database}")
     env = FaultEnvironment(cluster, database, folder, {key.upper(): value for key, value in options.items()})

@@ -217,9 +217,9 @@ class FaultRunner:
     def full_disk(self) -> None:
         """Let the tables fail to grow for one or two seconds: first half of the writes fail, then all."""
         for share in (0.5, 1.0):
-            self.env.query("INSERT INTO trust_full VALUES (%s)", share)
+            self.env.query("INSERT INTO verification_full VALUES (%s)", share)
             self.wait(self.random.uniform(0.5, 1.0))
-            self.env.query("DELETE FROM trust_full")
+            self.env.query("DELETE FROM verification_full")
 
     def poison(self) -> None:
         """Run a task that kills each process that runs it, until its losses are used up."""

@@ -131,10 +131,10 @@ def read(url: str, diary_path: str, timeout_seconds: float) -> History:
             timeout_seconds=timeout_seconds,
             notes=diary.read(diary_path),
             logs=diary.read_logs(diary_path),
-            changes=rows(connection, Change, "trust_change"),
-            beats=rows(connection, Beat, "trust_beat"),
-            messages=rows(connection, MessageEvent, "trust_message"),
-            effects=rows(connection, Effect, "trust_effect"),
+            changes=rows(connection, Change, "verification_change"),
+            beats=rows(connection, Beat, "verification_beat"),
+            messages=rows(connection, MessageEvent, "verification_message"),
+            effects=rows(connection, Effect, "verification_effect"),
         )
 
 

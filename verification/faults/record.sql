@@ -1,6 +1,6 @@
 -- Triggers that record each change of a task, each heartbeat, each message and each effect.
 -- `actor` is the application_name of the process that wrote.
-CREATE TABLE trust_change (
+CREATE TABLE verification_change (
     id bigserial PRIMARY KEY, task_id uuid, before text, after text, claim_before bigint, claim_after bigint,
     attempts_before int, attempts_after int, max_attempts int, polls_before bigint, polls_after bigint,
     losses_before int, losses_after int, workers_before int, workers_after int, last_worker text,
@@ -8,22 +8,22 @@ CREATE TABLE trust_change (
     actor text DEFAULT current_setting('application_name'),
     xact xid8 DEFAULT pg_current_xact_id(), at timestamptz DEFAULT clock_timestamp()
 );
-CREATE TABLE trust_beat (id bigserial PRIMARY KEY, executor_id uuid, name text, at timestamptz);
-CREATE TABLE trust_message (
+CREATE TABLE verification_beat (id bigserial PRIMARY KEY, executor_id uuid, name text, at timestamptz);
+CREATE TABLE verification_message (
     id bigserial PRIMARY KEY, message_id bigint, task_id uuid, event text,
     actor text DEFAULT current_setting('application_name'),
     xact xid8 DEFAULT pg_current_xact_id(), at timestamptz DEFAULT clock_timestamp()
 );
 -- Bodies write these rows in the transaction of their outcome. `key` identifies the poll or the message.
-CREATE TABLE trust_effect (
+CREATE TABLE verification_effect (
     id bigserial PRIMARY KEY, kind text, key text, task_id uuid,
     actor text DEFAULT current_setting('application_name'),
     xact xid8 DEFAULT pg_current_xact_id(), at timestamptz DEFAULT clock_timestamp()
 );
 
-CREATE FUNCTION trust_note_change() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
+CREATE FUNCTION verification_note_change() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
 BEGIN
-    INSERT INTO trust_change (
+    INSERT INTO verification_change (
         task_id, before, after, claim_before, claim_after, attempts_before, attempts_after, max_attempts,
         polls_before, polls_after, losses_before, losses_after, workers_before, workers_after, last_worker,
         holder, taker, result
@@ -36,46 +36,46 @@ BEGIN
     );
     RETURN NULL;
 END $$;
-CREATE TRIGGER trust_note_change AFTER INSERT OR UPDATE OR DELETE ON jobqueue_task
-FOR EACH ROW EXECUTE FUNCTION trust_note_change();
+CREATE TRIGGER verification_note_change AFTER INSERT OR UPDATE OR DELETE ON jobqueue_task
+FOR EACH ROW EXECUTE FUNCTION verification_note_change();
 
-CREATE FUNCTION trust_note_beat() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION verification_note_beat() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO trust_beat (executor_id, name, at) VALUES (NEW.id, NEW.name, NEW.heartbeat);
+    INSERT INTO verification_beat (executor_id, name, at) VALUES (NEW.id, NEW.name, NEW.heartbeat);
     RETURN NULL;
 END $$;
-CREATE TRIGGER trust_note_beat AFTER INSERT OR UPDATE ON jobqueue_executor
-FOR EACH ROW EXECUTE FUNCTION trust_note_beat();
+CREATE TRIGGER verification_note_beat AFTER INSERT OR UPDATE ON jobqueue_executor
+FOR EACH ROW EXECUTE FUNCTION verification_note_beat();
 
-CREATE FUNCTION trust_note_message() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION verification_note_message() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO trust_message (message_id, task_id, event)
+    INSERT INTO verification_message (message_id, task_id, event)
     VALUES (
         COALESCE(NEW.id, OLD.id), COALESCE(NEW.task_id, OLD.task_id),
         CASE WHEN TG_OP = 'INSERT' THEN 'sent' ELSE 'consumed' END
     );
     RETURN NULL;
 END $$;
-CREATE TRIGGER trust_note_sent AFTER INSERT OR UPDATE OF consumed_at ON jobqueue_inboxmessage
-FOR EACH ROW EXECUTE FUNCTION trust_note_message();
-CREATE TRIGGER trust_note_gone AFTER DELETE ON jobqueue_inboxmessage
-FOR EACH ROW WHEN (OLD.consumed_at IS NULL) EXECUTE FUNCTION trust_note_message();
+CREATE TRIGGER verification_note_sent AFTER INSERT OR UPDATE OF consumed_at ON jobqueue_inboxmessage
+FOR EACH ROW EXECUTE FUNCTION verification_note_message();
+CREATE TRIGGER verification_note_gone AFTER DELETE ON jobqueue_inboxmessage
+FOR EACH ROW WHEN (OLD.consumed_at IS NULL) EXECUTE FUNCTION verification_note_message();
 
--- Simulates a full disk. While trust_full has a row, that share of the statements that write to the queue fails with
+-- Simulates a full disk. While verification_full has a row, that share of the statements that write to the queue fails with
 -- the error of a full disk.
-CREATE TABLE trust_full (share float8 NOT NULL);
-CREATE FUNCTION trust_extend() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
+CREATE TABLE verification_full (share float8 NOT NULL);
+CREATE FUNCTION verification_extend() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
 BEGIN
-    IF random() < (SELECT share FROM trust_full LIMIT 1) THEN
+    IF random() < (SELECT share FROM verification_full LIMIT 1) THEN
         RAISE 'could not extend file "base/5/16384": No space left on device' USING ERRCODE = 'disk_full';
     END IF;
     RETURN NULL;
 END $$;
-CREATE TRIGGER trust_extend BEFORE INSERT OR UPDATE OR DELETE ON jobqueue_task
-FOR EACH STATEMENT EXECUTE FUNCTION trust_extend();
-CREATE TRIGGER trust_extend BEFORE INSERT OR UPDATE OR DELETE ON jobqueue_inboxmessage
-FOR EACH STATEMENT EXECUTE FUNCTION trust_extend();
-CREATE TRIGGER trust_extend BEFORE INSERT OR UPDATE ON jobqueue_executor
-FOR EACH STATEMENT EXECUTE FUNCTION trust_extend();
-CREATE TRIGGER trust_extend BEFORE INSERT OR DELETE ON jobqueue_counterdelta
-FOR EACH STATEMENT EXECUTE FUNCTION trust_extend();
+CREATE TRIGGER verification_extend BEFORE INSERT OR UPDATE OR DELETE ON jobqueue_task
+FOR EACH STATEMENT EXECUTE FUNCTION verification_extend();
+CREATE TRIGGER verification_extend BEFORE INSERT OR UPDATE OR DELETE ON jobqueue_inboxmessage
+FOR EACH STATEMENT EXECUTE FUNCTION verification_extend();
+CREATE TRIGGER verification_extend BEFORE INSERT OR UPDATE ON jobqueue_executor
+FOR EACH STATEMENT EXECUTE FUNCTION verification_extend();
+CREATE TRIGGER verification_extend BEFORE INSERT OR DELETE ON jobqueue_counterdelta
+FOR EACH STATEMENT EXECUTE FUNCTION verification_extend();

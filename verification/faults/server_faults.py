@@ -108,10 +108,10 @@ def black_hole(runner: Runner, stopped: Sequence[LaunchedProcess]) -> Iterator[N
 @contextmanager
 def full_disk(runner: Runner, stopped: Sequence[LaunchedProcess]) -> Iterator[None]:
     """Let the tables fail to grow for a second."""
-    runner.env.query("INSERT INTO trust_full VALUES (1.0)")
+    runner.env.query("INSERT INTO verification_full VALUES (1.0)")
     yield
     runner.wait(1.0)
-    runner.env.query("DELETE FROM trust_full")
+    runner.env.query("DELETE FROM verification_full")
 
 
 def _proxies(stopped: Sequence[LaunchedProcess]) -> list[Proxy]:

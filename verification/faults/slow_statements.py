@@ -128,7 +128,9 @@ def ends(env: FaultEnvironment) -> list[Violation]:
         TOO_SLOW,
     ):
         found.append(Violation("lost", f"task {pk} ended {status}, {losses} losses: {errors[:300]}"))
-    for kind, key, count in env.query("SELECT kind, key, count(*) FROM trust_effect GROUP BY 1, 2 HAVING count(*) > 1"):
+    for kind, key, count in env.query(
+        "SELECT kind, key, count(*) FROM verification_effect GROUP BY 1, 2 HAVING count(*) > 1"
+    ):
         found.append(Violation("doubled", f"{count} effects {kind} {key}"))
     return found
 

@@ -49,7 +49,7 @@ def test_fleet_that_comes_back_does_everything_in_order_of_rank(
     assert {"where": "default/default", "what": NOT_SERVED} in health.json()["problems"]
     assert ">No executor<" in page
 
-    api.limit("default", 1)  # all executors compete for it
+    api.limit_queue("default", 1)  # all executors compete for it
     process = fleet.start("--threads", "4", heartbeat_timeout=1)
 
     assert wait_for_end() == {"SUCCESSFUL": 7}

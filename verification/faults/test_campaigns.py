@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from verification.faults.attempts import attempt
+from verification.faults.campaign_runs import run_campaign
 from verification.faults.campaigns import QUICK, Campaign
 from verification.faults.pages import percentile
 from verification.faults.report import LATEST_SECONDS
@@ -26,7 +26,7 @@ def marks(campaign: Campaign) -> list[pytest.MarkDecorator]:
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks(one)) for name, one in QUICK.items()])
 def test_no_task_is_lost_and_none_runs_twice(record_property: Callable[[str, object], None], name: str) -> None:
-    made = attempt(f"quick-{name}", SEED)
+    made = run_campaign(f"quick-{name}", SEED)
     assert not made.failure, made.failure
     if QUICK[name].is_timed:
         assert made.figures is not None

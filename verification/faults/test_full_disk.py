@@ -125,7 +125,7 @@ def judge(env: FaultEnvironment) -> None:
 def count_tried(env: FaultEnvironment, *kinds: str) -> int:
     """How many attempts were counted of tasks that do not fail by themselves."""
     rows = env.query(
-        "SELECT count(*) FROM trust_change JOIN jobqueue_task AS task ON task.id = task_id"
+        "SELECT count(*) FROM verification_change JOIN jobqueue_task AS task ON task.id = task_id"
         " WHERE attempts_after > 0 AND task_type = ANY(%s)",
         [f"verification.faults.bodies.{kind}" for kind in kinds],
     )
@@ -184,8 +184,8 @@ def has_panicked(cluster: Cluster) -> bool:
 
 
 AT_COMMIT = """
-CREATE CONSTRAINT TRIGGER trust_extend_at_commit AFTER INSERT OR UPDATE ON jobqueue_task
-DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION trust_extend()
+CREATE CONSTRAINT TRIGGER verification_extend_at_commit AFTER INSERT OR UPDATE ON jobqueue_task
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION verification_extend()
 """
 
 
@@ -194,9 +194,9 @@ def test_no_attempt_is_spent_on_a_full_disk() -> None:
     with throwaway_cluster(**DURABLE) as cluster, fault_environment(cluster) as made:
         made.query(AT_COMMIT)
         set_to_work(made)
-        made.query("INSERT INTO trust_full VALUES (0.5)")
+        made.query("INSERT INTO verification_full VALUES (0.5)")
         wait_until_all_know(made)
-        made.query("DELETE FROM trust_full")
+        made.query("DELETE FROM verification_full")
         judge(made)
         assert any("could not extend file" in text for text in refusals(made))
         assert count_tried(made, "pay", "work", "work_later", "NumberCollector") == 0

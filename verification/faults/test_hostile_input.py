@@ -31,8 +31,8 @@ from tests.executor.harness import Running, Start, gates, on_postgresql
 from tests.executor.tasks import add, count_tasks, fail
 from tests.factories import TaskFactory
 from tests.waiting import wait_until
-from verification.faults import hostile
-from verification.faults.hostile import echo, perform, perform_later, prepared_calls
+from verification.faults import hostile_bodies
+from verification.faults.hostile_bodies import echo, perform, perform_later, prepared_calls
 
 pytestmark = [
     on_postgresql,
@@ -104,7 +104,7 @@ def is_clean(refusal: BaseException) -> bool:
 
 
 @EXAMPLES
-@given(value=hostile.plain_json)
+@given(value=hostile_bodies.plain_json)
 def test_json_makes_the_round_trip(running: Running, value: Any) -> None:
     result = echo.enqueue(value, named=value)
 
@@ -114,7 +114,7 @@ def test_json_makes_the_round_trip(running: Running, value: Any) -> None:
 
 
 @EXAMPLES
-@given(value=hostile.odd_results)
+@given(value=hostile_bodies.odd_results)
 def test_other_arguments_come_as_json_or_are_refused(running: Running, value: Any) -> None:
     before = Task.objects.count()
     result, refusal = attempted(lambda: echo.enqueue(value))
@@ -130,7 +130,11 @@ def test_other_arguments_come_as_json_or_are_refused(running: Running, value: An
 @EXAMPLES
 @given(
     names=st.lists(
-        st.tuples(hostile.odd_text, hostile.odd_text, st.dictionaries(hostile.odd_text, hostile.odd_text, max_size=2)),
+        st.tuples(
+            hostile_bodies.odd_text,
+            hostile_bodies.odd_text,
+            st.dictionaries(hostile_bodies.odd_text, hostile_bodies.odd_text, max_size=2),
+        ),
         min_size=1,
         max_size=6,
     )
@@ -157,7 +161,7 @@ BODIES = pytest.mark.parametrize("body", [perform, perform_later], ids=lambda bo
 
 @BODIES
 @EXAMPLES
-@given(value=hostile.odd_results)
+@given(value=hostile_bodies.odd_results)
 def test_result_is_stored_or_fails_its_task(running: Running, body: Any, value: Any) -> None:
     result = body.enqueue(prepared(lambda: value))
     beside = add.enqueue(1)
@@ -177,9 +181,9 @@ def test_result_is_stored_or_fails_its_task(running: Running, body: Any, value: 
 
 @BODIES
 @EXAMPLES
-@given(error=hostile.odd_exceptions)
+@given(error=hostile_bodies.odd_exceptions)
 def test_exception_fails_its_task_and_is_stored(running: Running, body: Any, error: BaseException) -> None:
-    result = body.enqueue(prepared(partial(hostile.raise_error, error)))
+    result = body.enqueue(prepared(partial(hostile_bodies.raise_error, error)))
     beside = add.enqueue(1)
 
     assert end_of(result.id).status == Status.FAILED
@@ -192,9 +196,9 @@ def test_exception_fails_its_task_and_is_stored(running: Running, body: Any, err
 
 
 @BODIES
-@pytest.mark.parametrize("kind", hostile.DIVES)
+@pytest.mark.parametrize("kind", hostile_bodies.DIVES)
 def test_recursion_without_end_fails_its_task_alone(running: Running, body: Any, kind: str) -> None:
-    result, beside = body.enqueue(prepared(hostile.DIVES[kind])), add.enqueue(1)
+    result, beside = body.enqueue(prepared(hostile_bodies.DIVES[kind])), add.enqueue(1)
 
     row = end_of(result.id)
 
@@ -209,7 +213,7 @@ def test_recursion_without_end_fails_its_task_alone(running: Running, body: Any,
 
 @pytest.mark.parametrize("daemon", [True, False], ids=["daemon", "not a daemon"])
 def test_thread_that_outlives_its_task_harms_no_other_task(running: Running, daemon: bool) -> None:
-    result = hostile.leave_a_thread.enqueue("thread", daemon=daemon)
+    result = hostile_bodies.leave_a_thread.enqueue("thread", daemon=daemon)
 
     assert end_of(result.id).status == Status.SUCCESSFUL
     beside = [count_tasks.enqueue() for _ in range(5)]
@@ -223,7 +227,7 @@ def test_thread_that_outlives_its_task_harms_no_other_task(running: Running, dae
 
 @pytest.mark.parametrize("actor", [Puppet, AsyncPuppet], ids=lambda actor: actor.__name__)
 @EXAMPLES
-@given(returned=hostile.odd_returns)
+@given(returned=hostile_bodies.odd_returns)
 def test_what_a_poll_returns_is_performed_or_fails_it(running: Running, actor: Any, returned: Any) -> None:
     def poll(context: Any) -> Any:
         return Done("again") if context.polls else returned
@@ -245,7 +249,7 @@ def rested(pk: Any) -> str:
 
 
 @EXAMPLES
-@given(state=hostile.odd_results)
+@given(state=hostile_bodies.odd_results)
 def test_state_is_there_in_the_next_poll_or_fails_this_one(running: Running, state: Any) -> None:
     seen: list[Any] = []
 
@@ -267,7 +271,7 @@ def test_state_is_there_in_the_next_poll_or_fails_this_one(running: Running, sta
 
 
 @EXAMPLES
-@given(bodies=st.lists(st.tuples(hostile.odd_results, hostile.odd_text | st.none()), max_size=4))
+@given(bodies=st.lists(st.tuples(hostile_bodies.odd_results, hostile_bodies.odd_text | st.none()), max_size=4))
 def test_message_arrives_once_or_is_refused(running: Running, bodies: list[tuple[Any, Any]]) -> None:
     arrived = []
 
@@ -325,7 +329,7 @@ def assert_only_one_is_hurt(results: list[Any], place: int) -> None:
 
 @settings(EXAMPLES, max_examples=100)
 @given(
-    odd=st.lists(hostile.odd_columns, min_size=1, max_size=4, unique_by=lambda column: column[0]),
+    odd=st.lists(hostile_bodies.odd_columns, min_size=1, max_size=4, unique_by=lambda column: column[0]),
     place=st.integers(0, 4),
     body=st.sampled_from([add, fail, Puppet.task]),
 )
@@ -341,7 +345,9 @@ def test_poison_row_in_a_claimed_batch_fails_alone(
 
 
 @FEW_EXAMPLES
-@given(names=st.lists(st.tuples(st.sampled_from(hostile.NAMES), hostile.odd_names), min_size=1, max_size=4))
+@given(
+    names=st.lists(st.tuples(st.sampled_from(hostile_bodies.NAMES), hostile_bodies.odd_names), min_size=1, max_size=4)
+)
 def test_any_text_as_a_name_in_a_row_harms_no_other_task(running: Running, names: list[tuple[str, str]]) -> None:
     with transaction.atomic():
         results = [add.enqueue(number) for number in range(len(names) + 2)]
@@ -360,7 +366,11 @@ def test_any_text_as_a_name_in_a_row_harms_no_other_task(running: Running, names
 
 
 @FEW_EXAMPLES
-@given(task_type=hostile.odd_names | st.just(add.task_type), queue=hostile.odd_names, key=hostile.odd_names)
+@given(
+    task_type=hostile_bodies.odd_names | st.just(add.task_type),
+    queue=hostile_bodies.odd_names,
+    key=hostile_bodies.odd_names,
+)
 def test_any_text_as_a_name_in_sql_is_refused_or_harmless(
     running: Running, task_type: str, queue: str, key: str
 ) -> None:
@@ -385,7 +395,11 @@ def test_any_text_as_a_name_in_sql_is_refused_or_harmless(
 
 
 @EXAMPLES
-@given(odd=st.lists(hostile.odd_message_columns, min_size=1, max_size=2), place=st.integers(0, 2), takes=st.booleans())
+@given(
+    odd=st.lists(hostile_bodies.odd_message_columns, min_size=1, max_size=2),
+    place=st.integers(0, 2),
+    takes=st.booleans(),
+)
 def test_poison_message_harms_its_receiver_alone(
     running: Running, odd: list[tuple[str, str, str]], place: int, takes: bool
 ) -> None:

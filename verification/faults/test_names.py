@@ -58,7 +58,7 @@ def test_queue_of_any_name_is_announced_and_served(start: Start) -> None:  # noq
 def test_pause_and_limit_of_any_name_are_shown_and_of_that_queue_alone(start: Start) -> None:  # noqa: F811
     for name in NAMES.values():
         api.pause(name)
-        api.limit(name, 1)
+        api.limit_queue(name, 1)
     kept = [tasks.add.using(queue_name=name).enqueue(1) for name in NAMES.values()]
     start(queues=("default", *NAMES.values()), poll_interval=0.05)
 

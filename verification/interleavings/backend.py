@@ -105,8 +105,8 @@ class Records:
     commits that the engine accepted from a claim after a newer one. left_unread: what the last successful poll read
     and did not consume. receivers: the receiver of each message. ended, ended_unsuccessfully, requeued, pruned:
     counts. key_owners: tasks returned as the owner of a key. submitted: idempotency key, task, and whether the task
-    is new. cancelled_families: tasks that ended together with their children. pending_wakes: tasks that a sender or
-    executor still has to wake. confirmed_executors: executors whose heartbeat was confirmed. stolen_claims: claims
+    is new. cancelled_trees: tasks that ended together with their children. pending_wakes: tasks that a sender or
+    executor still has to wake. confirmed_executors: executors whose heartbeat was confirmed. lost_claims: claims
     rescued from a confirmed executor.
     """
 
@@ -125,10 +125,10 @@ class Records:
     pruned: int = 0
     key_owners: list[UUID] = field(default_factory=list)
     submitted: list[tuple[str, UUID, bool]] = field(default_factory=list)
-    cancelled_families: set[UUID] = field(default_factory=set)
+    cancelled_trees: set[UUID] = field(default_factory=set)
     pending_wakes: set[UUID] = field(default_factory=set)
     confirmed_executors: set[UUID] = field(default_factory=set)
-    stolen_claims: list[Claim] = field(default_factory=list)
+    lost_claims: list[Claim] = field(default_factory=list)
 
 
 class IsolatedBackend:
@@ -280,7 +280,7 @@ class IsolatedBackend:
         if entered in FINAL:
             self._record_finished(result.task_id, entered)
             if result.effects.cancel_children:
-                self.records.cancelled_families.add(result.task_id)
+                self.records.cancelled_trees.add(result.task_id)
         if entered is not Status.CANCELLED:
             self.names |= {child.id: "spawned" for child in result.effects.spawn}
 
@@ -335,7 +335,7 @@ class IsolatedBackend:
     def cancel(self, task_id: UUID, *, tree: bool = False, wait: bool = False) -> None:
         """Cancel as api.cancel() does: retry busy tasks. With wait, wait for locks as the engine's own callers do."""
         if tree:
-            self.records.cancelled_families.add(task_id)
+            self.records.cancelled_trees.add(task_id)
         ids: Collection[UUID] = [task_id]
         states = chain([ClientState.AFTER_COMMIT], repeat(ClientState.LAST))
         while ids:
@@ -387,7 +387,7 @@ class IsolatedBackend:
         before, confirmed = dict(self.records.claims), set(self.records.confirmed_executors)
         for rescued in self.engine.executors.rescue():
             if rescued.executor_id in confirmed:
-                self.records.stolen_claims.append((rescued.id, before[rescued.id]))
+                self.records.lost_claims.append((rescued.id, before[rescued.id]))
             self._record_ending((rescued.id, before[rescued.id]), "rescued")
             if rescued.status in FINAL:
                 self._record_finished(rescued.id, rescued.status)

@@ -17,7 +17,7 @@ def main(descents: int, parts: list[str]) -> None:
     import django
 
     django.setup()
-    from verification.faults.at_length import pool
+    from verification.faults.long_runs import pool
     from verification.interleavings import cases, process
     from verification.interleavings.scenarios import SCENARIOS
 

@@ -131,7 +131,7 @@ def _claims(snapshot: Snapshot) -> Iterator[str]:
             yield f"{ONE_COMMIT}: claim {number} of {names[pk]} ended {ended}, the task is {status.get(pk)}"
     for pk, number in records.stale_commits:
         yield f"{STALE}: claim {number} of {names[pk]} was committed when {latest[pk]} had replaced it"
-    for pk, number in records.stolen_claims:
+    for pk, number in records.lost_claims:
         yield f"{STOLEN_FROM_LIVING}: claim {number} of {names[pk]}"
     for row in snapshot.tasks:
         good = [n for (pk, n), how in records.endings.items() if pk == row.id and "committed" in how]
@@ -210,11 +210,11 @@ def _submissions(snapshot: Snapshot) -> Iterator[str]:
 
 def _families(snapshot: Snapshot) -> Iterator[str]:
     """Children of a task that ended with its children have ended. Running ones have a cancel request."""
-    descendants = set(snapshot.backend.records.cancelled_families)
+    descendants = set(snapshot.backend.records.cancelled_trees)
     for _ in snapshot.tasks:
         descendants |= {row.id for row in snapshot.tasks if row.parent_id in descendants}
     for row in snapshot.tasks:
-        if row.id in descendants - snapshot.backend.records.cancelled_families and row.status not in (
+        if row.id in descendants - snapshot.backend.records.cancelled_trees and row.status not in (
             *FINAL,
             Status.RUNNING,
         ):

@@ -41,9 +41,9 @@ def record(backend: SimulatedBackend) -> History:
     return History(
         timeout_seconds=backend.engine.options.heartbeat_timeout,
         notes=enqueued,
-        changes=history.rows(raw, Change, "trust_change"),
-        beats=history.rows(raw, Beat, "trust_beat"),
-        messages=history.rows(raw, MessageEvent, "trust_message"),
+        changes=history.rows(raw, Change, "verification_change"),
+        beats=history.rows(raw, Beat, "verification_beat"),
+        messages=history.rows(raw, MessageEvent, "verification_message"),
     )
 
 

@@ -19,7 +19,7 @@ from verification.simulation.simulation import Simulation
 
 MOVES = 40
 RECORD = Path(history.__file__).with_name("record.sql")
-TABLES = ("trust_change", "trust_beat", "trust_message", "trust_effect")
+TABLES = ("verification_change", "verification_beat", "verification_message", "verification_effect")
 DATABASES = ("default", "first_side", "second_side")
 VACUUM_EVERY = 50  # simulations: dead rows slow down the later ones
 
@@ -86,8 +86,11 @@ def recording() -> Iterator[None]:
         try:
             yield
         finally:
-            cursor.execute("DROP FUNCTION trust_note_change, trust_note_beat, trust_note_message, trust_extend CASCADE")
-            cursor.execute(f"DROP TABLE trust_full, {', '.join(TABLES)}")
+            cursor.execute(
+                "DROP FUNCTION verification_note_change, verification_note_beat, verification_note_message, "
+                "verification_extend CASCADE"
+            )
+            cursor.execute(f"DROP TABLE verification_full, {', '.join(TABLES)}")
 
 
 def vacuum() -> None:

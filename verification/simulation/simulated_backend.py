@@ -45,7 +45,9 @@ ADVANCE = """
     UPDATE jobqueue_ratestart SET started_at = started_at - %(by)s, expires_at = expires_at - %(by)s
     WHERE backend = %(backend)s
 """
-ENDED = "SELECT task_id, after, count(*) FROM trust_change WHERE after = ANY(%s) AND before <> ALL(%s) GROUP BY 1, 2"
+ENDED = (
+    "SELECT task_id, after, count(*) FROM verification_change WHERE after = ANY(%s) AND before <> ALL(%s) GROUP BY 1, 2"
+)
 
 STOLEN = "no claim is taken from a live executor"
 WAITED = "an executor does not wait for other transactions"

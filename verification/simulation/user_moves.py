@@ -119,7 +119,7 @@ class UserMoves(SimulatedBackend):
 
     def note_cancelled(self, pk: UUID, tree: bool, report: CancelReport) -> None:
         if tree and not report.busy:
-            self.records.cancelled_families.add(pk)
+            self.records.cancelled_trees.add(pk)
         self.read_cancel_requests()
         self.records.pending_wakes |= report.parents
         self.wake([one for one in self.names if one in report.parents])
@@ -147,7 +147,7 @@ class UserMoves(SimulatedBackend):
 
     def note_requeued(self, pk: UUID) -> None:
         self.records.requeued[pk] += 1
-        self.records.cancelled_families.clear()  # a requeued task may be one of their children
+        self.records.cancelled_trees.clear()  # a requeued task may be one of their children
         self.attempts[pk] = self.losses[pk] = 0
 
     def wake_now(self, engine: Engine) -> Record:

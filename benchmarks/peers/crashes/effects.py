@@ -13,7 +13,7 @@ def work(number: int, seconds: float) -> None:
     """Write the effect in the open transaction, and keep the transaction open for a while."""
     note("started", number=number)
     with connection.cursor() as cursor:
-        cursor.execute("INSERT INTO trust_effect (number) VALUES (%s)", [number])
+        cursor.execute("INSERT INTO crash_effect (number) VALUES (%s)", [number])
     time.sleep(seconds)
 
 

@@ -148,9 +148,9 @@ class PeerEnvironment(ServerAccess):
         _stop(self._sender)
         began = moved_at = time.monotonic()
         before: list[Any] = []
-        while self.query("SELECT 1 FROM trust_task WHERE state IN ('waiting', 'running') LIMIT 1"):
+        while self.query("SELECT 1 FROM crash_task WHERE state IN ('waiting', 'running') LIMIT 1"):
             now = self.query(
-                "SELECT state, count(*), (SELECT count(*) FROM trust_effect) FROM trust_task"
+                "SELECT state, count(*), (SELECT count(*) FROM crash_effect) FROM crash_task"
                 " GROUP BY state ORDER BY state"
             )
             if now != before:
@@ -160,8 +160,8 @@ class PeerEnvironment(ServerAccess):
             self.wait(0.2)
         return Results(
             notes=diary.read(self.diary),
-            states=dict(self.query("SELECT number, state FROM trust_task")),
-            effects=[number for (number,) in self.query("SELECT number FROM trust_effect")],
+            states=dict(self.query("SELECT number, state FROM crash_task")),
+            effects=[number for (number,) in self.query("SELECT number FROM crash_effect")],
         )
 
     def close(self) -> None:
@@ -221,6 +221,6 @@ class PeerServer:
         migrate = side.admin("migrate", "--verbosity", "0")
         subprocess.run(migrate, cwd=CHECKOUT, env=site_environment(side, url), check=True)
         with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute("CREATE TABLE trust_effect (number int NOT NULL)")
-            connection.execute(f"CREATE VIEW trust_task AS {side.tasks}")
+            connection.execute("CREATE TABLE crash_effect (number int NOT NULL)")
+            connection.execute(f"CREATE VIEW crash_task AS {side.tasks}")
         self._templates.add(side.site)

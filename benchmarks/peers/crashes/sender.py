@@ -43,7 +43,7 @@ def main(function: str, seed: str) -> None:
 
 def waiting() -> int:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM trust_task WHERE state = 'waiting'")
+        cursor.execute("SELECT count(*) FROM crash_task WHERE state = 'waiting'")
         return int(cursor.fetchone()[0])
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db import OperationalError
 
 from jobqueue.engine.admissions import ADMITTED_AT_ONCE, REQUESTS_READ
-from jobqueue.engine.counters import Counters
+from jobqueue.engine.counters import Counters, DeltaSum
 from jobqueue.engine.counting import CAP, RUNNING_CAP
 from jobqueue.engine.postgres.connection import CHANNEL, PostgresDatabase
 from jobqueue.engine.queues import QUEUES_READ, TASKS_READ, Queues
@@ -86,16 +86,16 @@ class PostgresQueues(Queues):
     def queues_in_use(self) -> list[str]:
         return sorted(name for (name,) in self.db.query_prepared("queues_in_use"))
 
-    def is_drained(self, queues: Sequence[str] | None, within_seconds: float) -> bool:
-        ((is_drained,),) = self.db.query(
-            "is_drained",
+    def has_no_work_left(self, queues: Sequence[str] | None, within_seconds: float) -> bool:
+        ((has_no_work_left,),) = self.db.query(
+            "has_no_work_left",
             queues=self.queues_in_use() if queues is None else list(queues),
             only_these=queues is not None,
             within_seconds=float(within_seconds),
             requests_read=REQUESTS_READ,
             at_once=ADMITTED_AT_ONCE,
         )
-        return bool(is_drained)
+        return bool(has_no_work_left)
 
 
 class PostgresCounters(Counters):

@@ -84,7 +84,7 @@ class HealthMonitor:
         return HealthStatus(
             stalled,
             stalled + unready,
-            self._loop.is_draining,
+            self._loop.is_stopping,
             self.was_stopped_on_request,
             str(self._loop.executor_id),
         )
@@ -95,9 +95,9 @@ class HealthMonitor:
             silent = 0.0 if moved_at is None else time.monotonic() - moved_at
             if silent > self._limit and thread.is_alive() and not waits_for_database(thread):
                 yield f"The {what} has not moved for {silent:.0f} s."
-            if moved_at is not None and not thread.is_alive() and not self._loop.is_draining:
+            if moved_at is not None and not thread.is_alive() and not self._loop.is_stopping:
                 yield f"The {what} has ended."
-        if not self._loop.is_draining:
+        if not self._loop.is_stopping:
             yield from self._loop.threads.stalled()
         if (stuck := self._stuck(STUCK_TIMEOUTS * self._limit)) is not None:
             yield stuck
@@ -111,7 +111,7 @@ class HealthMonitor:
         return f"Stuck for {seconds:.0f} s. {what}" if seconds > limit_seconds else None
 
     def _unready(self) -> Iterator[str]:
-        if self._loop.is_draining:
+        if self._loop.is_stopping:
             yield "It is stopping."
         else:
             yield from self._loop.threads.blocked(self._limit)

@@ -77,7 +77,7 @@ def limit(text: str) -> int | None:
         raise ArgumentTypeError(f"{error}, or none (to run none: manage.py jobqueue pause)") from None
 
 
-def number_of_limit(text: str) -> int:
+def limit_number(text: str) -> int:
     """Read the number of a limit."""
     try:
         return within(1, MAX_LIMIT)(text)

@@ -43,7 +43,7 @@ def add_arguments(parser: CommandParser) -> None:
 def add_set_arguments(parser: CommandParser) -> None:
     _add_key(parser)
     number = "how many tasks at once, or how many starts"
-    parser.add_argument("number", type=arguments.number_of_limit, metavar="NUMBER", help=number)
+    parser.add_argument("number", type=arguments.limit_number, metavar="NUMBER", help=number)
     _add_kind_of_key(parser)
     parser.add_argument("--reason", default="", help="why; the list and the admin show it")
     parser.add_argument("--by", help="who sets it (default: your login name)")
@@ -103,23 +103,23 @@ def list_limits(console: Console, flags: Any) -> None:
         console.say(note)
 
 
-def set_number(console: Console, flags: Any) -> None:
+def set_limit(console: Console, flags: Any) -> None:
     """Set the number of a key, or of all keys of a limit."""
     engine = engine_of(flags.backend)
     key = _find(engine, flags)
     by = shell_user() if flags.by is None else flags.by
     with _value_errors():
-        api.set_number(key.kind, key.stored, flags.number, by=by, reason=flags.reason, backend=engine.alias)
+        api.set_limit(key.kind, key.stored, flags.number, by=by, reason=flags.reason, backend=engine.alias)
     values = {"key": key.stored, "kind": str(key.kind), "number": flags.number, "reason": flags.reason}
     log("set_limit", flags.by, **values, backend=engine.alias)
     _report(console, engine, key)
 
 
-def reset_number(console: Console, flags: Any) -> None:
+def reset_limit(console: Console, flags: Any) -> None:
     """Remove the number that people have set for a key, or for all keys of a limit."""
     engine = engine_of(flags.backend)
     key = _find(engine, flags)
-    if not api.reset_number(key.kind, key.stored, backend=engine.alias):
+    if not api.reset_limit(key.kind, key.stored, backend=engine.alias):
         console.say(f"No number was set for {key.words}.")
     log("reset_limit", key=key.stored, kind=str(key.kind), backend=engine.alias)
     _report(console, engine, key)
@@ -207,9 +207,9 @@ VERB = Verb(
         Verb(
             "set",
             "Set the number of a limit. It replaces the declared one at once. Running tasks continue.",
-            set_number,
+            set_limit,
             add_set_arguments,
         ),
-        Verb("reset", "Remove the number that people have set.", reset_number, add_reset_arguments),
+        Verb("reset", "Remove the number that people have set.", reset_limit, add_reset_arguments),
     ),
 )

@@ -69,7 +69,7 @@ def limit(console: Console, flags: Any) -> None:
     engine = engine_of(flags.backend)
     check_queue_names(engine, [flags.queue])
     try:
-        api.limit(flags.queue, flags.max_running, backend=engine.alias)
+        api.limit_queue(flags.queue, flags.max_running, backend=engine.alias)
     except ValueError as error:
         raise CommandError(str(error)) from error
     log("limit", queue=flags.queue, backend=engine.alias, max_running=flags.max_running or "none")

@@ -19,11 +19,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobqueue.api import aliases
-from jobqueue.engine import MAX_GROUPS, Count, Engine, count, with_last_heartbeat
+from jobqueue.engine import MAX_GROUPS, Count, Engine, clock_to_compare, count, with_last_heartbeat
 from jobqueue.models import CounterPeriod, Executor, Task, TaskQuerySet
 from jobqueue.operations.backends import backends_on
 from jobqueue.operations.executors import ExecutorState
 from jobqueue.operations.formatting import duration
+from jobqueue.operations.links import AdminTarget
 from jobqueue.operations.overview.limit_findings import KEYS_CHECKED, limit_findings
 from jobqueue.operations.overview.schedule_findings import schedule_findings
 from jobqueue.operations.overview.server_findings import server_findings

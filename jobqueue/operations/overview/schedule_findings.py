@@ -16,6 +16,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from jobqueue.engine import Count, Engine
 from jobqueue.models import IS_STOPPED, Schedule, ScheduleQuerySet, ScheduleTick, is_paused
 from jobqueue.operations.formatting import duration
+from jobqueue.operations.links import AdminTarget
 from jobqueue.operations.overview.stats import BackendStats
 from jobqueue.schedules.rows import policy_of, queue_name_of, ticks_of
 from jobqueue.values.text import number_text

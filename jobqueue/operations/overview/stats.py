@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from jobqueue.api import declared_queues
-from jobqueue.engine import CAP, Count, Engine, count
+from jobqueue.engine import CAP, Count, Engine, clock_to_compare, count
 from jobqueue.models import Queue
 from jobqueue.operations.executors import ExecutorState, ExecutorStats, read_executors
 from jobqueue.operations.formatting import describe_pause, duration

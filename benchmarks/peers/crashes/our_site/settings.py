@@ -4,7 +4,7 @@ import environ
 
 from benchmarks.peers.crashes.sides import TIMEOUT_SECONDS
 
-SECRET_KEY = "trust"
+SECRET_KEY = "benchmark"
 USE_TZ = True
 INSTALLED_APPS = ["jobqueue", "benchmarks.peers.crashes.our_site"]
 DATABASES = {"default": environ.Env().db_url("DATABASE_URL")}

@@ -4,7 +4,7 @@ import environ
 
 from benchmarks.peers.crashes.sides import BEAT_SECONDS, POLL_SECONDS, TIMEOUT_SECONDS
 
-SECRET_KEY = "trust"
+SECRET_KEY = "benchmark"
 USE_TZ = True
 INSTALLED_APPS = ["procrastinate.contrib.django", "benchmarks.peers.crashes.procrastinate_site"]
 DATABASES = {"default": environ.Env().db_url("DATABASE_URL")}

@@ -2,7 +2,7 @@
 
 import environ
 
-SECRET_KEY = "trust"
+SECRET_KEY = "benchmark"
 USE_TZ = True
 INSTALLED_APPS = ["django_tasks", "django_tasks_db", "benchmarks.peers.crashes.tasks_db_site"]
 DATABASES = {"default": environ.Env().db_url("DATABASE_URL")}

@@ -14,7 +14,7 @@ from verification.faults.figures import Figures
 
 
 @dataclass(slots=True)
-class Attempt:
+class CampaignRun:
     """The result of a run. figures: None if the run did not finish. failure: empty if the run was good."""
 
     name: str
@@ -31,9 +31,9 @@ class Attempt:
         return f"{self.name:24} seed {self.seed:<4} {self.seconds:6.1f} s  {result}"
 
 
-def attempt(name: str, seed: int) -> Attempt:
+def run_campaign(name: str, seed: int) -> CampaignRun:
     """Run a campaign. Any error, also of the environment itself, becomes the failure of this run alone."""
-    began, made = time.monotonic(), Attempt(name, seed)
+    began, made = time.monotonic(), CampaignRun(name, seed)
     with throwaway_cluster(**campaigns.DURABLE) as cluster:
         try:
             _run(made, cluster)
@@ -51,7 +51,7 @@ def attempt(name: str, seed: int) -> Attempt:
     return made
 
 
-def _run(made: Attempt, cluster: Cluster) -> None:
+def _run(made: CampaignRun, cluster: Cluster) -> None:
     campaign = campaigns.ALL[made.name]
     with fault_environment(cluster, pooler_mode=campaign.pooler_mode, **campaign.options) as env:
         try:

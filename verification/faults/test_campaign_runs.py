@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from verification.faults import attempts, campaigns
+from verification.faults import campaign_runs, campaigns
 from verification.faults.campaigns import Campaign
 from verification.faults.fault_runner import FaultRunner, Plan
 
@@ -28,10 +28,10 @@ def test_any_error_of_a_run_is_reported_with_the_command_to_repeat_it(
     (tmp_path / "log").touch()
     monkeypatch.setattr(campaigns, "ALL", {"broken": Campaign("", Plan({}))})
     monkeypatch.setattr(FaultRunner, "run", fail)
-    monkeypatch.setattr(attempts, "fault_environment", stand_in)
-    monkeypatch.setattr(attempts, "throwaway_cluster", stand_in)
+    monkeypatch.setattr(campaign_runs, "fault_environment", stand_in)
+    monkeypatch.setattr(campaign_runs, "throwaway_cluster", stand_in)
 
-    made = attempts.attempt("broken", 7)
+    made = campaign_runs.run_campaign("broken", 7)
 
     assert made.figures is None
     assert str(error) in made.failure
