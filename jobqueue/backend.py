@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -24,17 +24,14 @@ from jobqueue.conf.compat import (
     is_heard,
     task_enqueued,
 )
-from jobqueue.conf.options import Options, parse_options, seconds
+from jobqueue.conf.options import Options, parse_options
 from jobqueue.declarations import function, registry, results
 from jobqueue.declarations.checks import backend_problems
 from jobqueue.declarations.function import Call, FunctionTask, changed
-from jobqueue.declarations.limits import limit_columns, replaces_or_reserves
-from jobqueue.declarations.options import stored_options
+from jobqueue.declarations.limits import replaces_or_reserves
+from jobqueue.declarations.new_task import new_task, new_tasks
 from jobqueue.declarations.schedules import location_of
 from jobqueue.exceptions import DuplicateKey, InvalidArguments
-from jobqueue.values.arguments import encode_arguments, parameters_of
-from jobqueue.values.ids import new_id
-from jobqueue.values.json import encode
 from jobqueue.values.records import Enqueued, NewTask, Status
 from jobqueue.values.text import printable
 
@@ -128,17 +125,13 @@ class JobQueueBackend(BaseTaskBackend):
         or takes over the key, "raise" raises DuplicateKey. Raises InvalidArguments or InvalidTask, and writes nothing,
         if the task or its arguments are invalid.
         """
-        ours = self._accepted(task)
-        return self._insert(ours, [self._row(ours, args, kwargs)])[0]
+        ours = self._accept(task)
+        return self._insert(ours, [new_task(ours, args, kwargs, self.settings)])[0]
 
     def enqueue_many(self, task: Task[..., Any], calls: Iterable[Call]) -> list[AnyResult]:
         """Insert one task per (args, kwargs), all or none. Results come in order."""
-        ours = self._accepted(task)
-        columns = self._columns(ours)
-        rows = []
-        for number, call in enumerate(calls):
-            place = f"{ours.name}(), call {number}"
-            rows.append(self._row(ours, *_checked_call(call, place), place=place, columns=columns))
+        ours = self._accept(task)
+        rows = new_tasks(ours, calls, self.settings)
         return self._insert(ours, rows) if rows else []
 
     def get_result(self, result_id: str) -> AnyResult:
@@ -172,8 +165,8 @@ class JobQueueBackend(BaseTaskBackend):
         for place, submission in enumerate(submissions):
             key = submission.idempotency_key
             try:
-                task = self._accepted(submission.task)
-                row = self._row(task, submission.args, submission.kwargs, idempotency_key=key)
+                task = self._accept(submission.task)
+                row = new_task(task, submission.args, submission.kwargs, self.settings, idempotency_key=key)
             except (InvalidArguments, InvalidTask) as error:
                 errors[place] = error
             else:
@@ -206,13 +199,16 @@ class JobQueueBackend(BaseTaskBackend):
                 f"{task.name}: a child takes no on_conflict='replace', unique_for or debounce, because it is always a "
                 "new task. Enqueue the task in a function instead, or leave the option out."
             )
-        return self._row(self._accepted(task), args, kwargs, id=id, parent_id=parent_id)
+        return new_task(self._accept(task), args, kwargs, self.settings, id=id, parent_id=parent_id)
 
     def template(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewTask:
         """Return the row of each task of a schedule, with the id 0. Raises as enqueue()."""
-        return self._row(self._accepted(task), args, kwargs, id=UUID(int=0))
+        return new_task(self._accept(task), args, kwargs, self.settings, id=UUID(int=0))
 
-    def _accepted(self, task: Task[..., Any]) -> AnyTask:
+    # --- accept, insert, notify, answer; new_task() makes the rows
+
+    def _accept(self, task: Task[..., Any]) -> AnyTask:
+        """Return a task that this backend can enqueue. Raises InvalidTask."""
         if not isinstance(task, FunctionTask):
             # The alias had another backend when the task was declared.
             task = self.task_class(**{f.name: getattr(task, f.name) for f in fields(task)})
@@ -222,65 +218,13 @@ class JobQueueBackend(BaseTaskBackend):
             _warn_of_late(task)
         return task
 
-    def _row(
-        self,
-        task: AnyTask,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        *,
-        place: str | None = None,
-        columns: Mapping[str, Any] | None = None,
-        **own: Any,
-    ) -> NewTask:
-        """Make a row. place: what errors call the task. columns: of _columns(), if the caller makes many rows."""
-        args_text, kwargs_text = encode_arguments(
-            task.func,
-            args,
-            kwargs,
-            name=place or f"{task.name}()",
-            takes_context=task.takes_context,
-            max_bytes=self.settings.max_payload_bytes,
-        )
-        values = {"id": new_id(), **(columns or self._columns(task)), **own}
-        if task.concurrency is not None or task.rate is not None:
-            values |= limit_columns(task, parameters_of(task.func, task.takes_context), args, kwargs)
-        return NewTask(args=args_text, kwargs=kwargs_text, **values)
-
-    def _columns(self, task: AnyTask) -> dict[str, Any]:
-        """Return the columns that all rows of a task share."""
-        columns: dict[str, Any] = {
-            "task_type": task.task_type,
-            "queue_name": task.queue_name,
-            "pool": registry.pool_for(task.func),
-            "priority": int(task.priority),
-            "max_attempts": task.max_attempts or self.settings.max_attempts,
-            "options": stored_options(task, registry.get(task.task_type)),
-            "key": task.key,
-        }
-        if task.metadata is not None:
-            limit = self.settings.max_payload_bytes
-            columns["metadata"] = encode(task.metadata, place=f"{task.name}(): metadata", max_bytes=limit)
-        if task.tags:
-            columns["tags"] = json.dumps(task.tags)
-        if task.key is not None:
-            columns |= _uniqueness(task)
-        return columns | _moment("wake", task.run_after) | _moment("expires", task.expires)
-
     def _insert(self, task: AnyTask, rows: Sequence[NewTask]) -> list[AnyResult]:
         from jobqueue.engine import engine_for
 
         engine = engine_for(self.alias)
         answers = engine.enqueues.enqueue(rows)
         self._notify(engine, rows, answers)
-        stored = self._stored([answer.id for answer in answers if not answer.created])
-        found: list[AnyResult] = []
-        for row, answer in zip(rows, answers, strict=True):
-            if not answer.created and (holder := stored.get(answer.id)):
-                found.append(results.from_row(holder, registry.get(holder.task_type) or task))
-            else:
-                found.append(_result_of(row, task, answer))
-        self._send_enqueued([result for result, answer in zip(found, answers, strict=True) if answer.created])
-        return found
+        return self._answer(task, rows, answers)
 
     def _notify(self, engine: Engine, rows: Sequence[NewTask], answers: Sequence[Enqueued]) -> None:
         """Notify executors of new and replaced tasks after the commit: of READY ones, and of BLOCKED ones."""
@@ -292,6 +236,18 @@ class JobQueueBackend(BaseTaskBackend):
         ready = {queue for queue, status, may_run in found if status is Status.READY and may_run}
         blocked = {ADMIT_NOTIFICATION + queue for queue, status, _ in found if status is Status.BLOCKED}
         notify_after_commit(engine, ready | blocked)
+
+    def _answer(self, task: AnyTask, rows: Sequence[NewTask], answers: Sequence[Enqueued]) -> list[AnyResult]:
+        """Return the results of new tasks, and of those that hold a key. Send task_enqueued for the new ones."""
+        stored = self._stored([answer.id for answer in answers if not answer.created])
+        made: list[AnyResult] = []
+        for row, answer in zip(rows, answers, strict=True):
+            if not answer.created and (holder := stored.get(answer.id)):
+                made.append(results.from_row(holder, registry.get(holder.task_type) or task))
+            else:
+                made.append(_result_of(row, task, answer))
+        self._send_enqueued([result for result, answer in zip(made, answers, strict=True) if answer.created])
+        return made
 
     def announce(self, ids: Sequence[UUID]) -> None:
         """Send task_enqueued for tasks that were inserted in another way than by enqueue()."""
@@ -347,35 +303,8 @@ def _warn_of_late(task: AnyTask) -> None:
     )
 
 
-def _uniqueness(task: AnyTask) -> dict[str, Any]:
-    """Return the columns that say what to do if the key is taken."""
-    columns: dict[str, Any] = {"on_conflict": task.on_conflict}
-    if task.unique_for is not None:
-        columns["unique_for_seconds"] = float(seconds(task.unique_for))
-    if task.debounce is not None:
-        columns |= {"on_conflict": "replace", "wake_after_seconds": task.debounce.wait_seconds}
-        columns["max_wait_seconds"] = task.debounce.max_wait_seconds
-    return columns
-
-
 def _result_of(row: NewTask, task: AnyTask, answer: Enqueued) -> AnyResult:
     return results.enqueued(row, task, id=answer.id, enqueued_at=answer.enqueued_at)
-
-
-def _checked_call(call: Any, name: str) -> Call:
-    match call:
-        case (list() | tuple() as args, dict() | Mapping() as kwargs):  # Mapping() alone takes a microsecond
-            return args, kwargs
-    raise InvalidArguments(f"{name}: must be a pair (args, kwargs) of a list or tuple and a dict")
-
-
-def _moment(name: str, value: datetime | timedelta | None) -> dict[str, Any]:
-    match value:
-        case timedelta():
-            return {f"{name}_after_seconds": value.total_seconds()}
-        case datetime():
-            return {f"{name}_at": value}
-    return {}
 
 
 def _parse_id(text: Any) -> UUID | None:

@@ -1,0 +1,104 @@
+"""The rows of new tasks, made of the options of a task and the arguments of its calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from jobqueue.conf.options import Options, seconds
+from jobqueue.declarations import registry
+from jobqueue.declarations.function import Call, FunctionTask
+from jobqueue.declarations.limits import limit_columns
+from jobqueue.declarations.options import stored_options
+from jobqueue.exceptions import InvalidArguments
+from jobqueue.values.arguments import encode_arguments, parameters_of
+from jobqueue.values.ids import new_id
+from jobqueue.values.json import encode
+from jobqueue.values.records import NewTask
+
+
+def new_task(
+    task: FunctionTask[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    options: Options,
+    *,
+    place: str | None = None,
+    columns: Mapping[str, Any] | None = None,
+    **own: Any,
+) -> NewTask:
+    """
+    Return the row of a call.
+
+    options: of the backend. place: what errors call the task. columns: of shared_columns(), if the caller makes many
+    rows. own: further columns of the row. Raises InvalidArguments.
+    """
+    args_text, kwargs_text = encode_arguments(
+        task.func,
+        args,
+        kwargs,
+        name=place or f"{task.name}()",
+        takes_context=task.takes_context,
+        max_bytes=options.max_payload_bytes,
+    )
+    values = {"id": new_id(), **(columns or shared_columns(task, options)), **own}
+    if task.concurrency is not None or task.rate is not None:
+        values |= limit_columns(task, parameters_of(task.func, task.takes_context), args, kwargs)
+    return NewTask(args=args_text, kwargs=kwargs_text, **values)
+
+
+def new_tasks(task: FunctionTask[..., Any], calls: Iterable[Call], options: Options) -> list[NewTask]:
+    """Return the rows of many calls. Raises InvalidArguments with the number of the call."""
+    columns = shared_columns(task, options)
+    rows = []
+    for number, call in enumerate(calls):
+        place = f"{task.name}(), call {number}"
+        match call:
+            case (list() | tuple() as args, dict() | Mapping() as kwargs):  # Mapping() alone takes a microsecond
+                rows.append(new_task(task, args, kwargs, options, place=place, columns=columns))
+            case _:
+                raise InvalidArguments(f"{place}: must be a pair (args, kwargs) of a list or tuple and a dict")
+    return rows
+
+
+def shared_columns(task: FunctionTask[..., Any], options: Options) -> dict[str, Any]:
+    """Return the columns that all rows of a task share."""
+    columns: dict[str, Any] = {
+        "task_type": task.task_type,
+        "queue_name": task.queue_name,
+        "pool": registry.pool_for(task.func),
+        "priority": int(task.priority),
+        "max_attempts": task.max_attempts or options.max_attempts,
+        "options": stored_options(task, registry.get(task.task_type)),
+        "key": task.key,
+    }
+    if task.metadata is not None:
+        limit = options.max_payload_bytes
+        columns["metadata"] = encode(task.metadata, place=f"{task.name}(): metadata", max_bytes=limit)
+    if task.tags:
+        columns["tags"] = json.dumps(task.tags)
+    if task.key is not None:
+        columns |= _uniqueness(task)
+    return columns | _moment("wake", task.run_after) | _moment("expires", task.expires)
+
+
+def _uniqueness(task: FunctionTask[..., Any]) -> dict[str, Any]:
+    """Return the columns that say what to do if the key is taken."""
+    columns: dict[str, Any] = {"on_conflict": task.on_conflict}
+    if task.unique_for is not None:
+        columns["unique_for_seconds"] = float(seconds(task.unique_for))
+    if task.debounce is not None:
+        columns |= {"on_conflict": "replace", "wake_after_seconds": task.debounce.wait_seconds}
+        columns["max_wait_seconds"] = task.debounce.max_wait_seconds
+    return columns
+
+
+def _moment(name: str, value: datetime | timedelta | None) -> dict[str, Any]:
+    match value:
+        case timedelta():
+            return {f"{name}_after_seconds": value.total_seconds()}
+        case datetime():
+            return {f"{name}_at": value}
+    return {}
