@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import admin
@@ -24,7 +23,7 @@ from jobqueue.engine import Count
 from jobqueue.models import Task
 from jobqueue.operations.backends import databases, options_of
 from jobqueue.operations.formatting import Text, when
-from jobqueue.operations.list.interpretation import interpret
+from jobqueue.operations.list.interpretation import select
 from jobqueue.operations.list.rows import read_rows
 from jobqueue.operations.list.selection import Selection
 
@@ -186,10 +185,7 @@ class TasksOfObject(NamedTuple):
 
 
 def _read(search: str, database: str, limit: int, *, with_payload: bool) -> TasksOfObject:
-    filters = interpret(search, database, with_payload=with_payload)
-    text = filters.pop("q", "")
-    selection = Selection(database, filters, text, with_payload=with_payload)
+    selection = select(database, search, with_payload=with_payload)
     rows: list[Any] = read_rows(selection.tasks, list(selection.keys[:limit]), with_payload=with_payload)
     words = [when(row, row.now, options_of(row.backend).aging, row.executor_name)[0] for row in rows]
-    query = urlencode({**filters, **({"q": text} if text else {})})
-    return TasksOfObject(selection, list(zip(rows, words, strict=True)), selection.number, query)
+    return TasksOfObject(selection, list(zip(rows, words, strict=True)), selection.number, selection.query)

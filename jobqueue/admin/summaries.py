@@ -16,8 +16,8 @@ from jobqueue.engine import Engine, engine_for
 from jobqueue.models import Task
 from jobqueue.operations.links import AdminTarget
 from jobqueue.operations.list.rows import read_rows
+from jobqueue.operations.list.selection import Selection
 from jobqueue.operations.overview.periods import Counts, read_timeline
-from jobqueue.operations.queries import TaskFilter, newest, of_status
 from jobqueue.values.counters import Scope
 from jobqueue.values.records import LIVE, Status
 from jobqueue.values.text import number_text
@@ -79,12 +79,9 @@ def times_of(total: Counts) -> list[tuple[str, list[str]]]:
 
 
 def last_failures(engine: Engine, pages: AdminUrls, scope: Scope, name: str) -> list[tuple[Task, str, str]]:
-    """Return the tasks that failed last, each with its error and its address; of a queue, among the newest CAP."""
-    if scope is Scope.TASK:  # an index has these
-        rows = of_status(engine, Status.FAILED).filter(task_type=name).order_by("-finished_at")
-        keys = list(rows.values_list("pk", flat=True)[:FAILURES_SHOWN])
-    else:
-        of_queue = TaskFilter(queues=(name,))
-        keys = [pk for _at, pk in newest(engine, Status.FAILED, of_queue, None, FAILURES_SHOWN)]
+    """Return the tasks that failed last, each with its error and its address; of a queue, in the list's window."""
+    filters = {"status": Status.FAILED.value, "backend": engine.alias, COLUMN[scope]: name}
+    selection = Selection(engine.database, filters, is_whole=scope is Scope.TASK)  # an index has those of a task
+    keys = list(selection.rows.values_list("pk", flat=True)[:FAILURES_SHOWN])
     found: list[Any] = read_rows(engine.db.tasks.all(), keys, with_payload=pages.with_payload)
     return [(row, row.headline, pages.address(AdminTarget("task", pk=row.pk))) for row in found]

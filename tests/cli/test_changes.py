@@ -10,7 +10,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
-from functools import partial
 from io import StringIO
 from types import SimpleNamespace
 from typing import Any
@@ -19,9 +18,8 @@ import pytest
 
 from jobqueue import api
 from jobqueue.engine import engine_for
-from jobqueue.management.cli import bulk
 from jobqueue.models import Executor, InboxMessage, Queue, Task
-from jobqueue.operations.queries import walk
+from jobqueue.operations.bulk import target
 from jobqueue.values.ids import new_id
 from tests.admin.pages import status_of
 from tests.cli.commands import BOTH, console, jobqueue
@@ -87,7 +85,7 @@ class TestRequeueAndCancel:
             return report
 
         monkeypatch.setattr(api, "requeue", fail_again)
-        monkeypatch.setattr(bulk, "walk", partial(walk, page=1))
+        monkeypatch.setattr(target, "WALKED", 1)
         assert run("requeue", "--failed", "--yes", "--batch", 1).out == "Requeued 1 task.\n"
         assert status_of(row) == "FAILED"
 
@@ -119,7 +117,7 @@ class TestRequeueAndCancel:
     @pytest.mark.parametrize("flags", [("--failed",), ("--failed", "--queue", "emails")])
     def test_preview_and_question_and_result_give_one_number(self, make, run, monkeypatch, flags) -> None:
         made = [make(failed=True, queue_name="emails", finished_at=ago(seconds)) for seconds in range(10, 17)]
-        monkeypatch.setattr(bulk, "walk", partial(walk, page=2))
+        monkeypatch.setattr(target, "WALKED", 2)
         monkeypatch.setattr("sys.stdin", StringIO("y\n"))
         assert run("requeue", *flags, "--dry-run").out.startswith("Would requeue 7 tasks (status FAILED")
         assert "Requeue 7 tasks (status FAILED" in run("requeue", *flags).err

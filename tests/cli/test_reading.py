@@ -23,11 +23,11 @@ from jobqueue.engine import counting
 from jobqueue.management.cli.backends import engine_of
 from jobqueue.management.cli.console import Column, table_lines
 from jobqueue.operations import queries
-from jobqueue.operations.bulk import audit_log
+from jobqueue.operations.bulk import audit_log, target
+from jobqueue.operations.bulk.actions import REQUEUE
+from jobqueue.operations.list.selection import Selection
 from jobqueue.operations.overview import stats
-from jobqueue.operations.queries import TaskFilter, of_status, walk
 from jobqueue.values.ids import new_id
-from jobqueue.values.records import Status
 from tests.cli.commands import BOTH, jobqueue
 from tests.factories import ExecutorFactory, MessageFactory, QueueFactory, ago, error, make_user
 
@@ -321,12 +321,14 @@ def test_table_shortens_the_widest_flexible_column() -> None:
     assert lines == ["NAME               N", "shop…_receipt      1", "b              1,000"]
 
 
-def test_walk_skips_no_row_with_equal_moments(make) -> None:
+def test_walk_skips_no_row_with_equal_moments(make, monkeypatch) -> None:
     same: list[Any] = [make(failed=True, finished_at=ago(5)) for _ in range(1)]
     same += [make(failed=True, finished_at=same[0].finished_at) for _ in range(6)]
     engine = engine_of(same[0].backend)
-    pages = walk(of_status(engine, Status.FAILED), ("finished_at",), TaskFilter(), page=2)
-    assert sorted(pk for _, ids in pages for pk in ids) == sorted(row.pk for row in same)
+    monkeypatch.setattr(target, "WALKED", 2)
+    selection = Selection(engine.database, {"backend": engine.alias, "status": "FAILED"}, is_whole=True)
+    pages = target.Target.of(selection, REQUEUE).walk(2)
+    assert sorted(pk for ids in pages for pk in ids) == sorted(row.pk for row in same)
 
 
 def test_times_of_all_verbs_are_on_the_clock_of_the_site(backend, make, settings) -> None:

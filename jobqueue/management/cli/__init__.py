@@ -22,5 +22,6 @@ The name of a verb stands in the line of its module where the two differ.
 * `show`: `show`: the details of a task, as on its page in the admin
 * `status`: `status`: queues, executors, and what ended in the last minute
 * `tail`: `tail`: tasks as they end
+* `task_filters`: the flags that say which tasks a verb works on, as filters of the admin's list
 * `verbs`: what a verb is, and the options that all of them have
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from django.utils.timezone import is_naive, make_aware
 
 from jobqueue.api.queues import MAX_RUNNING_LIMIT
 from jobqueue.declarations.limits import MAX_LIMIT
-from jobqueue.values.records import Status
 
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 MAX_DURATION = timedelta(days=100 * 365)
@@ -113,20 +112,6 @@ def names_in_file(path: str) -> dict[str, str]:
     if not all(isinstance(name, str) for name in value.values()):
         raise ArgumentTypeError(f'must have a text for each name, such as {{"old": "new"}}, not {value!r:.100}')
     return value
-
-
-def add_status(parser: CommandParser, statuses: Iterable[Status]) -> None:
-    names = [str(status) for status in statuses]
-    text = f"{', '.join(names)}; repeat for several"
-    parser.add_argument(
-        "--status", action="append", type=str.upper, choices=names, default=[], metavar="STATUS", help=text
-    )
-
-
-def add_filters(parser: CommandParser, statuses: Iterable[Status]) -> None:
-    add_status(parser, statuses)
-    parser.add_argument("--task", action="append", default=[], metavar="NAME", help="tasks with this name")
-    parser.add_argument("--queue", action="append", default=[], metavar="NAME", help="tasks of this queue")
 
 
 def add_pause(parser: CommandParser) -> None:

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import chain, islice
 from typing import Any
 from uuid import UUID
 
@@ -16,30 +15,18 @@ from jobqueue.engine import Engine, clock_to_compare
 from jobqueue.management.cli import arguments
 from jobqueue.management.cli.backends import engine_of, report_unknown
 from jobqueue.management.cli.console import EXIT_INTERRUPTED, Console, list_ids, log
+from jobqueue.management.cli.task_filters import add_filters, add_status, describe, moment_text, read_filters
 from jobqueue.management.cli.verbs import Verb
-from jobqueue.models import TaskQuerySet
 from jobqueue.operations.bulk.actions import CANCEL, CANCEL_TREE, REQUEUE, BulkAction
 from jobqueue.operations.bulk.actor import MAX_RATE
-from jobqueue.operations.bulk.target import Bounds, BulkRun
+from jobqueue.operations.bulk.target import BulkRun, Target
 from jobqueue.operations.formatting import duration
 from jobqueue.operations.list.failures import MAX_CAUSES, TooManyCauses, causes_with, newest_causes, read_failures
-from jobqueue.operations.list.selection import has_tag
-from jobqueue.operations.queries import ORDER, TaskFilter, many, of_status, walk
+from jobqueue.operations.list.selection import Selection
+from jobqueue.operations.queries import many, of_status
 from jobqueue.values.records import FINAL, Status
 
 CAUSES_NAMED = 5  # if none matches
-DEFAULT_STATUSES = {
-    "requeue": (Status.FAILED,),
-    # The order in which tasks move on: a task that changes its status during the command is still found.
-    "cancel": (
-        Status.BLOCKED,
-        Status.SCHEDULED,
-        Status.SUSPENDED,
-        Status.READY,
-        Status.AWAITING_CODE,
-        Status.RUNNING,
-    ),
-}
 
 
 def add_requeue_arguments(parser: CommandParser) -> None:
@@ -61,13 +48,13 @@ def add_cancel_arguments(parser: CommandParser) -> None:
 def add_prune_arguments(parser: CommandParser) -> None:
     age = "delete tasks that ended longer ago, such as 14d or 12h"
     parser.add_argument("--older-than", type=arguments.duration, required=True, metavar="TIME", help=age)
-    arguments.add_status(parser, FINAL)
+    add_status(parser, FINAL)
     _add_confirmation(parser, max_batch=100_000, batch=5000)
 
 
 def _add_bulk(parser: CommandParser, statuses: Iterable[Status]) -> None:
     parser.add_argument("ids", nargs="*", type=UUID, metavar="ID", help="task id")
-    arguments.add_filters(parser, statuses)
+    add_filters(parser, statuses)
     parser.add_argument("--tag", default="", metavar="TAG", help="tasks with this tag")
     limit = "change at most this number of tasks"
     parser.add_argument("--limit", type=arguments.within(1, 1_000_000_000), help=limit)
@@ -106,22 +93,23 @@ def perform(action: BulkAction, console: Console, flags: Any) -> None:
 
 def _perform_matching(console: Console, flags: Any, run: BulkRun, engine: Engine) -> None:
     name = run.action.name
-    since, error = getattr(flags, "since", None), getattr(flags, "error", None) or ""
-    task_filter = TaskFilter(
-        tuple(dict.fromkeys(flags.status)) or DEFAULT_STATUSES[name],
-        flags.queue,
-        flags.task,
-        tag=flags.tag,
-        error=error,
-        causes=_causes(engine, error) if error else (),
-        since=None if since is None else engine.db.now() - since,
+    since, error = getattr(flags, "since", None), getattr(flags, "error", None)
+    filters = read_filters(
+        flags,
+        engine.database,
+        backend=engine.alias,
+        cause=",".join(_causes(engine, error)) if error else "",
+        ended_since=moment_text(engine, since) if since else "",
     )
+    if run.action is REQUEUE:
+        filters.setdefault("status", str(Status.FAILED))
     # Tasks that enter later are not changed. So a task that fails again is not requeued twice.
-    bounds = Bounds.now(engine.database)
-    number = _count(engine, task_filter, bounds)
+    target = Target.of(Selection(engine.database, filters, is_whole=True), run.action)
+    number = target.bounds.number or 0
     number = number if flags.limit is None else min(number, flags.limit)
     report_unknown(console, [engine.database], flags.queue, flags.task, found=bool(number))
-    expected = f"{many(number, 'task')} ({task_filter})"
+    tasks = describe(flags, target.statuses, filters)
+    expected = f"{many(number, 'task')} ({tasks})"
     if flags.dry_run:
         console.report({"would_change": number}, f"Would {name} {expected}.")
         return
@@ -129,44 +117,21 @@ def _perform_matching(console: Console, flags: Any, run: BulkRun, engine: Engine
         console.confirm(f"{name.capitalize()} {expected}?", is_confirmed=flags.yes)
 
     def perform_batches() -> Iterator[int]:
-        parts = _parts_of(engine, task_filter, bounds)
-        ids = chain.from_iterable(ids for rows, order in parts for _, ids in walk(rows, order, task_filter))
-        chosen = islice(ids, number)
-        rate = getattr(flags, "rate", None)
-        left = number
-        while batch := list(islice(chosen, min(flags.batch, rate or flags.batch))):
+        left, rate = number, getattr(flags, "rate", None)
+        for found in target.walk(min(flags.batch, rate or flags.batch)) if number else ():
+            batch = found[:left]
             run.perform(batch)
             left -= len(batch)
             yield len(batch)
             if rate:
                 time.sleep(len(batch) / rate)
+            if not left:
+                break
         if left:
             run.result["moved"] = left
 
-    logged = {"tasks": str(task_filter), "backend": engine.alias}
+    logged = {"tasks": tasks, "backend": engine.alias}
     _run(console, name, logged, perform_batches(), number, run.result, partial(str, run))
-
-
-def _count(engine: Engine, task_filter: TaskFilter, bounds: Bounds) -> int:
-    """Count what will be changed. Queues and tasks are compared as in the walk, which reads the rows."""
-    parts = _parts_of(engine, task_filter, bounds)
-    if not (task_filter.queues or task_filter.tasks):
-        return sum(rows.count() for rows, _ in parts)
-    return sum(len(ids) for rows, order in parts for _, ids in walk(rows, order, task_filter))
-
-
-def _parts_of(
-    engine: Engine, task_filter: TaskFilter, bounds: Bounds
-) -> Iterator[tuple[TaskQuerySet, tuple[str, ...]]]:
-    """Yield rows that one index serves, and the order of the index. walk() compares queues and tasks."""
-    for status in task_filter.statuses:
-        rows = of_status(engine, status).filter(bounds.condition_of(status))
-        if task_filter.since is not None:
-            rows = rows.filter(finished_at__gte=task_filter.since)
-        if task_filter.tag:
-            rows = rows.filter(has_tag(task_filter.tag))
-        for part in [rows.filter(cause=cause) for cause in task_filter.causes] or [rows]:
-            yield part, ORDER[status]
 
 
 def _causes(engine: Engine, text: str) -> list[str]:

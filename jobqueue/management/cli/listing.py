@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -13,16 +12,15 @@ from jobqueue.engine import CAP, Engine
 from jobqueue.management.cli.arguments import moment, within
 from jobqueue.management.cli.backends import engines, report_unknown
 from jobqueue.management.cli.console import Column, Console
+from jobqueue.management.cli.task_filters import moment_text, read_filters
 from jobqueue.management.cli.verbs import Verb
 from jobqueue.models import Executor, Schedule, Task
 from jobqueue.operations.backends import options_of
 from jobqueue.operations.formatting import attempt_number, attempts_text, short_type, when
-from jobqueue.operations.list.interpretation import interpret
-from jobqueue.operations.list.names import known_types
+from jobqueue.operations.list.interpretation import select
 from jobqueue.operations.list.rows import read_rows
 from jobqueue.operations.list.selection import Selection
 from jobqueue.operations.queries import many
-from jobqueue.schedules.rows import from_row_time
 from jobqueue.values.records import Status
 
 COLUMNS = (
@@ -88,24 +86,20 @@ def list_tasks(console: Console, flags: Any) -> None:
 
 def _selection(engine: Engine, flags: Any) -> Selection:
     database = engine.database
-    values = {
-        "status": flags.status,
-        "queue": flags.queue,
-        "task": flags.task and _task_type(flags.task, database),
-        "backend": flags.backend,
-        "tag": flags.tag,
-        "parent": flags.parent,
-        "executor": flags.executor and _executor(flags.executor, database),
-        "schedule": flags.schedule and _schedule(flags.schedule, database),
-        **{name: _moment(engine, value).isoformat() for name in TIMES if (value := getattr(flags, name))},
-    }
-    filters = {name: str(value) for name, value in values.items() if value}
-    found = interpret(f"error:{flags.error}" if flags.error else flags.search or "", database, with_payload=True)
-    text = found.pop("q", "")
-    for name, value in found.items():  # of an error: its status and its causes
-        if filters.setdefault(name, value) != value:
-            raise CommandError(f"--error finds tasks with the status FAILED, not {filters[name]}.")
-    return Selection(database, filters, text)
+    filters = read_filters(
+        flags,
+        database,
+        backend=flags.backend,
+        parent=flags.parent,
+        executor=flags.executor and _executor(flags.executor, database),
+        schedule=flags.schedule and _schedule(flags.schedule, database),
+        **{name: moment_text(engine, value) for name in TIMES if (value := getattr(flags, name))},
+    )
+    text = f"error:{flags.error}" if flags.error else flags.search or ""
+    try:
+        return select(database, text, filters, with_payload=True)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
 
 
 def _keys(selection: Selection, flags: Any) -> list[UUID]:
@@ -125,14 +119,6 @@ def _notes(selection: Selection) -> Iterator[str]:
         yield f"Only the newest {selection.window} tasks were searched, because no index has this filter."
 
 
-def _task_type(name: str, database: str) -> str:
-    """Return the full name of a task. Raises CommandError if several have it."""
-    found = [known for known in known_types(database) if name in (known, short_type(known))]
-    if len(found) > 1 and name not in found:
-        raise CommandError(f"Several tasks are named {name!r}: {', '.join(found)}.")
-    return name if name in found or not found else found[0]
-
-
 def _executor(name: str, database: str) -> UUID:
     """Return the id of an executor by its id, or of the last one with a name."""
     try:
@@ -149,10 +135,6 @@ def _schedule(name: str, database: str) -> int:
     if pk is None:
         raise CommandError(f"Unknown schedule {name!r}. See: manage.py jobqueue schedules --all")
     return pk
-
-
-def _moment(engine: Engine, value: datetime | timedelta) -> datetime:
-    return from_row_time(engine.db.now() - value if isinstance(value, timedelta) else value)
 
 
 def _line(task: Any) -> list[object]:

@@ -14,6 +14,7 @@ from jobqueue.engine import Engine
 from jobqueue.management.cli import arguments
 from jobqueue.management.cli.backends import engines, report_unknown
 from jobqueue.management.cli.console import Console
+from jobqueue.management.cli.task_filters import add_filters, moment_text, read_filters
 from jobqueue.management.cli.verbs import Verb
 from jobqueue.models import Task
 from jobqueue.operations.backends import options_of
@@ -27,8 +28,8 @@ from jobqueue.operations.formatting import (
     short_type,
     time_run,
 )
+from jobqueue.operations.list.selection import Selection
 from jobqueue.operations.payloads import raw, read, row_annotations, secrets_of
-from jobqueue.operations.queries import TaskFilter, newest
 from jobqueue.values.records import FINAL, Status
 from jobqueue.values.redaction import redact_text
 
@@ -49,23 +50,22 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("-n", "--lines", type=arguments.within(0, MAX_LINES), default=10, help=lines)
     interval = "time between two queries (1s)"
     parser.add_argument("--interval", type=arguments.duration, default="1s", metavar="TIME", help=interval)
-    arguments.add_filters(parser, FINAL)
+    add_filters(parser, FINAL)
 
 
 def tail(console: Console, flags: Any) -> None:
     """Show the last tasks that ended; with --follow also those that end later, until Ctrl-C."""
-    task_filter = TaskFilter(tuple(dict.fromkeys(flags.status)), flags.queue, flags.task)
     backends = engines(flags.backend)
     started = {engine: engine.db.now() for engine in backends}
     try:
-        shown = _ended(dict.fromkeys(started), task_filter, flags.lines)[-flags.lines :] if flags.lines else []
+        shown = _ended(flags, dict.fromkeys(started), flags.lines)[-flags.lines :] if flags.lines else []
         databases = {engine.database for engine in backends}
         report_unknown(console, databases, flags.queue, flags.task, found=bool(shown), is_fatal=not flags.follow)
         _print(console, shown)
         while flags.follow:
             time.sleep(flags.interval.total_seconds())
             since = {engine: max(engine.db.now() - LATE, started[engine]) for engine in backends}
-            found = _ended(since, task_filter, MAX_LINES)
+            found = _ended(flags, since, MAX_LINES)
             new = [one for one in found if one not in shown]
             _print(console, new)
             if len(new) >= MAX_LINES:
@@ -75,14 +75,18 @@ def tail(console: Console, flags: Any) -> None:
         return
 
 
-def _ended(since: Mapping[Engine, datetime | None], task_filter: TaskFilter, limit: int) -> list[Ended]:
-    found = [
-        (at, pk, engine)
-        for engine in since
-        for status in task_filter.statuses or FINAL
-        for at, pk in newest(engine, status, task_filter, since[engine], limit)
-    ]
-    return sorted(found, key=lambda one: one[:2])
+def _ended(flags: Any, since: Mapping[Engine, datetime | None], limit: int) -> list[Ended]:
+    """Return the tasks that ended last. Those of a queue or a task are searched in the window of the admin's list."""
+    ended: list[Ended] = []
+    for engine, start in since.items():
+        filters = read_filters(flags, engine.database, backend=engine.alias)
+        filters |= {"ended_since": moment_text(engine, start)} if start else {}
+        for status in dict.fromkeys(flags.status or FINAL):
+            is_whole = not (flags.queue or flags.task)
+            selection = Selection(engine.database, {**filters, "status": str(status)}, is_whole=is_whole)
+            rows = selection.rows.values_list("finished_at", "pk")[:limit]
+            ended += [(at, pk, engine) for at, pk in rows if at is not None]
+    return sorted(ended, key=lambda task: task[:2])
 
 
 def _print(console: Console, found: Sequence[Ended]) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
-from urllib.parse import urlencode
 
 import msgspec
 from django.core.exceptions import ImproperlyConfigured
@@ -144,13 +143,11 @@ def read_progress(args: Any, kwargs: Any, state: Any) -> ShownProgress | None:
     except (LookupError, TypeError, ValueError, AttributeError):
         return None
     number = target.bounds.number or 0
-    selection = target.selection
-    filters = {**selection.filters, **({"q": selection.search_text} if selection.search_text else {})}
     return ShownProgress(
         number=number,
         handled=progress.handled,
         rate=rate,
         forecast=str(target.action.forecast % numbers_of(Count(number))),
         result=target.action.describe(progress.result) if progress.handled else "",
-        chosen_by=urlencode(filters),
+        chosen_by=target.selection.query,
     )

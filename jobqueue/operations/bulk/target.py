@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, reduce
+from itertools import chain, islice
 from operator import or_
 from typing import Annotated, Any
 from uuid import UUID
@@ -30,13 +31,14 @@ from jobqueue.values.records import FINAL, LIVE, Status
 WALKED = 5000  # tasks per page of a walk
 MAX_PAGES = 20  # of a walk in one request or poll
 MAX_RUNNING = 5000  # tasks excluded by id
-WAITING_STATUSES = tuple(status for status in LIVE if status != Status.RUNNING)
 BATCH = 1000  # ids per statement
 MAX_SINGLE = 100  # up to so many tasks, each is a batch and a log entry of its own: one page of the admin's list
 MAX_IN_REQUEST = 1000  # more tasks are changed by a task of the queue
 BUDGET_SECONDS = 10.0  # per request
 EXAMPLES = 10
 UNCHANGED = ("key_taken", "skipped", "busy", "moved")
+# The order in which tasks move on, so that one that changes its status during a walk is still found.
+WALK = (Status.BLOCKED, Status.SCHEDULED, Status.SUSPENDED, Status.READY, Status.AWAITING_CODE, Status.RUNNING, *FINAL)
 # The column in whose order the index of a status is read.
 COLUMN_OF: Mapping[str, str] = {
     **dict.fromkeys(FINAL, "finished_at"),
@@ -117,7 +119,8 @@ class Target:
         """Count what the action can change now, and take the bounds of it."""
         bounds = Bounds.now(selection.database)
         running: Sequence[UUID] = ()
-        if selection.status in WAITING_STATUSES:  # a running task may return to the selection
+        named = {*LIVE} & {*selection.statuses}
+        if named and Status.RUNNING not in named:  # a running task may return to the selection
             others = replace(selection, filters={**selection.filters, "status": Status.RUNNING}, is_edge_known=True)
             running = list(others.rows.order_by().values_list("pk", flat=True)[:MAX_RUNNING])
         bounds = replace(bounds, running=running, edge=selection.edge)
@@ -127,9 +130,11 @@ class Target:
     def _count(self) -> int:
         """Count without the bounds, because the indexes do not contain their columns. This is the moment of them."""
         selection = self.selection
-        statuses = [status for status in self.action.statuses if selection.status in ("", status)]
+        statuses = self.statuses
         if not statuses:
             return 0
+        if selection.is_whole and selection.has_unindexed_filter:  # no statement reads more than a page
+            return sum(map(len, self.walk(WALKED)))
         if isinstance(selection.keys, list) and len(selection.keys) <= CAP:
             keys = selection.keys
             return sum(
@@ -163,6 +168,14 @@ class Target:
 
     # --- the walk
 
+    def walk(self, size: int) -> Iterator[list[UUID]]:
+        """Yield the tasks, at most `size` at a time."""
+        place: Place | None = Place()
+        while place is not None:
+            keys, place = self.take(place, size)
+            if keys:
+                yield keys
+
     def take(self, place: Place, size: int) -> tuple[list[UUID], Place | None]:
         """
         Return up to `size` of the tasks after a place, and the place behind them; None at the end.
@@ -190,12 +203,11 @@ class Target:
     def _condition(self) -> Q:
         selection, bounds = self.selection, self.bounds
         condition = selection.condition & bounds.condition & Q(status__in=self.action.statuses)
-        if selection.status in LIVE:
+        for status in {*LIVE} & {*selection.statuses}:
             of_backends = (
-                Q(backend=backend) & bounds.unmoved(selection.status, backend)
-                for backend in backends_on(selection.database)
+                Q(backend=backend) & bounds.unmoved(status, backend) for backend in backends_on(selection.database)
             )
-            condition &= reduce(or_, of_backends)
+            condition &= ~Q(status=status) | reduce(or_, of_backends)
         return condition
 
     @cached_property
@@ -212,8 +224,14 @@ class Target:
             )
             for backend in backends_on(selection.database)
             if selection.filters.get("backend", backend) == backend
-            for status in self.action.statuses
-            if selection.status in ("", status)
+            for status in self.statuses
+        ]
+
+    @property
+    def statuses(self) -> list[Status]:
+        """The statuses of the tasks, in the order of the walk."""
+        return [
+            status for status in WALK if status in self.action.statuses and status in (self.selection.statuses or WALK)
         ]
 
     # --- as JSON
@@ -298,11 +316,8 @@ def perform_now(target: Target) -> BulkRun:
 
     The engine checks each task's state again, so tasks that executors have changed since count as skipped.
     """
-    number, place, ids = target.bounds.number or 0, Place(), list[UUID]()
-    while place is not None and len(ids) < number:
-        found, following = target.take(place, number - len(ids))
-        ids += found
-        place = following  # type: ignore[assignment]
+    number = target.bounds.number or 0
+    ids = list(islice(chain.from_iterable(target.walk(WALKED)), number))
     run = perform_ids(target.action, ids)
     if moved := number - len(ids):
         run.result["moved"] = moved

@@ -7,12 +7,16 @@ the list has shown, also when a key has gone, or when another error has come.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from django.utils.translation import gettext as _
+
 from jobqueue.models import Task
 from jobqueue.operations.backends import backends_on
 from jobqueue.operations.list.failures import TooManyCauses, causes_in_database
 from jobqueue.operations.list.names import matching_types
 from jobqueue.operations.list.search import ARGUMENT, ERROR, KEY, TAG, TASK, clean, id_range, ids_with_key
-from jobqueue.operations.list.selection import has_tag, read_keys
+from jobqueue.operations.list.selection import Selection, has_tag, read_keys
 from jobqueue.values.records import Status
 
 
@@ -38,6 +42,18 @@ def interpret(text: str, database: str, *, with_payload: bool) -> dict[str, str]
     if not text or text.lower().startswith((KEY, TASK, ARGUMENT, TAG)):
         return {"q": text}
     return _without_word(text, database)
+
+
+def select(database: str, text: str = "", filters: Mapping[str, str] | None = None, *, with_payload: bool) -> Selection:
+    """Return the tasks that filters and a text of the search box select. Raises ValueError if these contradict."""
+    found = interpret(text, database, with_payload=with_payload)
+    text = found.pop("q", "")
+    merged = {**found, **(filters or {})}
+    for name, value in found.items():  # of an error: its status and its causes
+        if merged[name] != value:
+            problem = _("A search for an error finds tasks with the status FAILED, not %(status)s.")
+            raise ValueError(problem % {"status": merged[name]})
+    return Selection(database, merged, text, with_payload=with_payload)
 
 
 def _without_word(text: str, database: str) -> dict[str, str]:

@@ -16,12 +16,13 @@ order of its own index.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property, reduce
-from operator import and_
+from operator import and_, or_
 from typing import Any
+from urllib.parse import urlencode
 from uuid import UUID
 
 from django.conf import settings
@@ -85,6 +86,21 @@ def of_schedule(text: str, database: str) -> Q:
     return Q(pk__in=ticks.order_by("-tick_at").values("task_id")[: CAP + 1])
 
 
+def of_statuses(text: str, database: str) -> Q:
+    return reduce(or_, map(status_condition, text.splitlines()))
+
+
+def of_tasks(text: str, database: str) -> Q:
+    """Return the condition for names of tasks; one that begins with a dot is the end of a name."""
+    names = text.splitlines()
+    ends = (Q(task_type__endswith=name) for name in names if name.startswith("."))
+    return reduce(or_, ends, one_of("task_type", [name for name in names if not name.startswith(".")]))
+
+
+def one_of(column: str, values: Sequence[str]) -> Q:
+    return Q(**({column: values[0]} if len(values) == 1 else {f"{column}__in": values}))
+
+
 def of_executor(text: str, database: str) -> Q:
     """Return the condition for the tasks that an executor runs or has run. text: its id."""
     executor = to_uuid(text)
@@ -134,11 +150,11 @@ def of_limit_key(text: str, database: str) -> Q:
 
 
 FILTERS: Mapping[str, Callable[[str, str], Q]] = {
-    "status": lambda text, _: status_condition(text),
-    "queue": lambda text, _: Q(queue_name=text),
-    "task": lambda text, _: Q(task_type=text),
+    "status": of_statuses,
+    "queue": lambda text, _: one_of("queue_name", text.splitlines()),
+    "task": of_tasks,
     "backend": lambda text, _: Q(backend=text),
-    "cause": lambda text, _: Q(cause__in=text.split(",")) if "," in text else Q(cause=text),
+    "cause": lambda text, _: one_of("cause", text.split(",")),
     "parent": of_parent,
     "schedule": of_schedule,
     "limit": of_limit_key,
@@ -156,11 +172,13 @@ class Selection:
     """Tasks of one database that match filters and a search."""
 
     database: str  # the alias in DATABASES
-    filters: Mapping[str, str] = field(default_factory=dict)  # the values by the names in FILTERS
+    # the values by the names in FILTERS. Several statuses, queues or tasks are lines of a value; causes have commas
+    filters: Mapping[str, str] = field(default_factory=dict)
     search_text: str = ""  # as it was typed; empty: no search
     known_edge: str | None = None  # the edge that a page has shown, if is_edge_known; None: that page had no edge
     is_edge_known: bool = False  # a page has shown the edge
     with_payload: bool = True  # whether the reader may see arguments and errors, and so search them
+    is_whole: bool = False  # search all tasks, not only those of a window
 
     @cached_property
     def tasks(self) -> TaskQuerySet:
@@ -204,8 +222,14 @@ class Selection:
         return _("Searched: tasks with the tag “%(tag)s”.") % self.filters if "tag" in self.filters else ""
 
     @property
+    def statuses(self) -> Sequence[str]:
+        """The statuses in the filter; none: all."""
+        return self.filters.get("status", "").splitlines()
+
+    @property
     def status(self) -> str:
-        return self.filters.get("status", "")
+        """The status in the filter, if it has one."""
+        return self.statuses[0] if len(self.statuses) == 1 else ""
 
     @property
     def condition(self) -> Q:
@@ -253,6 +277,8 @@ class Selection:
             names |= {group, *WITH_STATUS.get(group, ())}
         elif self.status:
             names |= {"status", *ALSO_INDEXED.get(self.status, ()), *(ENDED if self.status in FINAL else ())}
+            if any(name.startswith(".") for name in self.filters.get("task", "").splitlines()):
+                names.discard("task")
         else:
             names |= {*ENQUEUED}
         return {
@@ -312,7 +338,7 @@ class Selection:
     @cached_property
     def edge(self) -> str | None:
         """The value at the end of the window. A filter without an index searches only these newest rows."""
-        if self.is_edge_known:
+        if self.is_edge_known or self.is_whole:
             return self.known_edge
         if not self.has_unindexed_filter or self.search.key is not None or self.all_keys is not None:
             return None
@@ -362,7 +388,12 @@ class Selection:
     def _backend(self) -> Q:
         return Q(backend=self.filters["backend"]) if "backend" in self.filters else Q()
 
-    # --- as JSON
+    # --- as text
+
+    @property
+    def query(self) -> str:
+        """The query of an address of the admin's list."""
+        return urlencode({**self.filters, **({"q": self.search_text} if self.search_text else {})})
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON object that parse() reads, with the edge of the window."""
