@@ -52,7 +52,7 @@ REUSED_KEY = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class EnqueueRequest:
     """A request to run one task once."""
 
     task: AnyTask  # with its options
@@ -152,7 +152,7 @@ class JobQueueBackend(BaseTaskBackend):
         """Return the system check messages about this backend's settings."""
         return list(backend_problems(self.alias, self.options, self.keys))
 
-    def submit(self, submissions: Sequence[Submission]) -> list[Enqueued]:
+    def submit(self, submissions: Sequence[EnqueueRequest]) -> list[Enqueued]:
         """
         Insert one task per submission, all or none. A repeated idempotency_key returns the first task.
 

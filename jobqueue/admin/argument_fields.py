@@ -29,7 +29,7 @@ ANY_CALL = inspect.signature(lambda *args, **kwargs: None)
 
 
 @dataclass(frozen=True)
-class Kind:
+class FieldKind:
     """The form field of a type of values, and the conversions."""
 
     field: Callable[..., forms.Field]  # makes the form field
@@ -54,20 +54,20 @@ def _json_field(**options: Any) -> forms.Field:
     return JsonField(rows=2, **options)
 
 
-JSON = Kind(_json_field, json_text)
-TEXT = Kind(_text_field)
-FLAG = Kind(_flag_field, bool)
-KINDS: Mapping[str, Kind] = {
+JSON = FieldKind(_json_field, json_text)
+TEXT = FieldKind(_text_field)
+FLAG = FieldKind(_flag_field, bool)
+KINDS: Mapping[str, FieldKind] = {
     "str": TEXT,
     "bool": FLAG,
-    "int": Kind(forms.IntegerField),
-    "float": Kind(forms.FloatField, repr),
-    "date": Kind(_date_field, str, date.isoformat),  # JSON has no dates
+    "int": FieldKind(forms.IntegerField),
+    "float": FieldKind(forms.FloatField, repr),
+    "date": FieldKind(_date_field, str, date.isoformat),  # JSON has no dates
 }
 
 
 @dataclass(frozen=True)
-class Argument:
+class ArgumentField:
     """One parameter of a task's function as a field."""
 
     parameter: inspect.Parameter  # of the function
@@ -96,7 +96,7 @@ class Argument:
         return bool(found and (found["optional"] or found["or_none"]))
 
     @cached_property
-    def kind(self) -> Kind:
+    def kind(self) -> FieldKind:
         """Return how the value is typed: as its annotation says, or as JSON if that would change the stored value."""
         found, default = ANNOTATION.fullmatch(self.annotation), self.parameter.default
         kind = KINDS.get(found["name"] or found["optional"], JSON) if found else JSON
@@ -111,7 +111,7 @@ class Argument:
         """Whether the field contains the default at first. Then an empty text is a value."""
         return self.kind in (TEXT, FLAG) and isinstance(self.parameter.default, str | bool)
 
-    def _keeps(self, kind: Kind) -> bool:
+    def _keeps(self, kind: FieldKind) -> bool:
         text = self._text(kind)
         if isinstance(text, str) and not text.isprintable():  # browsers change line ends
             return False
@@ -121,10 +121,10 @@ class Argument:
             return False
         return is_same(self.parameter.default if sent is EMPTY else sent, self.shown)
 
-    def _text(self, kind: Kind) -> Any:
+    def _text(self, kind: FieldKind) -> Any:
         return "" if self.shown is None and kind is not JSON else kind.text(self.shown)
 
-    def _read(self, kind: Kind, cleaned: Any) -> Any:
+    def _read(self, kind: FieldKind, cleaned: Any) -> Any:
         if kind is JSON or cleaned not in (None, ""):
             return kind.value(cleaned)
         if self.is_required and self.allows_none:
@@ -230,10 +230,10 @@ class ArgumentsForm(forms.Form):
         return [*(values.pop(one.name, one.default) for one in first), *rest], {**values, **more}
 
 
-def _arguments(parameters: Parameters, stored: Call | None, patterns: Sequence[str]) -> dict[str, Argument]:
+def _arguments(parameters: Parameters, stored: Call | None, patterns: Sequence[str]) -> dict[str, ArgumentField]:
     """Return the arguments by name. Stored ones that do not fit the function are one list and one object."""
     if stored is None:
-        return {name: Argument(parameter) for name, parameter in parameters.signature.parameters.items()}
+        return {name: ArgumentField(parameter) for name, parameter in parameters.signature.parameters.items()}
     args, kwargs = stored
     try:
         bound = parameters.signature.bind(*args, **kwargs).arguments
@@ -242,13 +242,13 @@ def _arguments(parameters: Parameters, stored: Call | None, patterns: Sequence[s
         masked = [redact(value, patterns, name) if name else MASK for value, name in zip(args, names, strict=False)]
         any_args, any_kwargs = ANY_CALL.parameters.values()
         return {
-            "args": Argument(any_args, args, masked if patterns else args),
-            "kwargs": Argument(any_kwargs, kwargs, redact(kwargs, patterns)),
+            "args": ArgumentField(any_args, args, masked if patterns else args),
+            "kwargs": ArgumentField(any_kwargs, kwargs, redact(kwargs, patterns)),
         }
-    found: dict[str, Argument] = {}
+    found: dict[str, ArgumentField] = {}
     for name, parameter in parameters.signature.parameters.items():
         path = () if parameter.kind is Kinds.VAR_KEYWORD else (name,)
         value = bound.get(name, EMPTY)
         value = list(value) if parameter.kind is Kinds.VAR_POSITIONAL and name in bound else value
-        found[name] = Argument(parameter, value, value if value is EMPTY else redact(value, patterns, *path))
+        found[name] = ArgumentField(parameter, value, value if value is EMPTY else redact(value, patterns, *path))
     return found

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobqueue.operations.formatting import Text, duration, local
-from jobqueue.operations.overview.periods import Counts, Point, Range, Timeline
+from jobqueue.operations.overview.periods import CounterSeries, Counts, Point, Range
 from jobqueue.values.counters import EDGES
 from jobqueue.values.text import number_text
 
@@ -40,7 +40,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ChartPoint:
     """One point of the time axis."""
 
     x: int  # in units of the SVG
@@ -57,7 +57,7 @@ class Chart:
     title: str  # above it
     summary: str  # one sentence, for screen readers
     series: Sequence[Series]  # in the order of the legend
-    columns: Sequence[Column]  # from left to right
+    columns: Sequence[ChartPoint]  # from left to right
     scale: Sequence[str]  # labels from top to bottom, at equal distances
     is_lines: bool = False  # lines instead of bars
     step: int = STEP  # width of a column, in units of the SVG
@@ -76,7 +76,7 @@ class Chart:
         return "".join(f"M0 {place * distance:g}H{self.width}" for place in range(len(self.scale)))
 
 
-def charts_of(timeline: Timeline) -> list[Chart]:
+def charts_of(timeline: CounterSeries) -> list[Chart]:
     return [finished_chart(timeline), wait_chart(timeline)]
 
 
@@ -95,7 +95,7 @@ def ranges(request: HttpRequest, chosen: Range) -> list[tuple[Text, str, bool]]:
     return found
 
 
-def finished_chart(timeline: Timeline) -> Chart:
+def finished_chart(timeline: CounterSeries) -> Chart:
     """Draw how many tasks ended a minute, and how many attempts failed with a retry. Polls that wait are neither."""
     minutes = timeline.seconds / 60
     outcomes: list[tuple[str, str, str, Callable[[Point], int]]] = [
@@ -127,7 +127,7 @@ def finished_chart(timeline: Timeline) -> Chart:
     )
 
 
-def wait_chart(timeline: Timeline) -> Chart:
+def wait_chart(timeline: CounterSeries) -> Chart:
     """
     Draw how long tasks waited from READY to the claim, on a logarithmic scale.
 
@@ -171,11 +171,11 @@ def wait_summary(total: Counts) -> str:
     return form % {"p50": words(p50), "p95": words(p95)}
 
 
-def columns(timeline: Timeline, series: Sequence[Series], values: Sequence[Sequence[str]]) -> Iterator[Column]:
+def columns(timeline: CounterSeries, series: Sequence[Series], values: Sequence[Sequence[str]]) -> Iterator[ChartPoint]:
     for place, (point, row) in enumerate(zip(timeline.points, values, strict=True)):
         label = clock(point.start, timeline)
         shown = ", ".join(f"{one.name} {value}" for one, value in zip(series, row, strict=True))
-        yield Column(place * STEP, label, row, f"{label}: {shown}")
+        yield ChartPoint(place * STEP, label, row, f"{label}: {shown}")
 
 
 def bars(spans: Sequence[tuple[float, float]]) -> str:
@@ -232,14 +232,14 @@ def decade(seconds: float) -> str:
     return _("%(number)s s") % {"number": number_text(seconds, ".0f")}
 
 
-def clock(at: datetime, timeline: Timeline) -> str:
+def clock(at: datetime, timeline: CounterSeries) -> str:
     """Return when a point starts, with the day of the week if the range has several days."""
     shown = time_format(local(at), "H:i")
     is_long = timeline.seconds * len(timeline.points) > DAY_SECONDS
     return f"{WEEKDAYS_ABBR[local(at).weekday()]} {shown}" if is_long else shown
 
 
-def axis(timeline: Timeline) -> list[str]:
+def axis(timeline: CounterSeries) -> list[str]:
     """Return the labels below a chart, at equal distances."""
     last = len(timeline.points) - 1
     return [clock(timeline.points[round(last * place / (LABELS - 1))].start, timeline) for place in range(LABELS)]

@@ -66,7 +66,7 @@ class QueueFilter(ColumnFilter):
         return [(name, name) for name in with_chosen(known_queues(database_for(request)), self.value())]
 
 
-class TaskFilter(ColumnFilter):
+class TaskNameFilter(ColumnFilter):
     title = _("task")
     parameter_name = "task"
 

@@ -26,7 +26,7 @@ from jobqueue.models import Limit
 from jobqueue.operations import log_entries
 from jobqueue.operations.bulk import audit_log
 from jobqueue.operations.holders import Holder, read_holders
-from jobqueue.operations.limits import KeyState, kind_words, list_keys, parse_key, read_keys
+from jobqueue.operations.limits import KeyState, kind_words, list_keys, parse_key, read_key_states
 from jobqueue.values.text import number_text
 
 KEYS_PER_PAGE = 25
@@ -67,7 +67,7 @@ class LimitAdmin(ReadOnlyAdmin):
         text = request.GET.get("q", "").replace("\x00", "").strip()[:MAX_SEARCH_CHARACTERS]
         listing = list_keys(engine_for(backend), kind, text) if backend else None
         page = Paginator(listing.keys if listing else [], KEYS_PER_PAGE).get_page(request.GET.get("p"))
-        states = read_keys(engine_for(backend).database, backend, [one.key for one in page]) if backend else []
+        states = read_key_states(engine_for(backend).database, backend, [one.key for one in page]) if backend else []
         filters = {name: value for name, value in (("q", text), ("kind", kind), ("backend", backend)) if value}
         return self.page(
             request,
@@ -95,7 +95,7 @@ class LimitAdmin(ReadOnlyAdmin):
             self.message_user(request, _("Unknown limit %(id)s.") % {"id": unquote(object_id)}, messages.WARNING)
             return HttpResponseRedirect(reverse(f"{self.admin_site.name}:jobqueue_limit_changelist"))
         backend, key = found
-        (state,) = read_keys(engine_for(backend).database, backend, [key])
+        (state,) = read_key_states(engine_for(backend).database, backend, [key])
         if request.method == "POST":
             if not request.user.has_perm("jobqueue.change_limit"):
                 raise PermissionDenied

@@ -20,7 +20,7 @@ from jobqueue.engine import Count, Engine, count_or_estimate, engine_for
 from jobqueue.operations.executors import ExecutorStats
 from jobqueue.operations.links import AdminTarget
 from jobqueue.operations.overview.findings import problems
-from jobqueue.operations.overview.periods import TaskCounts, read_task_counts, read_timeline, slowest
+from jobqueue.operations.overview.periods import TaskCounts, read_counter_series, read_task_counts, slowest
 from jobqueue.operations.overview.stats import BackendStats, read_stats
 from jobqueue.operations.queries import of_status
 from jobqueue.values.counters import Scope
@@ -33,7 +33,7 @@ DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class Finding:
     """A finding of the overview."""
 
     text: str  # one sentence
@@ -76,7 +76,7 @@ def read_overview(request: HttpRequest) -> dict[str, Any]:
     }
     if may_view["may_view_task"]:
         range_ = range_of(request)
-        timeline = read_timeline(engine, range_, Scope.BACKEND)
+        timeline = read_counter_series(engine, range_, Scope.BACKEND)
         counts = read_task_counts(engine, range_)
         context |= {
             "figures": figures(engine, stats, pages),
@@ -96,13 +96,13 @@ def read_overview(request: HttpRequest) -> dict[str, Any]:
     return context
 
 
-def problem_of(message: checks.CheckMessage, pages: AdminUrls) -> Problem | None:
+def problem_of(message: checks.CheckMessage, pages: AdminUrls) -> Finding | None:
     """Return a problem; None if the user may not see the rows that it is about."""
     rows = message.obj if isinstance(message.obj, AdminTarget) else AdminTarget("executor")
     if not pages.may_view(rows.model):
         return None
     address = pages.address(rows) if message.obj is not None else ""
-    return Problem(message.msg, message.hint or "", address, message.is_serious(), rows.action)
+    return Finding(message.msg, message.hint or "", address, message.is_serious(), rows.action)
 
 
 def figures(engine: Engine, stats: BackendStats, pages: AdminUrls) -> list[Figure]:

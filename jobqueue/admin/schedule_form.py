@@ -39,7 +39,7 @@ from jobqueue.declarations.options import StoredRunOptions
 from jobqueue.declarations.schedules import MAX_CATCH_UP, MAX_JITTER, MAX_NAME, Declaration
 from jobqueue.models import Schedule
 from jobqueue.operations.backends import options_of
-from jobqueue.schedules.expressions import EPOCH, Cron, Every, Problem
+from jobqueue.schedules.expressions import EPOCH, Cron, Every, ValueProblem
 from jobqueue.schedules.rows import expression_of
 from jobqueue.values.json import decode
 from jobqueue.values.records import NewTask
@@ -186,13 +186,13 @@ class ScheduleForm(TimingForm):
     def is_valid(self) -> bool:
         return super().is_valid() and (self.arguments is None or self.arguments.is_valid())
 
-    def problems(self) -> Iterable[Problem]:
+    def problems(self) -> Iterable[ValueProblem]:
         """Yield the problems of the declaration. Those of the arguments become errors of their own form."""
         if self.arguments is not None and not self.arguments.is_bound:
-            yield Problem("task", _("enter the arguments of this task"))
+            yield ValueProblem("task", _("enter the arguments of this task"))
             return
         if self.row is None and self._is_taken():
-            yield Problem("name", _("there is a schedule with this name already"))
+            yield ValueProblem("name", _("there is a schedule with this name already"))
         for problem in self.declaration().problems():
             if problem.field != "args" or self.arguments is None:
                 yield problem

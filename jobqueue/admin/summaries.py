@@ -17,7 +17,7 @@ from jobqueue.models import Task
 from jobqueue.operations.links import AdminTarget
 from jobqueue.operations.list.rows import read_rows
 from jobqueue.operations.list.selection import Selection
-from jobqueue.operations.overview.periods import Counts, read_timeline
+from jobqueue.operations.overview.periods import Counts, read_counter_series
 from jobqueue.values.counters import Scope
 from jobqueue.values.records import LIVE, Status
 from jobqueue.values.text import number_text
@@ -50,7 +50,7 @@ class SummaryPage(ReadOnlyAdmin):
 def read_summary(request: HttpRequest, pages: AdminUrls, scope: Scope, name: str) -> dict[str, Any]:
     engine = engine_for(pages.backend)
     chosen = range_of(request)
-    timeline = read_timeline(engine, chosen, scope, name)
+    timeline = read_counter_series(engine, chosen, scope, name)
     total = timeline.total
     query = {COLUMN[scope]: name}
     return {

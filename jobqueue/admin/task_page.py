@@ -145,11 +145,11 @@ class TaskPage(ReadOnlyAdmin):
         }
         return self.page(request, "task/detail", title=task.task_type, **context)
 
-    def _progress(self, task: Any) -> bulk_actor.ShownProgress | None:
+    def _progress(self, task: Any) -> bulk_actor.ShownBulkProgress | None:
         """Return the progress of a bulk action: numbers, which everyone may see. None for other tasks."""
         if not is_internal(task.task_type):
             return None
-        return bulk_actor.read_progress(read(task.args_text), read(task.kwargs_text), read(task.inner_state_text))
+        return bulk_actor.read_bulk_progress(read(task.args_text), read(task.kwargs_text), read(task.inner_state_text))
 
     def _post_view(self, permission: str, do: View) -> Any:
         """Return a view of POST for one task. It needs the permission, and that to view tasks."""

@@ -34,7 +34,7 @@ from jobqueue.admin.filters import (
     ScheduleFilter,
     StatusFilter,
     TagFilter,
-    TaskFilter,
+    TaskNameFilter,
 )
 from jobqueue.admin.html import badge, breakable, moment, with_moment
 from jobqueue.admin.summaries import SummaryPage
@@ -82,7 +82,7 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
     scope = Scope.TASK
     list_display_links = ("name",)
     list_filter = (
-        StatusFilter, QueueFilter, TaskFilter, TagFilter, BackendFilter, CauseFilter, ParentFilter, ScheduleFilter,
+        StatusFilter, QueueFilter, TaskNameFilter, TagFilter, BackendFilter, CauseFilter, ParentFilter, ScheduleFilter,
         LimitFilter, ExecutorFilter, EnqueuedFilter, EndedFilter,
     )  # fmt: skip
     list_per_page = 50

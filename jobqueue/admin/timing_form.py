@@ -22,7 +22,7 @@ from jobqueue.schedules.expressions import (
     MAX_EXPRESSION,
     Cron,
     Every,
-    Problem,
+    ValueProblem,
     moment_problems,
     upcoming,
 )
@@ -98,7 +98,7 @@ class TimingForm(forms.Form):
                 self.add_error(problem.field if problem.field in self.fields else None, sentence(problem))
         return self.cleaned_data
 
-    def problems(self) -> Iterable[Problem]:
+    def problems(self) -> Iterable[ValueProblem]:
         yield from self.expression_value().problems()
         for name in ("starts_at", "ends_at"):
             yield from moment_problems(name, self.moment(name))
@@ -142,7 +142,7 @@ class Preview:
         return cls(expression.describe(), zone, tuple(upcoming_tick(expression, tick) for tick in ticks))
 
 
-def sentence(problem: Problem) -> str:
+def sentence(problem: ValueProblem) -> str:
     """Return a problem as a sentence, translated if it is a frequent one. Beside its field, it need not name it."""
     name, text = f"{problem.field} must ", problem.filled_in(_(problem.text))
     text = f"it must {text.removeprefix(name)}" if text.startswith(name) else text

@@ -21,7 +21,7 @@ from jobqueue.declarations.actor import Actor, ActorTask
 from jobqueue.declarations.function import ChangedOptions, CopyOptions, FunctionTask, backend_named, relative
 from jobqueue.declarations.limits import UNIQUENESS, replaces_or_reserves
 from jobqueue.exceptions import InvalidArguments
-from jobqueue.schedules.expressions import EPOCH, MAX_INTERVAL, Cron, Every, Problem, moment_problems
+from jobqueue.schedules.expressions import EPOCH, MAX_INTERVAL, Cron, Every, ValueProblem, moment_problems
 from jobqueue.schedules.planning import MAX_TICKS
 from jobqueue.schedules.rows import expression_columns, to_row_time
 from jobqueue.values.policies import CatchUp, Overlap
@@ -117,95 +117,99 @@ class Declaration:
             raise ValueError(f"the backend {task.backend!r} of its task is not a JobQueueBackend")
         return cast(NewTask, template(task, self.args, self.kwargs))
 
-    def problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[ValueProblem]:
         """Yield what is wrong with it. A problem's field is a field of this class, its expression or its task."""
         # Any: a type checker may not have checked the caller.
         task, expression = cast("tuple[Any, Any]", (self.task, self.expression))
         if not is_text(self.name, MAX_NAME):
-            yield Problem("name", f"its name must be a text of 1 to {MAX_NAME} characters, not {self.name!r:.300}")
+            yield ValueProblem("name", f"its name must be a text of 1 to {MAX_NAME} characters, not {self.name!r:.300}")
         if not isinstance(expression, Cron | Every):
-            yield Problem("expression", f"it needs a Cron or an Every, not {expression!r:.200}")
+            yield ValueProblem("expression", f"it needs a Cron or an Every, not {expression!r:.200}")
         else:
             yield from expression.problems()
         yield from self._option_problems()
         if isinstance(task, FunctionTask) and is_internal(task.task_type):
-            yield Problem("task", f"its task must be one of the site, not {task.task_type}")
+            yield ValueProblem("task", f"its task must be one of the site, not {task.task_type}")
         elif isinstance(task, FunctionTask):
             yield from self._task_problems()
         else:
-            yield Problem("task", f"its task must be declared with jobqueue.task, or be an actor, not {task!r:.200}")
+            yield ValueProblem(
+                "task", f"its task must be declared with jobqueue.task, or be an actor, not {task!r:.200}"
+            )
 
-    def _option_problems(self) -> Iterator[Problem]:
+    def _option_problems(self) -> Iterator[ValueProblem]:
         yield from _choice_problems("overlap", self.overlap, Overlap)
         yield from _choice_problems("catch_up", self.catch_up, CatchUp)
         if self.catch_up == CatchUp.ALL and self.overlap != Overlap.ALLOW:
             text = gettext_noop("catch_up='all' needs overlap='allow', because the missed ticks run at the same time")
-            yield Problem("catch_up", text)
+            yield ValueProblem("catch_up", text)
         if not issubclass(type(self.max_catch_up), int) or not 1 <= self.max_catch_up <= MAX_CATCH_UP:
             text = f"max_catch_up must be a whole number from 1 to {MAX_CATCH_UP}, not {self.max_catch_up!r:.100}"
-            yield Problem("max_catch_up", text)
+            yield ValueProblem("max_catch_up", text)
         yield from _duration_problems("jitter", self.jitter, MAX_JITTER)
         yield from _duration_problems("catch_up_window", self.catch_up_window, MAX_INTERVAL)
         wrong = [*moment_problems("starts_at", self.starts_at), *moment_problems("ends_at", self.ends_at)]
         yield from wrong
         if not wrong and self.starts_at and self.ends_at and self.ends_at < self.starts_at:
             text = gettext_noop("ends_at must not be earlier than starts_at, %(time)s")
-            yield Problem("ends_at", text, {"time": self.starts_at})
+            yield ValueProblem("ends_at", text, {"time": self.starts_at})
 
-    def _task_problems(self) -> Iterator[Problem]:
+    def _task_problems(self) -> Iterator[ValueProblem]:
         """Try each option of the task alone, and the arguments without the options that are wrong."""
         if self.task.run_after is not None or "run_after" in self.task_options:
-            yield Problem("run_after", "its task must have no run_after, because the expression decides when it runs")
+            yield ValueProblem(
+                "run_after", "its task must have no run_after, because the expression decides when it runs"
+            )
         if isinstance(self.task_options.get("expires", self.task.expires), datetime):
             text = "expires of its task must be a timedelta, because all tasks after a fixed time would be expired"
-            yield Problem("expires", text)
+            yield ValueProblem("expires", text)
         if replaces_or_reserves(self.task) or UNIQUENESS & self.task_options.keys():
             text = "its task must have no on_conflict, unique_for or debounce, because overlap decides about its ticks"
-            yield Problem("on_conflict", text)
+            yield ValueProblem("on_conflict", text)
         usable: dict[str, Any] = {}
         for option, value in self.task_options.items():
             if option not in ChangedOptions.__annotations__:
-                yield Problem(option, _unknown_option(option))
+                yield ValueProblem(option, _unknown_option(option))
                 continue
             if option in UNIQUENESS:
                 continue
             try:
                 self.task.using(**{option: value})
             except Exception as error:  # noqa: BLE001 - any error of a wrong value is the problem
-                yield Problem(option, str(error).removeprefix(f"{self.task.name}: ").removesuffix("."))
+                yield ValueProblem(option, str(error).removeprefix(f"{self.task.name}: ").removesuffix("."))
             else:
                 usable[option] = value
         args, kwargs = cast("tuple[Any, Any]", (self.args, self.kwargs))
         if isinstance(args, str | bytes) or not isinstance(args, Sequence):
-            yield Problem("args", f"args must be a list or a tuple, not {args!r:.100}")
+            yield ValueProblem("args", f"args must be a list or a tuple, not {args!r:.100}")
         elif not isinstance(kwargs, Mapping):
-            yield Problem("kwargs", f"kwargs must be a dict, not {kwargs!r:.100}")
+            yield ValueProblem("kwargs", f"kwargs must be a dict, not {kwargs!r:.100}")
         else:
             yield from self._template_problems(usable)
 
-    def _template_problems(self, task_options: Mapping[str, Any]) -> Iterator[Problem]:
+    def _template_problems(self, task_options: Mapping[str, Any]) -> Iterator[ValueProblem]:
         try:
             self._template(task_options)
         except InvalidArguments as error:
-            yield Problem("args", str(error).removesuffix("."))
+            yield ValueProblem("args", str(error).removesuffix("."))
         except Exception as error:  # noqa: BLE001
-            yield Problem("task", str(error).removesuffix("."))
+            yield ValueProblem("task", str(error).removesuffix("."))
 
 
-def _choice_problems(name: str, value: Any, choices: type[Overlap] | type[CatchUp]) -> Iterator[Problem]:
+def _choice_problems(name: str, value: Any, choices: type[Overlap] | type[CatchUp]) -> Iterator[ValueProblem]:
     if value not in [*choices]:
         known = ", ".join(repr(str(choice)) for choice in choices)
-        yield Problem(name, f"{name} must be one of {known}, not {value!r:.100}")
+        yield ValueProblem(name, f"{name} must be one of {known}, not {value!r:.100}")
 
 
-def _duration_problems(name: str, value: Any, at_most: timedelta) -> Iterator[Problem]:
+def _duration_problems(name: str, value: Any, at_most: timedelta) -> Iterator[ValueProblem]:
     if value is None:
         return
     is_number = issubclass(type(value), int | float | timedelta) and not isinstance(value, bool)
     longest = at_most.total_seconds()
     if not is_number or not 0 <= (seconds(value) or 0.0) <= longest:
         text = f"{name} must be seconds or a timedelta, from 0 to {longest:,.0f} seconds, not {value!r:.100}"
-        yield Problem(name, text)
+        yield ValueProblem(name, text)
 
 
 def _unknown_option(option: str) -> str:

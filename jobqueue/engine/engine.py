@@ -16,7 +16,7 @@ from jobqueue.engine.counters import Counters
 from jobqueue.engine.database import Database
 from jobqueue.engine.enqueues import Enqueues
 from jobqueue.engine.executors import Executors
-from jobqueue.engine.inbox import Inbox
+from jobqueue.engine.inbox import InboxStatements
 from jobqueue.engine.inserts import Inserts
 from jobqueue.engine.limits import Limits
 from jobqueue.engine.messages import Messages
@@ -44,7 +44,7 @@ class Engine:
     queues_class: type[Queues] = Queues
     admissions_class: type[Admissions] = Admissions
     limits_class: type[Limits] = Limits
-    inbox_class: type[Inbox] = Inbox
+    inbox_class: type[InboxStatements] = InboxStatements
     messages_class: type[Messages] = Messages
     inserts_class: type[Inserts] = Inserts
     enqueues_class: type[Enqueues] = Enqueues

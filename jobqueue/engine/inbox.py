@@ -23,7 +23,7 @@ UNSUCCESSFUL = (Status.FAILED, Status.CANCELLED)  # may be requeued
 
 
 @dataclass(eq=False)
-class Inbox(Part):
+class InboxStatements(Part):
     """The statements that messages need. PostgreSQL has its own; `Messages` decides when they run, for both."""
 
     admissions: Admissions

@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db import DatabaseError
 
 from jobqueue.engine.database import Part
-from jobqueue.engine.inbox import Inbox, receivers
+from jobqueue.engine.inbox import InboxStatements, receivers
 from jobqueue.engine.timeouts import LOCK_WAIT
 from jobqueue.exceptions import TaskFinished, TaskNotFound
 from jobqueue.models.clock import Clock
@@ -26,7 +26,7 @@ MAX_DOUBLINGS = 10  # of MESSAGES_PER_POLL, for a task that consumes nothing
 
 @dataclass(eq=False)
 class Messages(Part):
-    inbox: Inbox
+    inbox: InboxStatements
 
     def send(self, messages: Sequence[NewMessage]) -> list[int]:
         """

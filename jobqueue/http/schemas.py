@@ -54,7 +54,7 @@ class Submission(Request):
 Batch: TypeAlias = Annotated[list[Submission], Meta(min_length=1, max_length=MAX_BATCH)]
 
 
-class Message(Request):
+class MessageRequest(Request):
     body: Any
     dedupe_key: Key | None = None
 
@@ -70,17 +70,17 @@ class Problem(Struct):
     where: Annotated[str, Meta(description="A JSON pointer into the body, empty for the whole body.")] = ""
 
 
-class TaskLink(Struct):
+class TaskReference(Struct):
     id: UUID
     status: Status
     url: str
 
 
-class BatchItem(TaskLink):
+class BatchItem(TaskReference):
     created: bool
 
 
-class Cancelled(TaskLink):
+class Cancelled(TaskReference):
     not_allowed: Annotated[Count, Meta(description="Live descendants that the token does not allow. They continue.")]
 
 
@@ -91,7 +91,7 @@ class TaskError(Struct):
     message: Annotated[str, Meta(description=PAYLOAD)] | UnsetType = UNSET
 
 
-class TaskDetail(TaskLink):
+class TaskDetail(TaskReference):
     task: str  # its name
     queue: str  # its name
     priority: int  # -100 to 100; a greater one starts earlier

@@ -13,7 +13,7 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.utils.timezone import make_naive
 
-from jobqueue.backend import AnyTask, InvalidSubmissions, JobQueueBackend, Submission
+from jobqueue.backend import AnyTask, EnqueueRequest, InvalidSubmissions, JobQueueBackend
 from jobqueue.conf.compat import InvalidTask, task_backends
 from jobqueue.conf.options import options_for
 from jobqueue.declarations import registry
@@ -24,7 +24,7 @@ from jobqueue.http.endpoint import endpoint
 from jobqueue.http.request_body import ENVELOPE_BYTES, problem_of, read_json
 from jobqueue.http.request_headers import IDEMPOTENCY_KEY, idempotency_key, refuse_idempotency_key
 from jobqueue.http.responses import MAX_PROBLEMS, HttpError, respond, task_url
-from jobqueue.http.schemas import MAX_BATCH, BatchItem, Problem, TaskLink
+from jobqueue.http.schemas import MAX_BATCH, BatchItem, Problem, TaskReference
 from jobqueue.values.records import Enqueued
 from jobqueue.values.text import printable
 
@@ -37,7 +37,7 @@ STATUS_OF: dict[type[Exception], int] = {DuplicateKey: 409, PayloadTooLarge: 413
 
 @endpoint(
     "POST",
-    {201: ("Enqueued.", TaskLink), 200: ("The idempotency key exists.", TaskLink)},
+    {201: ("Enqueued.", TaskReference), 200: ("The idempotency key exists.", TaskReference)},
     (409,),
     permission="submit_task",
     body=schemas.Submission,
@@ -50,7 +50,7 @@ def submit(request: HttpRequest, caller: Caller) -> HttpResponse:
     if isinstance(value, dict):
         value["idempotency_key"] = idempotency_key(request, value.get("idempotency_key"), "idempotency_key")
     (enqueued,) = _submit(caller, [value], [""])
-    link = TaskLink(enqueued.id, enqueued.status, task_url(request, enqueued.id))
+    link = TaskReference(enqueued.id, enqueued.status, task_url(request, enqueued.id))
     return respond(link, 201, {"Location": link.url}) if enqueued.created else respond(link)
 
 
@@ -74,7 +74,7 @@ def submit_batch(request: HttpRequest, caller: Caller) -> HttpResponse:
 
 def _submit(caller: Caller, values: Sequence[Any], places: Sequence[str]) -> list[Enqueued]:
     """Enqueue submissions, all or none. places: JSON pointers to them. Raises HttpError."""
-    submissions: list[Submission] = []
+    submissions: list[EnqueueRequest] = []
     problems: dict[int, list[Problem]] = {403: [], 400: []}
     for value, place in zip(values, places, strict=True):
         try:
@@ -103,7 +103,7 @@ def _submit(caller: Caller, values: Sequence[Any], places: Sequence[str]) -> lis
     return results
 
 
-def _parse(value: Any, caller: Caller) -> Submission:
+def _parse(value: Any, caller: Caller) -> EnqueueRequest:
     """Return a submission. The backend checks its arguments later. Raises HttpError: 400, 403."""
     try:
         request = msgspec.convert(value, schemas.Submission)
@@ -120,7 +120,7 @@ def _parse(value: Any, caller: Caller) -> Submission:
     if problems:
         raise HttpError(400, *problems)
     key = request.idempotency_key
-    return Submission(
+    return EnqueueRequest(
         task=task,
         args=request.args or [],
         kwargs=request.kwargs or {},
@@ -162,7 +162,7 @@ def _option(value: Any) -> Any:
     return value
 
 
-def _backend_of(submissions: Sequence[Submission]) -> JobQueueBackend:
+def _backend_of(submissions: Sequence[EnqueueRequest]) -> JobQueueBackend:
     first, *others = dict.fromkeys(submission.task.backend for submission in submissions)
     if others:
         raise HttpError(400, f"A batch needs tasks of one backend, not of {first!r} and {others[0]!r}.")
@@ -171,7 +171,7 @@ def _backend_of(submissions: Sequence[Submission]) -> JobQueueBackend:
     return backend
 
 
-def _where(submission: Submission, error: Exception) -> str:
+def _where(submission: EnqueueRequest, error: Exception) -> str:
     """Return a pointer to the invalid member. If there are args and kwargs, either may be the one that does not fit."""
     if isinstance(error, DuplicateKey):
         return "/idempotency_key"

@@ -21,7 +21,7 @@ from jobqueue.http.endpoint import endpoint
 from jobqueue.http.request_body import ENVELOPE_BYTES, read_body, read_request
 from jobqueue.http.request_headers import IDEMPOTENCY_KEY, check_if_match, idempotency_key, with_etag
 from jobqueue.http.responses import HttpError, respond, service_unavailable, task_url
-from jobqueue.http.schemas import Cancel, Cancelled, Message, Problem, Sent, TaskDetail, TaskError, TaskLink
+from jobqueue.http.schemas import Cancel, Cancelled, MessageRequest, Problem, Sent, TaskDetail, TaskError, TaskReference
 from jobqueue.models import Task
 from jobqueue.operations.formatting import attempt_number
 from jobqueue.operations.payloads import read, secrets_of, shown_errors
@@ -105,7 +105,9 @@ def cancel(request: HttpRequest, caller: Caller, task_id: str) -> HttpResponse:
     return respond(body, 200 if now in FINAL else 202)
 
 
-@endpoint("POST", {200: ("Requeued.", TaskLink)}, (404, 409, 412), permission="requeue_task", headers=("If-Match",))
+@endpoint(
+    "POST", {200: ("Requeued.", TaskReference)}, (404, 409, 412), permission="requeue_task", headers=("If-Match",)
+)
 def requeue(request: HttpRequest, caller: Caller, task_id: str) -> HttpResponse:
     """Put a FAILED or CANCELLED task back in its queue."""
     row = _find_to_change(request, caller, task_id)
@@ -119,7 +121,7 @@ def requeue(request: HttpRequest, caller: Caller, task_id: str) -> HttpResponse:
         raise HttpError(409, f"Only FAILED and CANCELLED tasks are requeued; this one is {now}.")
     logger.info("request.accepted action=requeue by=%s id=%s", caller.name, row.pk)
     _write_history(request, caller, row, _("Requeue"))
-    return respond(TaskLink(row.pk, now, task_url(request, row.pk)))
+    return respond(TaskReference(row.pk, now, task_url(request, row.pk)))
 
 
 @endpoint(
@@ -127,14 +129,14 @@ def requeue(request: HttpRequest, caller: Caller, task_id: str) -> HttpResponse:
     {201: ("Sent.", Sent), 200: ("A repeat, which was not sent.", Sent)},
     (404, 409, 412),
     permission="send_message",
-    body=Message,
+    body=MessageRequest,
     headers=(IDEMPOTENCY_KEY, "If-Match"),
 )
 def messages(request: HttpRequest, caller: Caller, task_id: str) -> HttpResponse:
     """Send a message to an actor."""
     row = _find_to_change(request, caller, task_id)
     limit = options_for(row.backend).max_payload_bytes
-    message = read_request(request, Message, max_bytes=limit + ENVELOPE_BYTES)
+    message = read_request(request, MessageRequest, max_bytes=limit + ENVELOPE_BYTES)
     dedupe_key = idempotency_key(request, message.dedupe_key, "dedupe_key")
     if not isinstance(registry.get(row.task_type), ActorTask | None):
         raise HttpError(409, "The task runs a function. Only actors read messages.")

@@ -263,7 +263,7 @@ def _read_keys(engine: Engine, kind: LimitKind, first: str, before: str) -> tupl
 # --- the state of some keys
 
 
-def read_keys(database: str, backend: str, keys: Sequence[Key]) -> list[KeyState]:
+def read_key_states(database: str, backend: str, keys: Sequence[Key]) -> list[KeyState]:
     """Return the state of each key, with a few queries for each. Locks: none."""
     stored = {name for key in keys for name in (key.stored, f"{key.name}{SEPARATOR}")}
     rows = Limit.objects.using(database).filter(backend=backend, key__in=stored)

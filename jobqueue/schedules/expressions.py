@@ -47,7 +47,7 @@ MAX_STEP: Final = timedelta(days=7)
 
 
 @dataclass(frozen=True)
-class Problem:
+class ValueProblem:
     """A sentence without a period that says what is wrong with a value. Forms translate it, other places do not."""
 
     field: str  # the name of the value
@@ -72,7 +72,7 @@ class ClockChange(Enum):
 class Expression(Protocol):
     """The common part of `Cron` and `Every`."""
 
-    def problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[ValueProblem]:
         """Yield what is wrong with it. Nothing where it can be used."""
 
     def next_after(self, moment: datetime) -> datetime | None:
@@ -82,16 +82,16 @@ class Expression(Protocol):
         """Return it in words."""
 
 
-def moment_problems(name: str, value: Any) -> Iterator[Problem]:
+def moment_problems(name: str, value: Any) -> Iterator[ValueProblem]:
     """Yield what is wrong with a time of a schedule. None is valid."""
     if value is None:
         return
     if not isinstance(value, datetime) or value.tzinfo is None:
-        yield Problem(name, f"{name} must be a datetime with a time zone, not {value!r:.100}")
+        yield ValueProblem(name, f"{name} must be a datetime with a time zone, not {value!r:.100}")
     elif not EPOCH <= value < END:
         text = gettext_noop("%(name)s must lie between the years %(first)d and %(last)d, not %(value)s")
         values = {"name": name, "first": EPOCH.year, "last": LATEST_YEAR, "value": f"{value!s:.100}"}
-        yield Problem(name, text, values)
+        yield ValueProblem(name, text, values)
 
 
 def upcoming(expression: Expression, after: datetime, count: int) -> list[datetime]:
@@ -158,13 +158,15 @@ class Cron:
         object.__setattr__(self, "timezone", settings.TIME_ZONE if timezone is None else timezone)
         object.__setattr__(self, "unknown", tuple(unknown))
 
-    def problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[ValueProblem]:
         for name in self.unknown:
-            yield Problem("expression", f"Cron() takes no argument {name!r:.100}; it takes an expression and timezone")
+            yield ValueProblem(
+                "expression", f"Cron() takes no argument {name!r:.100}; it takes an expression and timezone"
+            )
         values = {"expression": f"{self.expression!r:.100}"}
         if not _is_a(str, self.expression):
             text = gettext_noop("a cron expression must be a text such as '0 8 * * *', not %(expression)s")
-            yield Problem("expression", text, values)
+            yield ValueProblem("expression", text, values)
         else:
             yield from self._field_problems(values)
         if not (isinstance(self.timezone, str) and _is_zone(self.timezone)):
@@ -172,21 +174,21 @@ class Cron:
                 "this host has no time zone %(zone)s; correct the name, such as 'Europe/Berlin', or install the Python "
                 "package tzdata"
             )
-            yield Problem("timezone", text, {"zone": f"{self.timezone!r:.100}"})
+            yield ValueProblem("timezone", text, {"zone": f"{self.timezone!r:.100}"})
 
-    def _field_problems(self, values: Mapping[str, object]) -> Iterator[Problem]:
+    def _field_problems(self, values: Mapping[str, object]) -> Iterator[ValueProblem]:
         if len(self.expression) > MAX_EXPRESSION:
             text = gettext_noop("%(expression)s has more than %(most)d characters")
-            yield Problem("expression", text, {**values, "most": MAX_EXPRESSION})
+            yield ValueProblem("expression", text, {**values, "most": MAX_EXPRESSION})
         elif self.expression.startswith("@") and self.expression.lower() not in ALIASES:
             text = gettext_noop("%(expression)s is not one of %(names)s")
-            yield Problem("expression", text, {**values, "names": ", ".join(ALIASES)})
+            yield ValueProblem("expression", text, {**values, "names": ", ".join(ALIASES)})
         elif len(self._fields) not in (5, 6):
             text = gettext_noop(
                 "%(expression)s has %(number)d fields; expected minute hour day-of-month month day-of-week, with an "
                 "optional field for seconds in front"
             )
-            yield Problem("expression", text, {**values, "number": len(self._fields)})
+            yield ValueProblem("expression", text, {**values, "number": len(self._fields)})
         else:
             try:
                 CronSim(" ".join(self._fields), EPOCH.replace(tzinfo=None))
@@ -195,7 +197,7 @@ class Cron:
                     "the %(name)s of %(expression)s is not valid; expected minute hour day-of-month month day-of-week, "
                     "with an optional field for seconds in front"
                 )
-                yield Problem("expression", text, {**values, "name": str(error).removeprefix("Bad ").lower()})
+                yield ValueProblem("expression", text, {**values, "name": str(error).removeprefix("Bad ").lower()})
 
     def next_after(self, moment: datetime) -> datetime | None:
         """Return the first tick after an aware moment, in UTC. None if there is none within 50 years."""
@@ -270,15 +272,15 @@ class Every:
         object.__setattr__(self, "interval", _interval_of(interval, units))
         object.__setattr__(self, "anchor", anchor)
 
-    def problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[ValueProblem]:
         if not _is_a(timedelta, self.interval):
             text = f"an interval must be a timedelta or units such as minutes=5, not {self.interval!r:.100}"
-            yield Problem("interval", text)
+            yield ValueProblem("interval", text)
         elif not MIN_INTERVAL <= self.interval <= MAX_INTERVAL:
             text = gettext_noop("an interval must be between a second and ten years, not %(interval)s")
-            yield Problem("interval", text, {"interval": self.interval})
+            yield ValueProblem("interval", text, {"interval": self.interval})
         if not _is_a(datetime, self.anchor):
-            yield Problem("anchor", f"anchor must be a datetime with a time zone, not {self.anchor!r:.100}")
+            yield ValueProblem("anchor", f"anchor must be a datetime with a time zone, not {self.anchor!r:.100}")
             return
         yield from moment_problems("anchor", self.anchor)
 

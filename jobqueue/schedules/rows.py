@@ -13,7 +13,7 @@ from django.conf import settings
 from django.utils.timezone import get_default_timezone, is_naive, make_aware, make_naive
 from msgspec.structs import replace
 
-from jobqueue.schedules.expressions import EPOCH, Cron, Every, Expression, Problem
+from jobqueue.schedules.expressions import EPOCH, Cron, Every, Expression, ValueProblem
 from jobqueue.schedules.planning import Policy
 from jobqueue.values.ids import new_id
 from jobqueue.values.policies import CatchUp, Overlap
@@ -70,7 +70,7 @@ class OncePerLocalTime:
 
     expression: Expression
 
-    def problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[ValueProblem]:
         return self.expression.problems()
 
     def next_after(self, moment: datetime) -> datetime | None:

@@ -16,7 +16,7 @@ from django.utils import timezone
 import jobqueue
 from jobqueue import Cron, api, testing
 from jobqueue.api import limits, schedules
-from jobqueue.backend import Submission
+from jobqueue.backend import EnqueueRequest
 from jobqueue.conf.compat import task_backends
 from jobqueue.declarations.schedules import Declaration
 from jobqueue.models import Task
@@ -65,7 +65,7 @@ VERBS: dict[str, Verb] = {
     "enqueue_many": lambda add, backend, ids: add.enqueue_many([((1,), {})]),
     "key": lambda add, backend, ids: add.using(key="k").enqueue(1),
     "replace": lambda add, backend, ids: add.using(key="k", on_conflict="replace").enqueue(1),
-    "submit": lambda add, backend, ids: task_backends[backend].submit([Submission(task=add, args=[1])]),  # type: ignore[attr-defined]
+    "submit": lambda add, backend, ids: task_backends[backend].submit([EnqueueRequest(task=add, args=[1])]),  # type: ignore[attr-defined]
     "get_result": lambda add, backend, ids: add.get_result(ids["task"].id),
     "refresh": lambda add, backend, ids: ids["task"].refresh(),
     "send": lambda add, backend, ids: jobqueue.send(ids["actor"].id, "hello", backend=backend),

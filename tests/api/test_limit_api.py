@@ -12,7 +12,7 @@ from jobqueue.engine import engine_for
 from jobqueue.exceptions import LimitNotFound
 from jobqueue.models import AdmissionRequest, Limit
 from jobqueue.operations import limits as inspect_limits
-from jobqueue.operations.limits import Key, KeyState, list_keys, read_keys
+from jobqueue.operations.limits import Key, KeyState, list_keys, read_key_states
 from jobqueue.values.records import LimitKind
 from tests.api.limited import rated, started, waiting
 from tests.factories import ago
@@ -34,7 +34,7 @@ def listed(backend: str = "default", **filters: Any) -> list[tuple[str, int, int
 
 
 def state(kind: LimitKind, key: str, backend: str = "default") -> KeyState:
-    (found,) = read_keys(backend, backend, [Key(kind, key)])
+    (found,) = read_key_states(backend, backend, [Key(kind, key)])
     return found
 
 

@@ -13,7 +13,7 @@ from django.db import DatabaseError, connection, connections, transaction
 import jobqueue as queue
 from jobqueue import Cron, testing
 from jobqueue.api import schedules
-from jobqueue.backend import Submission
+from jobqueue.backend import EnqueueRequest
 from jobqueue.conf.compat import task_backends
 from jobqueue.declarations.schedules import Declaration
 from jobqueue.engine.schema import known_migrations, schema_problem
@@ -79,7 +79,7 @@ def test_submissions_and_cancels_without_tables_say_migrate(backend: str) -> Non
     lose_tables(backend)
 
     for call in (
-        lambda: queue_backend.submit([Submission(task=task, args=[1], idempotency_key="i")]),
+        lambda: queue_backend.submit([EnqueueRequest(task=task, args=[1], idempotency_key="i")]),
         lambda: queue.cancel(pk, backend=backend),
     ):
         with pytest.raises(NotMigrated) as caught, transaction.atomic(using=backend):

@@ -21,7 +21,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue.engine import counting
 from jobqueue.management.cli.backends import engine_of
-from jobqueue.management.cli.console import Column, table_lines
+from jobqueue.management.cli.console import TableColumn, table_lines
 from jobqueue.operations import queries
 from jobqueue.operations.bulk import audit_log, target
 from jobqueue.operations.bulk.actions import REQUEUE
@@ -316,7 +316,7 @@ def test_ascii_stdout_is_no_traceback(process_environment: dict[str, str]) -> No
 
 
 def test_table_shortens_the_widest_flexible_column() -> None:
-    columns = [Column("NAME", is_flexible=True), Column("N", is_right=True)]
+    columns = [TableColumn("NAME", is_flexible=True), TableColumn("N", is_right=True)]
     lines = list(table_lines(columns, [["shop.tasks.send_receipt", "1"], ["b", "1,000"]], width=20))
     assert lines == ["NAME               N", "shop…_receipt      1", "b              1,000"]
 

@@ -9,7 +9,7 @@ from django.contrib.auth import authenticate, get_user_model
 from django.core.management import call_command
 
 from jobqueue.executor.health.probes import Address, listen, serving
-from jobqueue.executor.health.status import HealthStatus, Problem
+from jobqueue.executor.health.status import HealthProblem, HealthStatus
 from tools import probe
 
 
@@ -27,7 +27,7 @@ def test_set_up_creates_admin_once_and_keeps_password(monkeypatch):
 
 @pytest.mark.parametrize(("path", "code"), [("/livez", 0), ("/readyz", 1), ("/else", 1)])
 def test_probe_exit_code_is_0_only_when_healthy(path, code, capsys):
-    status = HealthStatus(unready=(Problem("web.1", "It is stopping."),))
+    status = HealthStatus(unready=(HealthProblem("web.1", "It is stopping."),))
     with listen(Address("127.0.0.1", 0)) as listener, serving(listener, lambda: status):
         assert probe.main(str(listener.getsockname()[1]), path) == code
     assert ("It is stopping." in capsys.readouterr().out) == (path == "/readyz")

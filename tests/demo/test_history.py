@@ -8,7 +8,7 @@ from demo_project.photos import history
 from demo_project.photos.models import Album
 from jobqueue.engine import engine_for
 from jobqueue.models import CounterPeriod, Executor, Task
-from jobqueue.operations.overview.periods import Range, read_timeline
+from jobqueue.operations.overview.periods import Range, read_counter_series
 from jobqueue.testing import run_until_idle
 from jobqueue.values.counters import Scope
 from tests.factories import make_user
@@ -28,7 +28,7 @@ def test_new_demo_has_full_charts_states_and_lost_executors(client):
     run_until_idle()
 
     for chosen in Range:
-        timeline = read_timeline(engine_for("default"), chosen, Scope.BACKEND)
+        timeline = read_counter_series(engine_for("default"), chosen, Scope.BACKEND)
         assert sum(not point.attempts for point in timeline.points) <= 2, chosen
         assert timeline.total.retries
         assert timeline.total.dead

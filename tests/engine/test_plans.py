@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from jobqueue.engine import counting
 from jobqueue.engine import queues as portable_queues
 from jobqueue.engine.code_waits import BlockedHead, ReadyHead, Verdict
-from jobqueue.engine.inbox import Inbox
+from jobqueue.engine.inbox import InboxStatements
 from jobqueue.engine.postgres import queues as postgres_queues
 from jobqueue.engine.postgres.connection import statement
 from jobqueue.engine.schedules import RESOLUTION
@@ -350,7 +350,7 @@ class TestBatches:
     def test_repeated_send_to_finished_tasks_reads_few_rows(self, bench: Bench, size: int) -> None:
         ids = list(Task.objects.successful().values_list("pk", flat=True)[:size])
         repeats = [NewMessage(task_id=pk, body="1", dedupe_key="k") for pk in ids]
-        Inbox(bench.engine.db, bench.engine.admissions)._insert_all(repeats)
+        InboxStatements(bench.engine.db, bench.engine.admissions)._insert_all(repeats)
 
         assert read(lambda: bench.engine.messages.send(repeats)) == []
 
@@ -365,7 +365,9 @@ class TestBatches:
 def test_find_seen_reads_few_rows(bench: Bench) -> None:
     pk = Task.objects.successful().values_list("pk", flat=True)[0]
     bench.set(pk, key="past")
-    Inbox(bench.engine.db, bench.engine.admissions)._insert_all([NewMessage(task_id=pk, body="1", dedupe_key="k")])
+    InboxStatements(bench.engine.db, bench.engine.admissions)._insert_all(
+        [NewMessage(task_id=pk, body="1", dedupe_key="k")]
+    )
 
     assert read(lambda: bench.engine.messages.find_seen({("past", "k"), ("past", "other")})) == {("past", "k"): pk}
 
@@ -573,13 +575,13 @@ class TestLimits:
     @pytest.mark.parametrize("key", ["slots:key-7", "slots:"])
     def test_state_of_a_concurrency_key_reads_few_rows(self, bench: Bench, key: str) -> None:
         found = [limits.Key(LimitKind.CONCURRENCY, key)]
-        (state,) = read(lambda: limits.read_keys("default", "default", found), at_least=2)
+        (state,) = read(lambda: limits.read_key_states("default", "default", found), at_least=2)
         assert state.blocked.number == (10 if key == "slots:key-7" else 1000)
 
     @pytest.mark.parametrize("key", ["starts:key-7", "starts:"])
     def test_state_of_a_rate_reads_few_rows(self, bench: Bench, key: str) -> None:
         found = [limits.Key(LimitKind.RATE, key)]
-        (state,) = read(lambda: limits.read_keys("default", "default", found), at_least=2)
+        (state,) = read(lambda: limits.read_key_states("default", "default", found), at_least=2)
         assert state.blocked.number == (10 if key == "starts:key-7" else 1000)
 
     @pytest.mark.parametrize(

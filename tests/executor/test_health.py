@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from jobqueue.executor.health.probes import STOP_SECONDS, Address, listen, parse_address, serving, systemd_report
-from jobqueue.executor.health.status import HealthAggregator, HealthStatus, Problem, StatusReader
+from jobqueue.executor.health.status import HealthAggregator, HealthProblem, HealthStatus, StatusReader
 
 SECONDS = 120.0
 
@@ -44,7 +44,7 @@ def test_parse_address_refuses_other_text(text: str) -> None:
 @pytest.fixture
 def port() -> Iterator[int]:
     """Answer probes of an executor that is not ready."""
-    status = HealthStatus(unready=(Problem("web.1", "It is paused."),))
+    status = HealthStatus(unready=(HealthProblem("web.1", "It is paused."),))
     with listen(Address("127.0.0.1", 0)) as listener, serving(listener, lambda: status):
         yield listener.getsockname()[1]
 
@@ -129,7 +129,7 @@ def child() -> Iterator[tuple[socket.socket, StatusReader]]:
 
 def test_status_reader_keeps_the_latest_whole_report(child: tuple[socket.socket, StatusReader]) -> None:
     sender, reader = child
-    latest = HealthStatus((Problem("a", "stands still"),), (Problem("b", "„stops“"),), is_stopping=True)
+    latest = HealthStatus((HealthProblem("a", "stands still"),), (HealthProblem("b", "„stops“"),), is_stopping=True)
     text = latest.to_json()
     sender.sendall(HealthStatus().to_json() + b"\n" + text[:9])
     reader.read()
@@ -158,19 +158,19 @@ def test_status_reader_reads_the_last_report_of_an_ended_child(child: tuple[sock
 def test_aggregator_is_ready_when_all_children_are(child: tuple[socket.socket, StatusReader]) -> None:
     sender, reader = child
     health = HealthAggregator(SECONDS)
-    assert health.status().unready == (Problem("supervisor", "It is starting."),)
+    assert health.status().unready == (HealthProblem("supervisor", "It is starting."),)
     health.update({7: reader}, 2, is_stopping=False)
     assert health.status() == HealthStatus(
         unready=(
-            Problem("process 7", "It is starting."),
-            Problem("supervisor", "1 of 2 processes do not run."),
+            HealthProblem("process 7", "It is starting."),
+            HealthProblem("supervisor", "1 of 2 processes do not run."),
         )
     )
     sender.sendall(HealthStatus().to_json() + b"\n")
     health.update({7: reader}, 1, is_stopping=False)
     assert health.status() == HealthStatus()
     health.update({7: reader}, 1, is_stopping=True)
-    assert health.status() == HealthStatus((), (Problem("supervisor", "It is stopping."),), is_stopping=True)
+    assert health.status() == HealthStatus((), (HealthProblem("supervisor", "It is stopping."),), is_stopping=True)
 
 
 def test_aggregator_reports_a_silent_child(child: tuple[socket.socket, StatusReader]) -> None:
@@ -193,7 +193,7 @@ def test_systemd_status_is_one_line() -> None:
         manager.bind(f"{folder}/notify")
         report = systemd_report({"NOTIFY_SOCKET": f"{folder}/notify"})
         assert report is not None
-        report(HealthStatus(unready=(Problem("web\nREADY=1", "It is \udcff."),)))
+        report(HealthStatus(unready=(HealthProblem("web\nREADY=1", "It is \udcff."),)))
         assert manager.recv(4096) == b"WATCHDOG=1\nSTATUS=web READY=1: It is ?."
 
 

@@ -7,13 +7,13 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import starmap
 from uuid import UUID
 
-from jobqueue.engine.inbox import Inbox
+from jobqueue.engine.inbox import InboxStatements
 from jobqueue.engine.postgres.connection import PostgresDatabase, as_array, as_json
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.records import NewMessage, Status, StoredMessage
 
 
-class PostgresInbox(Inbox):
+class PostgresInbox(InboxStatements):
     db: PostgresDatabase
 
     def sending(self, messages: Sequence[NewMessage]) -> AbstractContextManager[object]:

@@ -31,7 +31,7 @@ DATABASE_MODULES = ("django.db.backends", "psycopg", "sqlite3")
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class HealthProblem:
     where: str
     what: str
 
@@ -40,8 +40,8 @@ class Problem:
 class HealthStatus:
     """The problems of an executor, or of all executors of a command."""
 
-    stalled: tuple[Problem, ...] = ()  # reasons to restart it
-    unready: tuple[Problem, ...] = ()  # reasons not to rely on it
+    stalled: tuple[HealthProblem, ...] = ()  # reasons to restart it
+    unready: tuple[HealthProblem, ...] = ()  # reasons not to rely on it
     is_stopping: bool = False  # it claims no more tasks, and ends
     was_stopped_on_request: bool = False  # a `stop` command has reached it, so that the supervisor must not replace it
     executor_id: str = ""  # of one executor; empty for more than one
@@ -79,8 +79,8 @@ class HealthMonitor:
         self.was_stopped_on_request = False
 
     def status(self) -> HealthStatus:
-        stalled = tuple(Problem(self._name, what) for what in self._stalled())
-        unready = tuple(Problem(self._name, what) for what in self._unready())
+        stalled = tuple(HealthProblem(self._name, what) for what in self._stalled())
+        unready = tuple(HealthProblem(self._name, what) for what in self._unready())
         return HealthStatus(
             stalled,
             stalled + unready,
@@ -212,26 +212,26 @@ class HealthAggregator:
     def __init__(self, limit_seconds: float, report: Report | None = None) -> None:
         self._limit, self._report = limit_seconds, report
         self._updated_at = time.monotonic()
-        self._status = HealthStatus(unready=(Problem("supervisor", "It is starting."),))
+        self._status = HealthStatus(unready=(HealthProblem("supervisor", "It is starting."),))
 
     def update(self, children: Mapping[int, StatusReader], expected: int, *, is_stopping: bool) -> None:
         """Read the children's reports. children: by process id. expected: how many there should be."""
-        stalled: list[Problem] = []
-        unready: list[Problem] = []
+        stalled: list[HealthProblem] = []
+        unready: list[HealthProblem] = []
         for pid, reader in children.items():
             reader.read()
             silent = time.monotonic() - reader.parent_notified_at
             if silent > self._limit:
-                stalled.append(Problem(f"process {pid}", f"It has not moved for {silent:.0f} s."))
+                stalled.append(HealthProblem(f"process {pid}", f"It has not moved for {silent:.0f} s."))
             elif reader.status is None:
-                unready.append(Problem(f"process {pid}", "It is starting."))
+                unready.append(HealthProblem(f"process {pid}", "It is starting."))
             else:
                 stalled += reader.status.stalled
                 unready += [problem for problem in reader.status.unready if problem not in reader.status.stalled]
         if is_stopping:
-            unready.append(Problem("supervisor", "It is stopping."))
+            unready.append(HealthProblem("supervisor", "It is stopping."))
         elif missing := expected - len(children):
-            unready.append(Problem("supervisor", f"{missing} of {expected} processes do not run."))
+            unready.append(HealthProblem("supervisor", f"{missing} of {expected} processes do not run."))
         self._status = HealthStatus(tuple(stalled), (*stalled, *unready), is_stopping)
         self._updated_at = time.monotonic()
         if self._report is not None:
@@ -242,5 +242,5 @@ class HealthAggregator:
         silent, status = time.monotonic() - self._updated_at, self._status
         if silent <= self._limit:
             return status
-        problem = Problem("supervisor", f"It has not moved for {silent:.0f} s.")
+        problem = HealthProblem("supervisor", f"It has not moved for {silent:.0f} s.")
         return HealthStatus((problem, *status.stalled), (problem, *status.unready), status.is_stopping)

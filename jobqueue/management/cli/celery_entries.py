@@ -15,7 +15,7 @@ from jobqueue.conf.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
 from jobqueue.declarations.function import FunctionTask
 from jobqueue.declarations.schedules import Declaration
 from jobqueue.management.cli.celery_schedules import ONCE, expression_from_celery
-from jobqueue.schedules.expressions import EPOCH, Cron, Every, Problem
+from jobqueue.schedules.expressions import EPOCH, Cron, Every, ValueProblem
 from jobqueue.schedules.rows import from_row_time
 from jobqueue.values.policies import Overlap
 
@@ -37,7 +37,7 @@ class NotNeeded(Exception):
 
 
 @dataclass(frozen=True)
-class Entry:
+class CeleryEntry:
     """A periodic task of Celery beat."""
 
     name: str  # of the entry
@@ -58,7 +58,7 @@ class Entry:
     is_enabled: bool = True  # beat sends it
 
 
-def read_entries() -> list[Entry]:
+def read_entries() -> list[CeleryEntry]:
     """
     Return the periodic tasks of this site, by name.
 
@@ -69,16 +69,16 @@ def read_entries() -> list[Entry]:
     return [found[name] for name in sorted(found)]
 
 
-def _read_tables() -> Iterator[Entry]:
+def _read_tables() -> Iterator[CeleryEntry]:
     """Yield the rows of PeriodicTask. Nothing if django_celery_beat is not in INSTALLED_APPS."""
     if apps.is_installed(MODEL[0]):
         for row in apps.get_model(*MODEL).objects.select_related(*KINDS):
             yield _from_row(row)
 
 
-def _from_row(row: Any) -> Entry:
+def _from_row(row: Any) -> CeleryEntry:
     options = {name: getattr(row, name) for name in ("queue", "exchange", "routing_key", "priority")}
-    entry = Entry(
+    entry = CeleryEntry(
         row.name,
         "table",
         row.task,
@@ -105,10 +105,10 @@ def _from_row(row: Any) -> Entry:
     return replace(entry, schedule=schedule, timezone=_timezone_of(schedule))
 
 
-def _read_settings() -> Iterator[Entry]:
+def _read_settings() -> Iterator[CeleryEntry]:
     """Yield the entries of CELERY_BEAT_SCHEDULE."""
     for name, found in (getattr(settings, "CELERY_BEAT_SCHEDULE", None) or {}).items():
-        entry = Entry(str(name), "settings")
+        entry = CeleryEntry(str(name), "settings")
         if not isinstance(found, Mapping) or not {"task", "schedule"} <= found.keys():
             yield replace(entry, problem=f"it must be a dict with 'task' and 'schedule', not {found!r:.100}")
             continue
@@ -140,7 +140,7 @@ def _timezone_of(schedule: Any) -> str:
 
 
 def declaration_of(
-    entry: Entry, find_task: Callable[[str], FunctionTask[..., Any]], now: datetime, backend: str | None = None
+    entry: CeleryEntry, find_task: Callable[[str], FunctionTask[..., Any]], now: datetime, backend: str | None = None
 ) -> Declaration:
     """
     Return the schedule that does what a periodic task does in Celery.
@@ -170,12 +170,12 @@ def declaration_of(
     return declaration
 
 
-def _refuse(problems: Iterable[Problem]) -> None:
+def _refuse(problems: Iterable[ValueProblem]) -> None:
     if found := [str(problem) for problem in problems]:
         raise ValueError("; ".join(found))
 
 
-def _timing(entry: Entry, now: datetime) -> tuple[Cron | Every, datetime | None, datetime | None]:
+def _timing(entry: CeleryEntry, now: datetime) -> tuple[Cron | Every, datetime | None, datetime | None]:
     """Return the expression, the first and the last moment."""
     if (moment := entry.clocked_at) is not None:
         if moment <= now and (entry.has_run or not entry.is_enabled):

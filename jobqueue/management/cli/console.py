@@ -33,7 +33,7 @@ logger = logging.getLogger("jobqueue.cli")
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """A column of a table."""
 
     title: str  # its heading
@@ -67,7 +67,7 @@ class Console:
         else:
             self.write(text)
 
-    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
+    def table(self, columns: Sequence[TableColumn], rows: Sequence[Sequence[object]]) -> None:
         # Escape before table_lines() measures the widths.
         for line in table_lines(columns, [[printable(str(cell)) for cell in row] for row in rows], self.width):
             self.write(line)
@@ -151,7 +151,9 @@ def shell_user() -> str:
         return ""
 
 
-def table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None = None) -> Iterator[str]:
+def table_lines(
+    columns: Sequence[TableColumn], rows: Sequence[Sequence[str]], width: int | None = None
+) -> Iterator[str]:
     """Yield the lines of a table, headings first. width None: as wide as necessary."""
     lines = [[column.title for column in columns], *rows]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]

@@ -17,8 +17,8 @@ from jobqueue.declarations.schedules import Declaration
 from jobqueue.exceptions import JobQueueError
 from jobqueue.management.cli.arguments import names_in_file, pair
 from jobqueue.management.cli.backends import engine_of, engines
-from jobqueue.management.cli.celery_entries import Entry, NotNeeded, declaration_of, ignored_options, read_entries
-from jobqueue.management.cli.console import Column, Console, log, shell_user
+from jobqueue.management.cli.celery_entries import CeleryEntry, NotNeeded, declaration_of, ignored_options, read_entries
+from jobqueue.management.cli.console import Console, TableColumn, log, shell_user
 from jobqueue.management.cli.enqueue import task_named
 from jobqueue.management.cli.verbs import Verb
 from jobqueue.models import Schedule
@@ -28,11 +28,11 @@ from jobqueue.operations.schedules import describe
 from jobqueue.schedules.rows import from_row_time
 
 COLUMNS = (
-    Column("NAME", is_flexible=True),
-    Column("CELERY TASK", is_flexible=True),
-    Column("TASK", is_flexible=True),
-    Column("SCHEDULE", is_flexible=True),
-    Column("RESULT"),
+    TableColumn("NAME", is_flexible=True),
+    TableColumn("CELERY TASK", is_flexible=True),
+    TableColumn("TASK", is_flexible=True),
+    TableColumn("SCHEDULE", is_flexible=True),
+    TableColumn("RESULT"),
 )
 DISABLED = "Disabled in Celery beat"
 NOTHING = (
@@ -45,7 +45,7 @@ NOTHING = (
 class Conversion:
     """The result of importing a periodic task."""
 
-    entry: Entry  # the periodic task
+    entry: CeleryEntry  # the periodic task
     result: str  # created, updated, exists, not needed or refused
     task: str = ""  # of the schedule; empty if it is refused
     times: str = ""  # the schedule's expression
@@ -68,7 +68,7 @@ class Importer:
     is_update: bool  # change schedules that exist
     is_dry_run: bool  # save nothing
 
-    def convert(self, entry: Entry) -> Conversion:
+    def convert(self, entry: CeleryEntry) -> Conversion:
         """Convert a periodic task, and save its schedule unless this is a dry run."""
         row = next((row for (_, name), row in self.rows.items() if name == entry.name), None)
         if row is not None and not self.is_update:
@@ -138,7 +138,7 @@ def import_celery_beat(console: Console, flags: Any) -> None:
         raise CommandError(f"{many(counts['refused'], 'periodic task')} of Celery beat cannot be imported.")
 
 
-def _notes(entry: Entry, declaration: Declaration) -> Iterator[str]:
+def _notes(entry: CeleryEntry, declaration: Declaration) -> Iterator[str]:
     if ignored := ignored_options(entry.options):
         yield f"Celery's {', '.join(ignored)} will be ignored."
     priority = declaration.task_options.get("priority")

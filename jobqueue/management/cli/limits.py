@@ -13,21 +13,21 @@ from jobqueue.api import limits as api
 from jobqueue.engine import Engine
 from jobqueue.management.cli import arguments
 from jobqueue.management.cli.backends import engine_of, engines
-from jobqueue.management.cli.console import Column, Console, log, shell_user
+from jobqueue.management.cli.console import Console, TableColumn, log, shell_user
 from jobqueue.management.cli.verbs import Verb
 from jobqueue.operations.formatting import duration
-from jobqueue.operations.limits import Key, KeyState, list_keys, read_keys
+from jobqueue.operations.limits import Key, KeyState, list_keys, read_key_states
 from jobqueue.operations.queries import many
 from jobqueue.values.records import LimitKind
 
 COLUMNS = (
-    Column("KEY", is_flexible=True),
-    Column("KIND"),
-    Column("LIMIT"),
-    Column("BLOCKED", is_right=True),
-    Column("ACTIVE", is_right=True),
-    Column("LEFT", is_right=True),
-    Column("BLOCKED FOR", is_right=True),
+    TableColumn("KEY", is_flexible=True),
+    TableColumn("KIND"),
+    TableColumn("LIMIT"),
+    TableColumn("BLOCKED", is_right=True),
+    TableColumn("ACTIVE", is_right=True),
+    TableColumn("LEFT", is_right=True),
+    TableColumn("BLOCKED FOR", is_right=True),
 )
 
 
@@ -75,7 +75,7 @@ def list_limits(console: Console, flags: Any) -> None:
     for engine in engines(flags.backend):
         listing = list_keys(engine, None if flags.kind is None else LimitKind(flags.kind), flags.name)
         keys = [listed.key for listed in listing.keys if listed.blocked or not flags.blocked]
-        states += read_keys(engine.database, engine.alias, keys[: flags.lines])
+        states += read_key_states(engine.database, engine.alias, keys[: flags.lines])
         if len(keys) > flags.lines:
             more = many(len(keys) - flags.lines, "more key")
             notes.append(f"Backend {engine.alias}: {more}. Pass --lines or --name to see others.")
@@ -148,7 +148,7 @@ def _find(engine: Engine, flags: Any) -> Key:
 
 
 def _report(console: Console, engine: Engine, key: Key) -> None:
-    (state,) = read_keys(engine.database, engine.alias, [key])
+    (state,) = read_key_states(engine.database, engine.alias, [key])
     if console.is_json:
         console.write_json(_as_json(state))
     else:

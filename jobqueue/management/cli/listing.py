@@ -11,7 +11,7 @@ from django.core.management.base import CommandError, CommandParser
 from jobqueue.engine import CAP, Engine
 from jobqueue.management.cli.arguments import moment, within
 from jobqueue.management.cli.backends import engines, report_unknown
-from jobqueue.management.cli.console import Column, Console
+from jobqueue.management.cli.console import Console, TableColumn
 from jobqueue.management.cli.task_filters import moment_text, read_filters
 from jobqueue.management.cli.verbs import Verb
 from jobqueue.models import Executor, Schedule, Task
@@ -24,13 +24,13 @@ from jobqueue.operations.queries import many
 from jobqueue.values.records import Status
 
 COLUMNS = (
-    Column("ID"),
-    Column("STATUS"),
-    Column("TASK", is_flexible=True),
-    Column("QUEUE", is_flexible=True),
-    Column("ATTEMPT"),
-    Column("WHEN", is_flexible=True),
-    Column("ERROR OR ARGUMENTS", is_flexible=True),
+    TableColumn("ID"),
+    TableColumn("STATUS"),
+    TableColumn("TASK", is_flexible=True),
+    TableColumn("QUEUE", is_flexible=True),
+    TableColumn("ATTEMPT"),
+    TableColumn("WHEN", is_flexible=True),
+    TableColumn("ERROR OR ARGUMENTS", is_flexible=True),
 )
 TIMES = ("enqueued_since", "enqueued_until", "ended_since", "ended_until")
 

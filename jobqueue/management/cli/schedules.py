@@ -16,7 +16,7 @@ from jobqueue.api import schedules as api
 from jobqueue.engine import Engine
 from jobqueue.management.cli import arguments
 from jobqueue.management.cli.backends import engine_of, engines
-from jobqueue.management.cli.console import Column, Console, log, shell_user
+from jobqueue.management.cli.console import Console, TableColumn, log, shell_user
 from jobqueue.management.cli.show import value_lines
 from jobqueue.management.cli.verbs import Verb
 from jobqueue.models import STOPPED_BY, Schedule
@@ -38,14 +38,19 @@ from jobqueue.schedules.rows import from_row_time
 PAGE = 100  # schedules whose last ticks are read together
 SHOWN_TICKS = 5  # next ones, by `show`
 SCHEDULES = (
-    Column("SCHEDULE", is_flexible=True),
-    Column("EXPRESSION", is_flexible=True),
-    Column("NEXT TICK"),
-    Column("LAST TICK"),
-    Column("STATUS"),
+    TableColumn("SCHEDULE", is_flexible=True),
+    TableColumn("EXPRESSION", is_flexible=True),
+    TableColumn("NEXT TICK"),
+    TableColumn("LAST TICK"),
+    TableColumn("STATUS"),
 )
-UPCOMING = (Column("LOCAL TIME"), Column("UTC"), Column("NOTE"))
-RECORDED = (Column("LAST TICKS"), Column("STATUS"), Column("DURATION", is_right=True), Column("TASK OR REASON"))
+UPCOMING = (TableColumn("LOCAL TIME"), TableColumn("UTC"), TableColumn("NOTE"))
+RECORDED = (
+    TableColumn("LAST TICKS"),
+    TableColumn("STATUS"),
+    TableColumn("DURATION", is_right=True),
+    TableColumn("TASK OR REASON"),
+)
 DETAILS = {
     "task_type": "Task",
     "backend": "Backend",
@@ -172,7 +177,7 @@ def show(console: Console, flags: Any) -> None:
         console.write(line)
     if upcoming:
         console.write()
-        console.table((Column("NEXT TICKS"), *UPCOMING[1:]), [_next_line(tick) for tick in upcoming])
+        console.table((TableColumn("NEXT TICKS"), *UPCOMING[1:]), [_next_line(tick) for tick in upcoming])
     if found.records:
         console.write()
         console.table(RECORDED, [_recorded_line(one) for one in found.records])

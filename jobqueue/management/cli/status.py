@@ -13,7 +13,7 @@ from jobqueue.engine import Count, Engine
 from jobqueue.management.cli.arguments import duration as duration_value
 from jobqueue.management.cli.arguments import within
 from jobqueue.management.cli.backends import engines
-from jobqueue.management.cli.console import Column, Console
+from jobqueue.management.cli.console import Console, TableColumn
 from jobqueue.management.cli.queues import as_json as queue_as_json
 from jobqueue.management.cli.verbs import Verb
 from jobqueue.operations.executors import ExecutorState, ExecutorStats
@@ -24,13 +24,13 @@ from jobqueue.values.records import FINAL, LIVE, Status
 
 MINUTE_SECONDS = 60.0
 EXECUTORS = (
-    Column("EXECUTOR", is_flexible=True),
-    Column("STATE"),
-    Column("THREADS", is_right=True),
-    Column("ASYNC", is_right=True),
-    Column("QUEUES", is_flexible=True),
-    Column("HOST", is_flexible=True),
-    Column("LAST HEARTBEAT", is_right=True),
+    TableColumn("EXECUTOR", is_flexible=True),
+    TableColumn("STATE"),
+    TableColumn("THREADS", is_right=True),
+    TableColumn("ASYNC", is_right=True),
+    TableColumn("QUEUES", is_flexible=True),
+    TableColumn("HOST", is_flexible=True),
+    TableColumn("LAST HEARTBEAT", is_right=True),
 )
 
 
@@ -89,8 +89,10 @@ def _show(console: Console, report: Report) -> None:
     # Rare ones are left out, so that the table fits 80 columns.
     rare = {status for status in (Status.BLOCKED, Status.AWAITING_CODE) if not stats.totals[status]}
     shown = [status for status in (*LIVE, Status.FAILED) if status not in rare]
-    titles = [Column(title, is_right=True) for title in (*shown, "LATENCY", "EXECUTORS")]
-    console.table([Column("QUEUE", is_flexible=True), *titles], [_queue_line(queue, shown) for queue in stats.queues])
+    titles = [TableColumn(title, is_right=True) for title in (*shown, "LATENCY", "EXECUTORS")]
+    console.table(
+        [TableColumn("QUEUE", is_flexible=True), *titles], [_queue_line(queue, shown) for queue in stats.queues]
+    )
     for queue in stats.queues:
         if queue.pause:
             console.write(queue.pause)

@@ -29,7 +29,7 @@ MAX_RATE = 100_000  # tasks a second
 
 
 @dataclass
-class Progress:
+class BulkProgress:
     """The state of the actor."""
 
     place: Place | None = field(default_factory=Place)  # where the next poll goes on; None: nothing is left
@@ -59,7 +59,7 @@ HOME = _home()
 
 
 class BulkActor(
-    Actor[Progress],
+    Actor[BulkProgress],
     name=NAME,
     abstract=HOME is None,
     **({"backend": HOME[0], "queue_name": HOME[1]} if HOME else {}),
@@ -71,17 +71,17 @@ class BulkActor(
     stop it: the tasks that it has not reached stay as they are.
     """
 
-    State = Progress
+    State = BulkProgress
 
     def poll(
-        self, context: PollContext[Progress], target: dict[str, Any], rate: int | None = None
+        self, context: PollContext[BulkProgress], target: dict[str, Any], rate: int | None = None
     ) -> Callable[[], Action | None]:
         """Return the function that changes a batch in the committing transaction."""
         context.inbox.take()  # unread messages would wake it again
         return lambda: perform_batch(context.state, Target.parse(target), rate)
 
 
-def perform_batch(progress: Progress, target: Target, rate: int | None) -> Action | None:
+def perform_batch(progress: BulkProgress, target: Target, rate: int | None) -> Action | None:
     """Change the next tasks of the target, at most `rate` of them, and a second's worth of tasks a second."""
     now = read_clock(target.selection.database)
     if progress.next_at is not None and now < progress.next_at:  # woken by a message or by "Run now"
@@ -123,7 +123,7 @@ def _served_queue(backend: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShownProgress:
+class ShownBulkProgress:
     """The facts that the page of a bulk action shows."""
 
     number: int  # of the tasks that it can change
@@ -134,16 +134,16 @@ class ShownProgress:
     chosen_by: str  # the filter
 
 
-def read_progress(args: Any, kwargs: Any, state: Any) -> ShownProgress | None:
+def read_bulk_progress(args: Any, kwargs: Any, state: Any) -> ShownBulkProgress | None:
     """Return the progress of a bulk action, from the columns of its row; None if they are not readable."""
     try:
         target = Target.parse(args[0])
-        progress = msgspec.convert(state or {}, Progress)
+        progress = msgspec.convert(state or {}, BulkProgress)
         rate = msgspec.convert(kwargs.get("rate"), int | None)
     except (LookupError, TypeError, ValueError, AttributeError):
         return None
     number = target.bounds.number or 0
-    return ShownProgress(
+    return ShownBulkProgress(
         number=number,
         handled=progress.handled,
         rate=rate,

@@ -211,12 +211,12 @@ class Target:
         return condition
 
     @cached_property
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> list[TargetPart]:
         selection = self.selection
         if selection.is_group or selection.search_text or (selection.edge is not None and not selection.status):
-            return [Part(selection.tasks.filter(selection.condition, self.bounds.condition), "pk")]
+            return [TargetPart(selection.tasks.filter(selection.condition, self.bounds.condition), "pk")]
         return [
-            Part(
+            TargetPart(
                 selection.tasks.filter(
                     status_condition(status), self.bounds.condition_of(status), selection.in_window, backend=backend
                 ),
@@ -251,7 +251,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Part:
+class TargetPart:
     """Rows to walk through in the order of one column."""
 
     rows: QuerySet[Task]

@@ -16,7 +16,7 @@ from jobqueue.engine import INDEXED, IS_WAITING, Engine, clock_to_compare, of_li
 from jobqueue.models import AdmissionRequest
 from jobqueue.operations.formatting import duration
 from jobqueue.operations.holders import read_holders
-from jobqueue.operations.limits import IS_ACTIVE, Key, active_of, list_keys, read_keys
+from jobqueue.operations.limits import IS_ACTIVE, Key, active_of, list_keys, read_key_states
 from jobqueue.operations.links import AdminTarget
 from jobqueue.operations.overview.stats import BackendStats
 from jobqueue.operations.queries import many_tasks
@@ -144,7 +144,7 @@ def _held(engine: Engine, stats: BackendStats, key: Key) -> Iterator[checks.Chec
     stopped = {queue.name for queue in stats.queues if queue.is_paused or not queue.executors}
     if not active or any(row.may_end_soon(stats.now, stopped) for row in active):
         return
-    (state,) = read_keys(engine.database, engine.alias, [key])
+    (state,) = read_key_states(engine.database, engine.alias, [key])
     values: dict[str, object] = {"kind": key.kind, "key": key.words, "tasks": many_tasks(state.active)}
     if any(row.status != Status.READY for row in active):
         text = _(

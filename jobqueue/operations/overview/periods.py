@@ -102,7 +102,7 @@ class Point(Counts):
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class CounterSeries:
     """The points of a range, and their sums."""
 
     points: Sequence[Point]  # the oldest first
@@ -137,7 +137,7 @@ def quantile(histogram: Sequence[int], share: float) -> float | None:
     return None
 
 
-def read_timeline(engine: Engine, chosen: Range, scope: Scope, name: str = "") -> Timeline:
+def read_counter_series(engine: Engine, chosen: Range, scope: Scope, name: str = "") -> CounterSeries:
     """Read the counters of a backend, a queue or a task type."""
     steps = STEPS[chosen]
     step = timedelta(minutes=steps.minutes)
@@ -147,7 +147,7 @@ def read_timeline(engine: Engine, chosen: Range, scope: Scope, name: str = "") -
     for start, *numbers in rows.values_list("start", *SUMMED):
         found[min((start - first) // step, steps.number - 1)].append(numbers)  # or one that has begun since
     points = [Point.of(each, start=first + place * step) for place, each in enumerate(found)]
-    return Timeline(points, step.total_seconds(), Counts.of(map(attrgetter(*SUMMED), points)))
+    return CounterSeries(points, step.total_seconds(), Counts.of(map(attrgetter(*SUMMED), points)))
 
 
 def read_recent(engine: Engine, scope: Scope, minutes: int) -> dict[str, Counts]:

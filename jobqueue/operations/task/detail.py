@@ -16,7 +16,7 @@ from jobqueue.operations.backends import options_of
 from jobqueue.operations.explain import explain
 from jobqueue.operations.formatting import attempts_text, headline
 from jobqueue.operations.holders import read_holders, task_facts
-from jobqueue.operations.limits import key_that_matters, keys_of, read_keys
+from jobqueue.operations.limits import key_that_matters, keys_of, read_key_states
 from jobqueue.operations.moments import read_moment
 from jobqueue.operations.payloads import (
     RAW,
@@ -54,7 +54,7 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
     children = read_tree(database, task.pk)
     ancestors = read_ancestors(database, task)
     inbox = read_inbox(database, task, patterns, with_payload)
-    limits = {state.key: state for state in read_keys(database, task.backend, keys_of(task))}
+    limits = {state.key: state for state in read_key_states(database, task.backend, keys_of(task))}
     key = key_that_matters(task)
     blocked_by = limits[key] if key is not None and task.status == Task.Status.BLOCKED else None
     log = log_entries.entries_of(task)

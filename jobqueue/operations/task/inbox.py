@@ -44,7 +44,7 @@ class InboxEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Inbox:
+class ShownInbox:
     """The shown part of an inbox."""
 
     entries: list[InboxEntry]  # unread messages, then consumed ones
@@ -56,7 +56,7 @@ class Inbox:
         return self.unread > MAX_UNREAD
 
 
-def read_inbox(database: str, task: Task, patterns: tuple[str, ...], with_payload: bool) -> Inbox:
+def read_inbox(database: str, task: Task, patterns: tuple[str, ...], with_payload: bool) -> ShownInbox:
     """
     Read the oldest unread and the newest consumed messages.
 
@@ -77,7 +77,7 @@ def read_inbox(database: str, task: Task, patterns: tuple[str, ...], with_payloa
         )
         for row in (*unread[:MAX_UNREAD], *consumed[:CONSUMED])
     ]
-    return Inbox(entries, len(unread), len(consumed) > CONSUMED)
+    return ShownInbox(entries, len(unread), len(consumed) > CONSUMED)
 
 
 def read_bodies(database: str, rows: Sequence[InboxMessage], patterns: tuple[str, ...]) -> dict[int, DisplayedValue]:
