@@ -36,7 +36,7 @@ def fibonacci(n: int) -> int:
 def measure_ours(server: Cluster, n: int, *flags: str) -> Sample:
     from benchmarks.actors import Fibonacci
 
-    cluster.empty("jobqueue_task", "jobqueue_inboxmessage", "jobqueue_executor")
+    cluster.empty("jobqueue_task", "jobqueue_inboxmessage", "jobqueue_executor", "jobqueue_heartbeat")
     return measure(
         server,
         workers.executors(PROCESSES, *flags),

@@ -114,12 +114,12 @@ COUNTERS = """
             SELECT 'task', 'shop.tasks.task_' || t FROM generate_series(0, 99) AS t
         ) AS names;
     INSERT INTO jobqueue_executor (
-        id, backend, name, host, pid, versions, queues, queue_limits, task_types, slots, started_at, heartbeat, state,
-        command
+        id, backend, name, host, pid, versions, queues, queue_limits, task_types, slots, started_at, command
     )
-    SELECT gen_random_uuid(), 'default', 'web-' || n, 'host', n, '{}', '[]', '{}', '[]', 8, now(),
-        now() + interval '1 hour', 'RUNNING', ''
+    SELECT gen_random_uuid(), 'default', 'web-' || n, 'host', n, '{}', '[]', '{}', '[]', 8, now(), ''
     FROM generate_series(1, 20) AS n;
+    INSERT INTO jobqueue_heartbeat (executor_id, at, state, waiting_for_connections)
+    SELECT id, now() + interval '1 hour', 'RUNNING', 0 FROM jobqueue_executor;
     INSERT INTO jobqueue_limit (backend, kind, key, number, changed_by, reason, changed_at)
     SELECT 'default', 'concurrency', 'shop.customer:' || n, 5, 'anna', '', now() FROM generate_series(1, 100) AS n;
     INSERT INTO jobqueue_schedule (

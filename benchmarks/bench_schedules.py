@@ -19,7 +19,7 @@ from benchmarks import cluster, cpu, workers
 from benchmarks.idle import SETTLE_SECONDS
 from tools.postgres import Cluster
 
-TABLES = ("jobqueue_task", "jobqueue_schedule", "jobqueue_scheduletick", "jobqueue_executor")
+TABLES = ("jobqueue_task", "jobqueue_schedule", "jobqueue_scheduletick", "jobqueue_executor", "jobqueue_heartbeat")
 FAR = timedelta(days=1)
 AHEAD = timedelta(seconds=5)  # until the first tick, so that executors have started
 CHECK_SECONDS = 0.005

@@ -61,7 +61,10 @@ STORES = {
         finished="SELECT finished_at AS at FROM jobqueue_task WHERE finished_at >= %(since)s",
         left="FROM jobqueue_task WHERE status IN ('READY', 'BLOCKED') AND task_type LIKE 'benchmarks.%'"
         " AND queue_name NOT IN ('other', 'paused') AND coalesce(concurrency_key, '') NOT LIKE 'held:%'",
-        empty=["jobqueue_task", "jobqueue_executor", "jobqueue_admissionrequest", "jobqueue_ratestart"],
+        empty=[
+            *("jobqueue_task", "jobqueue_executor", "jobqueue_heartbeat"),
+            *("jobqueue_admissionrequest", "jobqueue_ratestart"),
+        ],
         conditions={
             "waiting": {},
             "finished": {"status": "'SUCCESSFUL'", "finished_at": "now() - interval '1 hour'"},

@@ -14,7 +14,7 @@ import factory
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 
-from jobqueue.models import CounterPeriod, Executor, InboxMessage, Queue, Schedule, ScheduleTick, Task
+from jobqueue.models import CounterPeriod, Executor, Heartbeat, InboxMessage, Queue, Schedule, ScheduleTick, Task
 from jobqueue.values.ids import new_id
 
 Row = TypeVar("Row")
@@ -126,6 +126,8 @@ class PeriodFactory(UsingFactory[CounterPeriod]):
 
 
 class ExecutorFactory(UsingFactory[Executor]):
+    """An executor with its heartbeat: of a time, with a state, for example."""
+
     class Meta:
         model = Executor
 
@@ -142,6 +144,15 @@ class ExecutorFactory(UsingFactory[Executor]):
     slots = 8
     started_at = factory.LazyFunction(lambda: ago(7200))
     heartbeat = factory.LazyFunction(lambda: ago(3))
+
+    @classmethod
+    def _create(cls, model_class: type[Executor], *args: Any, using: str = "default", **kwargs: Any) -> Executor:
+        written = {name: kwargs.pop(name) for name in ("state", "waiting_for_connections", "problem") if name in kwargs}
+        beat = Heartbeat(at=kwargs.pop("heartbeat"), **written)
+        row = super()._create(model_class, *args, using=using, **kwargs)
+        beat.executor = row
+        Heartbeat.objects.using(using).bulk_create([beat])
+        return row
 
 
 class QueueFactory(UsingFactory[Queue]):

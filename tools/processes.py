@@ -26,7 +26,7 @@ from django.core.management import CommandError, call_command
 from django.db import connections
 from django.utils import timezone
 
-from jobqueue.models import Executor
+from jobqueue.models import Executor, Heartbeat
 from tools.children import end_with_parent
 from tools.postgres import CHECKOUT, demo_cluster
 
@@ -198,7 +198,7 @@ class Processes:
 
 def is_executor_alive() -> bool:
     silent = timezone.now() - timedelta(seconds=HEARTBEAT_SECONDS)
-    return Executor.objects.filter(state=Executor.State.RUNNING, heartbeat__gt=silent).exists()
+    return Heartbeat.objects.filter(state=Executor.State.RUNNING, at__gt=silent).exists()
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from demo_project.photos import tasks
 from demo_project.photos.models import Album, Photo, Report
-from jobqueue.models import Executor, Task
+from jobqueue.models import Executor, Heartbeat, Task
 
 Status = Task.Status
 # A task that is due later waits, too, but the page does not count it as busy.
@@ -176,4 +176,4 @@ def summary() -> Summary:
 
 def executors_alive() -> int:
     silent = timezone.now() - timedelta(seconds=HEARTBEAT_SECONDS)
-    return Executor.objects.filter(state=Executor.State.RUNNING, heartbeat__gt=silent).count()
+    return Heartbeat.objects.filter(state=Executor.State.RUNNING, at__gt=silent).count()

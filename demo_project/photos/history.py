@@ -24,7 +24,7 @@ from PIL import Image
 from demo_project.photos import actors, tasks, uploads
 from jobqueue import GiveUp, Rate, __version__
 from jobqueue.engine import engine_for
-from jobqueue.models import CounterDelta, CounterPeriod, Executor, Schedule, Task
+from jobqueue.models import CounterDelta, CounterPeriod, Executor, Heartbeat, Schedule, Task
 from jobqueue.values.causes import cause_of
 from jobqueue.values.counters import Length, Scope, bucket
 from jobqueue.values.ids import first_id, new_id
@@ -96,7 +96,9 @@ def fill() -> None:
         attempts = list(attempts_until(now))
         CounterDelta.objects.bulk_create(attempts, batch_size=1000)
         Task.objects.bulk_create(failures(attempts, since=now - DAY), batch_size=1000)
-        Executor.objects.bulk_create(executors_gone(now))
+        for executor, heartbeat in executors_gone(now):
+            executor.save(force_insert=True)
+            heartbeat.save(force_insert=True)
         enqueue_waiting(now)
     while engine.counters.aggregate_counters():  # as executors do every few seconds
         pass
@@ -196,13 +198,13 @@ def failed_task(work: Work, at: datetime) -> Task:
     )
 
 
-def executors_gone(now: datetime) -> Iterator[Executor]:
+def executors_gone(now: datetime) -> Iterator[tuple[Executor, Heartbeat]]:
     """Yield one executor that stopped, and one of an older version that was killed."""
-    for name, version, state, heartbeat in (
+    for name, version, state, beat_at in (
         ("photos-1.7", __version__, Executor.State.STOPPED, now - 2 * HOUR),
         ("photos-2.7", "0.0.9", Executor.State.RUNNING, now - 20 * MINUTE),
     ):
-        yield Executor(
+        executor = Executor(
             backend=BACKEND,
             name=name,
             host=name.partition(".")[0],
@@ -210,9 +212,8 @@ def executors_gone(now: datetime) -> Iterator[Executor]:
             versions={"django": django.get_version(), "python": platform.python_version(), "jobqueue": version},
             slots=8,
             started_at=now - 2 * DAY,
-            heartbeat=heartbeat,
-            state=state,
         )
+        yield executor, Heartbeat(executor=executor, at=beat_at, state=state)
 
 
 def enqueue_waiting(now: datetime) -> None:

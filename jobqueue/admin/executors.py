@@ -26,7 +26,7 @@ from jobqueue.admin.filters import BackendFilter
 from jobqueue.admin.html import executor_badge, moment
 from jobqueue.admin.task_list import CappedPaginator
 from jobqueue.api.schedule_deployments import VERSION as SCHEDULES
-from jobqueue.engine import Count, clock_to_compare, with_last_heartbeat
+from jobqueue.engine import Count, silent, with_heartbeat
 from jobqueue.models import Executor, Task
 from jobqueue.operations.backends import backends_on, options_of
 from jobqueue.operations.bulk import audit_log
@@ -63,10 +63,10 @@ class ExecutorChangeList(ChangeList):
 
 
 def is_gone(database: str) -> Q:
-    """Return the condition for executors that are gone, as ExecutorStats.is_gone, if they have a `last_heartbeat`."""
+    """Return the condition for executors that are gone, as ExecutorStats.is_gone."""
     seconds = max(GONE_SECONDS, *(options_of(backend).heartbeat_timeout for backend in backends_on(database)))
     busy = Q(Exists(Task.objects.running().filter(executor_id=OuterRef("pk"))))
-    return Q(state=Executor.State.STOPPED) | (Q(last_heartbeat__lt=clock_to_compare(after=-seconds)) & ~busy)
+    return Q(heartbeat__state=Executor.State.STOPPED) | (silent(seconds) & ~busy)
 
 
 def with_tasks(executors: Iterable[Any], database: str) -> None:
@@ -101,7 +101,7 @@ class ExecutorAdmin(ReadOnlyAdmin):
     list_display = ("name", "life", "runs", "busy", "queue_names", "started", "beat")  # a name has host and process
     list_filter = (BackendFilter,)
     list_per_page = 100
-    ordering = ("-heartbeat",)
+    ordering = ("-heartbeat__at",)
     paginator = CappedPaginator
     actions = ("pause_selected", "resume_selected", "stop_selected")
     fields = (
@@ -114,7 +114,7 @@ class ExecutorAdmin(ReadOnlyAdmin):
         may_view_tasks = Value(request.user.has_perm("jobqueue.view_task"))
         rows: QuerySet[Any] = super().get_queryset(request).defer("task_types")
         rows = rows.annotate(now=Now(), may_view_tasks=may_view_tasks)
-        return with_last_heartbeat(rows)
+        return with_heartbeat(rows)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         found = super().get_object(request, object_id, from_field)
@@ -152,7 +152,7 @@ class ExecutorAdmin(ReadOnlyAdmin):
         if "confirmed" in request.POST:
             self._command(request, queryset, Command.STOP, _("Asked to stop."))
             return None
-        executors: list[Any] = list(queryset.exclude(state=Executor.State.STOPPED))
+        executors: list[Any] = list(queryset.exclude(heartbeat__state=Executor.State.STOPPED))
         with_tasks(executors, queryset.db)
         plain = [(task, row) for row in executors for task in row.tasks if actor_of(task) is None]
         button = ngettext("Stop %(count)d executor", "Stop %(count)d executors", len(executors))
@@ -177,7 +177,7 @@ class ExecutorAdmin(ReadOnlyAdmin):
 
     def _command(self, request: HttpRequest, queryset: QuerySet[Executor], command: Command, log_message: str) -> None:
         """Send a command to executors that have not stopped, and log it."""
-        running = list(queryset.exclude(state=Executor.State.STOPPED))
+        running = list(queryset.exclude(heartbeat__state=Executor.State.STOPPED))
         known = [row for row in running if row.backend in api.aliases()]
         for row in (row for row in running if row not in known):
             text = _("Executor %(name)s received no command: TASKS of this site has no backend %(backend)s.")
@@ -199,8 +199,7 @@ class ExecutorAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("state"))
     def life(self, executor: Any) -> SafeString:
-        silent_seconds = (executor.now - executor.last_heartbeat).total_seconds()
-        state = ExecutorState.of(executor, silent_seconds, options_of(executor.backend).heartbeat_timeout)
+        state = ExecutorState.of(executor, executor.now, options_of(executor.backend).heartbeat_timeout)
         badge = executor_badge(state)
         for text in getattr(executor, "differences", ()):
             badge = format_html('{}<span class="jq-clock jq-error">{}</span>', badge, text)
@@ -240,9 +239,9 @@ class ExecutorAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("commands"), empty_value="")
     def buttons(self, executor: Any) -> SafeString | None:
-        if executor.state == Executor.State.STOPPED:
+        if executor.heartbeat.state == Executor.State.STOPPED:
             return None
-        is_paused = executor.state == Executor.State.PAUSED
+        is_paused = executor.heartbeat.state == Executor.State.PAUSED
         commands = [
             ("resume_selected", _("Resume")) if is_paused else ("pause_selected", _("Pause")),
             ("stop_selected", _("Stop…")),
@@ -266,4 +265,4 @@ class ExecutorAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("last heartbeat"))
     def beat(self, executor: Any) -> SafeString:
-        return moment(executor.last_heartbeat, executor.now)
+        return moment(executor.heartbeat.at, executor.now)

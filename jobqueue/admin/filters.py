@@ -182,7 +182,7 @@ class ExecutorFilter(ColumnFilter):
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
         chosen, database = self.value(), database_for(request)
         rows = Executor.objects.using(database)
-        recent = rows.filter(backend__in=backends_on(database)).order_by("-heartbeat")
+        recent = rows.filter(backend__in=backends_on(database)).order_by("-heartbeat__at")
         names = {str(pk): name for pk, name in recent.values_list("pk", "name")[:EXECUTORS]}
         if chosen and chosen not in names:
             others = rows.filter(pk__in=[to_uuid(chosen)]).values_list("name", flat=True)

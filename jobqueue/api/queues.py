@@ -87,14 +87,13 @@ def command(executor_ids: Iterable[UUID | str], command: Command, *, backend: st
     """
     Ask executors to claim nothing more (PAUSE), to claim again (RESUME) or to stop gracefully (STOP).
 
-    Each executor obeys within about a second, on any host. The `state` of its row shows what it does. Return how many
-    of them have not stopped yet. The command is written after the commit, because a transaction that locked an
-    executor's row would block its heartbeat. Raises OperationalError then if another transaction has locked a row for
-    more than a second.
+    Each executor obeys within about a second, on any host. The `state` of its heartbeat shows what it does. Return how
+    many of them have not stopped yet. The command is written after the commit, because an executor skips a command in
+    a locked row. Raises OperationalError then if another transaction has locked a row for more than a second.
     """
     engine = engine_for(backend)
     ids = [UUID(str(pk)) for pk in executor_ids]
-    active = engine.db.executors.filter(pk__in=ids).exclude(state=Executor.State.STOPPED).count()
+    active = engine.db.executors.filter(pk__in=ids).exclude(heartbeat__state=Executor.State.STOPPED).count()
     transaction.on_commit(partial(_write_command, engine, ids, Command(command)), using=engine.database)
     return active
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from jobqueue.declarations.schedules import Declaration, declarations, digest_of
-from jobqueue.engine import LOCK_WAIT, Engine, LockTimeout, with_last_heartbeat
+from jobqueue.engine import LOCK_WAIT, Engine, LockTimeout, silent
 from jobqueue.models import Schedule, ScheduleDeployment
 from jobqueue.values.safe_log import safe_logger
 from jobqueue.values.text import printable
@@ -94,11 +94,11 @@ def is_in_use(engine: Engine, applied: ScheduleDeployment) -> bool:
 
     `migrate` applies a set before its executors start.
     """
-    executors = with_last_heartbeat(engine.db.executors).values_list("versions", "last_heartbeat")
-    heartbeats = [heartbeat for versions, heartbeat in executors if versions.get(VERSION) == applied.digest]
-    last_used = max(heartbeats, default=applied.applied_at + MAX_START_TIME if applied.applied_at else None)
+    users = engine.db.executors.filter(**{f"versions__{VERSION}": applied.digest})
     silence = timedelta(seconds=engine.options.heartbeat_timeout)
-    return last_used is not None and last_used > engine.db.now() - silence
+    if users.exists():
+        return users.exclude(silent(silence.total_seconds())).exists()
+    return applied.applied_at is not None and applied.applied_at + MAX_START_TIME > engine.db.now() - silence
 
 
 def differs(row: Schedule, columns: Mapping[str, Any]) -> bool:

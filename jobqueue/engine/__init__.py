@@ -15,7 +15,7 @@ The engine: all changes of the queue's rows go through it.
 * `engine`: the engine of one backend: its verbs, and the parts that perform them
 * `enqueues`: enqueue tasks: insert their rows, and do what is wanted if a unique key is taken
 * `executors`: heartbeats, commands, and the rescue of tasks from lost executors
-* `heartbeats`: when an executor last sent a heartbeat
+* `heartbeats`: which executors are alive, and which are silent
 * `inbox`: rows of messages: insert, read, count and delete them, and wake their receivers
 * `inserts`: insert the rows of new tasks
 * `limits`: the numbers of limits by key that people set, and how many tasks wait for each limit
@@ -61,7 +61,7 @@ from jobqueue.engine.due_schedules import DueSchedule, set_next
 from jobqueue.engine.ends import listen_to_ends
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.executors import LOST_CLASS_PATH
-from jobqueue.engine.heartbeats import with_last_heartbeat
+from jobqueue.engine.heartbeats import alive, is_silent, silent, silent_seconds, with_heartbeat
 from jobqueue.engine.messages import MESSAGES_PER_POLL
 from jobqueue.engine.postgres.connection import configure_session, notify_from_elsewhere, statement
 from jobqueue.engine.postgres.engine import PostgresEngine
@@ -132,6 +132,7 @@ __all__ = [
     "StoredCall",
     "Verdict",
     "WaitingCall",
+    "alive",
     "applied_migrations",
     "clock_to_compare",
     "configure_session",
@@ -139,6 +140,7 @@ __all__ = [
     "count_or_estimate",
     "engine_for",
     "is_locked",
+    "is_silent",
     "is_slow",
     "iso_utc",
     "known_migrations",
@@ -154,7 +156,9 @@ __all__ = [
     "read_list",
     "schema_problem",
     "set_next",
+    "silent",
+    "silent_seconds",
     "sqlstate_of",
     "statement",
-    "with_last_heartbeat",
+    "with_heartbeat",
 ]

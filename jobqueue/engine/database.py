@@ -15,7 +15,17 @@ from django.db.models.functions import Cast, Coalesce, Concat, Right
 
 from jobqueue.conf.options import Options
 from jobqueue.engine.schema import check_migrated
-from jobqueue.models import Executor, InboxMessage, Queue, Schedule, ScheduleQuerySet, ScheduleTick, Task, TaskQuerySet
+from jobqueue.models import (
+    Executor,
+    Heartbeat,
+    InboxMessage,
+    Queue,
+    Schedule,
+    ScheduleQuerySet,
+    ScheduleTick,
+    Task,
+    TaskQuerySet,
+)
 from jobqueue.models.clock import read_clock
 from jobqueue.values.history import HISTORY_CHARACTERS
 from jobqueue.values.json import decode
@@ -53,6 +63,11 @@ class Database:
     @property
     def executors(self) -> QuerySet[Executor]:
         return Executor.objects.using(self.using).filter(backend=self.backend)
+
+    @property
+    def heartbeats(self) -> QuerySet[Heartbeat]:
+        """Of any backend: they are read by the id of an executor."""
+        return Heartbeat.objects.using(self.using)
 
     @property
     def queues(self) -> QuerySet[Queue]:

@@ -15,10 +15,10 @@ from jobqueue.engine.admissions import Admissions
 from jobqueue.engine.counters import Counters
 from jobqueue.engine.database import ERRORS_KEPT, WORKERS_KEPT, Part, read_list, with_texts
 from jobqueue.engine.ends import ended
-from jobqueue.engine.heartbeats import with_last_heartbeat
+from jobqueue.engine.heartbeats import is_silent, silent
 from jobqueue.engine.messages import Messages, ending_of
 from jobqueue.exceptions import ExecutorLost
-from jobqueue.models import ISOLATION_LOSSES, CounterDelta, Executor, Task, TaskQuerySet
+from jobqueue.models import ISOLATION_LOSSES, CounterDelta, Executor, Heartbeat, Task, TaskQuerySet
 from jobqueue.models.clock import AHEAD_SECONDS, Clock, clock_to_compare, iso_utc, rank_from
 from jobqueue.values.causes import cause_of
 from jobqueue.values.failpoints import failpoint
@@ -36,6 +36,7 @@ from jobqueue.values.records import (
 
 # A process that was frozen may claim before its next heartbeat. For so long, the claim counts as one.
 CLAIM_COUNTS_SECONDS = 1.0
+WRITTEN_EACH_TIME = ("state", "waiting_for_connections", "problem")  # by a heartbeat, the others at the start
 LOST_CLASS_PATH = f"{ExecutorLost.__module__}.{ExecutorLost.__qualname__}"  # in the error of a rescue
 
 
@@ -52,12 +53,17 @@ class Executors(Part):
         None: another session has locked the table of tasks, so that nobody can take them.
 
         Task rows are only read, so that a sender's long transaction cannot stop the heartbeat of a healthy executor.
-        Locks: the executor's own row, until the statement ends. If another session keeps that row locked, PostgreSQL's
-        engine inserts a fallback heartbeat.
+        Locks: the row of its heartbeat, until the statement ends. The executor's own row is written once, and again if
+        somebody has deleted it.
         """
-        own = self.db.executors.filter(pk=executor.executor_id)
-        waiting = executor.waiting_for_connections
-        if not own.update(heartbeat=Clock(), state=executor.state, waiting_for_connections=waiting):
+        written = {name: getattr(executor, name) for name in WRITTEN_EACH_TIME}
+        self.db.heartbeats.bulk_create(
+            [Heartbeat(executor_id=executor.executor_id, at=Clock(), **written)],
+            update_conflicts=True,
+            unique_fields=["executor"],
+            update_fields=["at", *written],
+        )
+        if not self.db.executors.filter(pk=executor.executor_id).exists():
             self._write_executor(executor)
         rows = self.db.tasks.running().filter(executor_id=executor.executor_id)
         return [
@@ -69,9 +75,9 @@ class Executors(Part):
         """
         Send a command to executors that have not stopped. Return how many. Each reads it within about a second.
 
-        Locks: their rows, which their heartbeats write. Do not call this in a transaction that stays open.
+        Locks: their rows. Do not call this in a transaction that stays open: they skip a command in a locked row.
         """
-        rows = self.db.executors.filter(pk__in=executor_ids).exclude(state=Executor.State.STOPPED)
+        rows = self.db.executors.filter(pk__in=executor_ids).exclude(heartbeat__state=Executor.State.STOPPED)
         return rows.update(command=command)
 
     def take_command(self, executor_id: UUID) -> Command | None:
@@ -85,11 +91,10 @@ class Executors(Part):
         return Command(command) if command in {*Command} else None
 
     def _write_executor(self, executor: ExecutorInfo) -> None:
-        """Insert the executor's row, with a heartbeat, unless it exists."""
-        now = self.db.now()
-        columns = asdict(executor)
+        """Insert the executor's row, unless it exists."""
+        columns = {name: value for name, value in asdict(executor).items() if name not in WRITTEN_EACH_TIME}
         pk = columns.pop("executor_id")
-        row = Executor(id=pk, backend=self.db.backend, started_at=now, heartbeat=now, **columns)
+        row = Executor(id=pk, backend=self.db.backend, started_at=self.db.now(), **columns)
         self.db.executors.bulk_create([row], ignore_conflicts=True)
 
     def pending_maintenance(self, executor_id: UUID) -> PendingWork:
@@ -106,9 +111,9 @@ class Executors(Part):
         Take RUNNING tasks from lost executors: those without a heartbeat within the timeout.
 
         The tasks become READY at their old rank with one more loss, FAILED at the limit of losses, or CANCELLED if
-        requested. A task that was claimed within CLAIM_COUNTS_SECONDS stays. An executor without a row gets one, and
-        a full timeout for its heartbeat. may: called once if an executor is silent. If it returns False, no task is
-        taken. Locks: the rows, skipping locked ones.
+        requested. A task that was claimed within CLAIM_COUNTS_SECONDS stays. An executor without a heartbeat gets
+        one, and a full timeout for the next. may: called once if an executor is silent. If it returns False, no task
+        is taken. Locks: the rows, skipping locked ones.
         """
         silent = self._silent_executors()
         if not silent or not may():
@@ -149,26 +154,23 @@ class Executors(Part):
     def _silent_executors(self) -> dict[UUID, float]:
         """Return the executors with tasks that missed their timeout, and the seconds of their silence."""
         holders = self._holders()
-        for pk in (pk for pk, seconds in holders.items() if seconds is None):
-            self._write_executor(
-                ExecutorInfo(executor_id=pk, name="unknown", host="", pid=0, versions={}, queues=[], slots=0)
-            )
+        if unknown := [pk for pk, seconds in holders.items() if seconds is None]:
+            now = self.db.now()
+            rows = [Heartbeat(executor_id=pk, at=now) for pk in unknown]
+            self.db.heartbeats.bulk_create(rows, ignore_conflicts=True)
         ahead = [pk for pk, seconds in holders.items() if seconds is not None and seconds < -AHEAD_SECONDS]
         if ahead:  # otherwise it would seem to be alive until the clock reaches that time again
-            self.db.executors.filter(pk__in=ahead, heartbeat__gt=clock_to_compare(after=AHEAD_SECONDS)).update(
-                heartbeat=Clock()
-            )
+            self.db.heartbeats.filter(pk__in=ahead, at__gt=clock_to_compare(after=AHEAD_SECONDS)).update(at=Clock())
         timeout = self.db.options.heartbeat_timeout
-        return {pk: seconds for pk, seconds in holders.items() if seconds is not None and seconds > timeout}
+        return {pk: seconds for pk, seconds in holders.items() if seconds is not None and is_silent(seconds, timeout)}
 
     def _holders(self) -> dict[UUID, float | None]:
-        """Return the executors with tasks, and the seconds since their last heartbeat; None: no row."""
+        """Return the executors with tasks, and the seconds since their last heartbeat; None: none."""
         holders = self.db.tasks.running().order_by().values_list("executor_id", flat=True).distinct()
         ids = {executor_id for executor_id in holders if executor_id is not None}
         if not ids:
             return {}
-        known = with_last_heartbeat(self.db.executors.filter(pk__in=ids))
-        heartbeats = dict(known.values_list("pk", "last_heartbeat"))
+        heartbeats = dict(self.db.heartbeats.filter(pk__in=ids).values_list("pk", "at"))
         now = self.db.now()
         return {pk: (now - heartbeats[pk]).total_seconds() if pk in heartbeats else None for pk in ids}
 
@@ -183,9 +185,8 @@ class Executors(Part):
 
     def _lock_lost(self, ids: Sequence[UUID]) -> list[Task]:
         """Lock those tasks whose executors are still silent: another one may have claimed a task again since."""
-        timeout = self.db.options.heartbeat_timeout
-        silent = with_last_heartbeat(self.db.executors).filter(last_heartbeat__lt=clock_to_compare(after=-timeout))
-        rows = self._not_just_claimed(self.db.lock(ids)).filter(executor_id__in=silent.values("pk"))
+        lost = self.db.heartbeats.filter(silent(self.db.options.heartbeat_timeout, at="at"))
+        rows = self._not_just_claimed(self.db.lock(ids)).filter(executor_id__in=lost.values("pk"))
         return with_texts(rows)
 
     def _release_lost(self, row: Any, silent: Mapping[UUID, float], now: datetime) -> tuple[Rescued, NewMessage | None]:

@@ -1,24 +1,36 @@
-"""The time of an executor's last heartbeat. Statements from files use sql/last_heartbeat.sql instead."""
+"""Heartbeats: which executors are alive, and which are silent. Queries, and rows that were read, ask here."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
-from django.db.models import OuterRef, QuerySet, Subquery
-from django.db.models.functions import Coalesce, Greatest
+from django.db.models import Q, QuerySet
 
-from jobqueue.models import Executor, FallbackHeartbeat
-from jobqueue.models.clock import AHEAD_SECONDS, clock_to_compare
+from jobqueue.models import Executor
+from jobqueue.models.clock import clock_to_compare
 
 
-def with_last_heartbeat(executors: QuerySet[Executor]) -> QuerySet[Any]:
-    """
-    Add `last_heartbeat` to executors: the heartbeat in the row, or a later one that found the row locked.
+def with_heartbeat(executors: QuerySet[Executor]) -> QuerySet[Any]:
+    """Read the `heartbeat` of executors with their rows. Each has one: it is written before the executor's row."""
+    return executors.filter(heartbeat__isnull=False).select_related("heartbeat")
 
-    A fallback heartbeat in the future does not count: it was written before the clock was set back.
-    """
-    fallback = FallbackHeartbeat.objects.filter(
-        executor_id=OuterRef("pk"), at__lt=clock_to_compare(after=AHEAD_SECONDS)
-    )
-    newest = Subquery(fallback.order_by("-at").values("at")[:1])
-    return executors.annotate(last_heartbeat=Greatest("heartbeat", Coalesce(newest, "heartbeat")))
+
+def silent(timeout_seconds: float, at: str = "heartbeat__at") -> Q:
+    """Select executors without a heartbeat within the timeout: others rescue their tasks. at: the heartbeat's time."""
+    return Q((f"{at}__lt", clock_to_compare(after=-timeout_seconds)))
+
+
+def alive(timeout_seconds: float) -> Q:
+    """Select executors that have not stopped, with a heartbeat within the timeout. Paused ones are alive, too."""
+    return Q(heartbeat__at__gte=clock_to_compare(after=-timeout_seconds)) & ~Q(heartbeat__state=Executor.State.STOPPED)
+
+
+def silent_seconds(executor: Executor, now: datetime) -> float:
+    """Return how long ago the last heartbeat of an executor was. It may be ahead of a clock that was set back."""
+    return max(0.0, (now - executor.heartbeat.at).total_seconds())
+
+
+def is_silent(seconds: float, timeout_seconds: float) -> bool:
+    """Whether silent() selects an executor with a last heartbeat so long ago."""
+    return seconds > timeout_seconds

@@ -15,7 +15,7 @@ from django.db.models import QuerySet
 from jobqueue.engine.admissions import ADMITTED_AT_ONCE, INDEXED, IS_WAITING, REQUESTS_READ
 from jobqueue.engine.counting import CAP, RUNNING_CAP, estimate
 from jobqueue.engine.database import Part
-from jobqueue.engine.heartbeats import with_last_heartbeat
+from jobqueue.engine.heartbeats import alive
 from jobqueue.models import NO_PAUSE, AdmissionRequest, Executor, is_paused
 from jobqueue.models.clock import clock_to_compare
 from jobqueue.values.counters import Depth, Gauges
@@ -85,7 +85,11 @@ class Queues(Part):
         In use: it has READY tasks, or, while no executor is alive, tasks that are due or RUNNING. Of each queue the
         next hundred in the order of claiming are read: older tasks behind them have a lower priority. Locks: none.
         """
-        queues = self._with_ready_tasks()
+        served = list(self._alive().filter(heartbeat__state=Executor.State.RUNNING).values_list("queues", flat=True))
+        queues = [
+            QueueLatency(name, seconds, paused, any(not names or name in names for names in served))
+            for name, seconds, paused in self._with_ready_tasks()
+        ]
         stranded = self._stranded({queue.queue_name for queue in queues})
         return sorted([*queues, *stranded], key=attrgetter("queue_name"))
 
@@ -94,15 +98,13 @@ class Queues(Part):
 
     def paused_executors(self) -> list[list[str]]:
         """Return the queues of each live executor that is paused. An empty list means every queue."""
-        return list(self._alive().filter(state=Executor.State.PAUSED).values_list("queues", flat=True))
+        return list(self._alive().filter(heartbeat__state=Executor.State.PAUSED).values_list("queues", flat=True))
 
-    def _with_ready_tasks(self) -> list[QueueLatency]:
-        now = self.db.now()
-        alive = self._alive().filter(state=Executor.State.RUNNING)
-        served = list(alive.values_list("queues", flat=True))
-        paused = self.paused()
+    def _with_ready_tasks(self) -> Iterable[tuple[str, float, bool]]:
+        """Return the name of each queue with READY tasks, its latency, and whether it is paused."""
+        now, paused = self.db.now(), self.paused()
         return [
-            QueueLatency(name, waited, name in paused, any(not names or name in names for names in served))
+            (name, waited, name in paused)
             for name in self.queues_in_use()[:QUEUES_READ]
             if (waited := self._waited(name, now)) is not None
         ]
@@ -125,9 +127,7 @@ class Queues(Part):
         ]
 
     def _alive(self) -> QuerySet[Executor]:
-        timeout = self.db.options.heartbeat_timeout
-        recent = with_last_heartbeat(self.db.executors).filter(last_heartbeat__gt=clock_to_compare(after=-timeout))
-        return recent.exclude(state=Executor.State.STOPPED)
+        return self.db.executors.filter(alive(self.db.options.heartbeat_timeout))
 
     def _waited(self, queue_name: str, now: datetime) -> float | None:
         rows = self.db.tasks.ready().filter(queue_name=queue_name).order_by("rank", "pk")

@@ -8,19 +8,19 @@ from datetime import datetime
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
-from django.db.models import Case, F, When
+from django.db.models import Case, Exists, F, OuterRef, When
 from django.db.models.functions import Coalesce
 
 from jobqueue.engine.admissions import Admissions, ready_status
 from jobqueue.engine.counters import Counters
 from jobqueue.engine.database import Part, appended
 from jobqueue.engine.ends import ended
-from jobqueue.engine.heartbeats import with_last_heartbeat
+from jobqueue.engine.heartbeats import silent
 from jobqueue.engine.inbox import UNSUCCESSFUL
 from jobqueue.engine.inserts import Inserts
 from jobqueue.engine.messages import Messages, ending_of
 from jobqueue.engine.reports import Reports
-from jobqueue.models import FallbackHeartbeat, Task, TaskQuerySet
+from jobqueue.models import Executor, Task, TaskQuerySet
 from jobqueue.models.clock import Clock, clock_to_compare, rank_from
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.history import Event, line_of
@@ -278,7 +278,7 @@ class Tasks(Part):
         """
         Delete ended tasks older than RETENTION, their messages first.
 
-        Executors, fallback heartbeats and the counters of minutes are deleted after a day, those of hours after 31.
+        Executors and the counters of minutes are deleted after a day, those of hours after 31.
 
         Return the number of deleted tasks, or `limit` if that is more and there may be more rows of another table.
         limit: of each table, of tasks per status. Deletes no task while another session prunes.
@@ -300,13 +300,14 @@ class Tasks(Part):
         return max(count, limit) if is_full else count
 
     def _prune_executors(self, limit: int) -> tuple[int, int]:
-        """Delete old executors and fallback heartbeats. Return how many of each."""
-        old = clock_to_compare(after=-EXECUTORS_KEPT_SECONDS)
-        known = with_last_heartbeat(self.db.executors.filter(heartbeat__lt=old)).filter(last_heartbeat__lt=old)
-        silent = self.db.with_lock(known, no_key=False).only("pk")[:limit]
-        executors, _ = self.db.executors.filter(pk__in=[row.pk for row in silent]).delete()
-        rows = FallbackHeartbeat.objects.using(self.db.using)
-        heartbeats, _ = rows.filter(pk__in=list(rows.filter(at__lt=old).values_list("pk", flat=True)[:limit])).delete()
+        """Delete old executors, and heartbeats without an executor. Return how many of each."""
+        old = self.db.executors.filter(silent(EXECUTORS_KEPT_SECONDS))
+        gone = self.db.with_lock(old, no_key=False).only("pk")[:limit]
+        executors, _ = self.db.executors.filter(pk__in=[row.pk for row in gone]).delete()
+        has_executor = Exists(Executor.objects.filter(pk=OuterRef("pk")))
+        orphans = self.db.heartbeats.filter(~has_executor, silent(EXECUTORS_KEPT_SECONDS, at="at"))
+        left = self.db.with_lock(orphans, no_key=False).only("pk")[:limit]
+        heartbeats, _ = orphans.filter(pk__in=[row.pk for row in left]).delete()
         return executors, heartbeats
 
     def prune_status(self, status: str, kept_seconds: float, limit: int = 1000) -> int:

@@ -281,7 +281,7 @@ class InboxMessage(models.Model):
 
 
 class Executor(models.Model):
-    """A process that runs tasks, with its last heartbeat. Each start has a new id."""
+    """A process that runs tasks, as it was at its start. Each start has a new id."""
 
     class State(models.TextChoices):
         RUNNING = "RUNNING", _("Running")
@@ -300,10 +300,7 @@ class Executor(models.Model):
     task_types = models.JSONField(_("tasks"), default=list)
     slots = models.IntegerField(_("slots"), default=0)  # threads
     async_slots = models.IntegerField(_("async slots"), default=0, db_default=0)
-    waiting_for_connections = models.IntegerField(_("waiting for connections"), default=0, db_default=0)  # async tasks
     started_at = models.DateTimeField(_("started at"))
-    heartbeat = models.DateTimeField(_("last heartbeat"))
-    state = models.CharField(_("state"), max_length=16, choices=State.choices, default=State.RUNNING)
     command = models.CharField(_("command"), max_length=16, default="", blank=True)
 
     class Meta:
@@ -317,21 +314,22 @@ class Executor(models.Model):
         return self.name
 
 
-class FallbackHeartbeat(models.Model):
+class Heartbeat(models.Model):
     """
-    A heartbeat of an executor while another session keeps its row locked.
+    The last heartbeat of an executor, in a row that nobody else has a reason to lock.
 
-    executor_id is not a foreign key, because checking one would wait for that lock.
+    No foreign key in the database: checking one would wait for a lock on the executor's row.
     """
 
-    id = models.BigAutoField(primary_key=True)
-    executor_id = models.UUIDField()
-    at = models.DateTimeField()
+    executor = models.OneToOneField(Executor, models.DO_NOTHING, primary_key=True, db_constraint=False)
+    at = models.DateTimeField(_("last heartbeat"))
+    state = models.CharField(_("state"), max_length=16, choices=Executor.State.choices, default=Executor.State.RUNNING)
+    waiting_for_connections = models.IntegerField(_("waiting for connections"), default=0)  # async tasks, at most
+    problem = models.TextField(_("problem"), null=True)  # why it makes no progress. None: it does
 
     class Meta:
-        db_table = "jobqueue_fallbackheartbeat"
+        db_table = "jobqueue_heartbeat"
         default_permissions = ()
-        indexes = [index("fallback_heartbeat", "executor_id", "at")]
 
     def __str__(self) -> str:
         return f"{self.executor_id} at {self.at}"

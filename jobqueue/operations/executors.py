@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from jobqueue.engine import CAP, Engine, with_last_heartbeat
+from jobqueue.engine import CAP, Engine, is_silent, silent_seconds, with_heartbeat
 from jobqueue.models import Executor
 from jobqueue.operations.queries import of_status
 from jobqueue.values.records import PoolName, Status
@@ -27,12 +27,14 @@ class ExecutorState(StrEnum):
     NOT_RESPONDING = "not responding"
 
     @classmethod
-    def of(cls, executor: Executor, silent_seconds: float, timeout_seconds: float) -> ExecutorState:
-        if executor.state != Executor.State.STOPPED and silent_seconds > timeout_seconds:
+    def of(cls, executor: Executor, now: datetime, timeout_seconds: float) -> ExecutorState:
+        """executor: with its heartbeat."""
+        state = executor.heartbeat.state
+        if state != Executor.State.STOPPED and is_silent(silent_seconds(executor, now), timeout_seconds):
             return cls.NOT_RESPONDING
-        if executor.state == Executor.State.DRAINING:
+        if state == Executor.State.DRAINING:
             return cls.STOPPING
-        return cls.ALIVE if executor.state == Executor.State.RUNNING else cls[executor.state]
+        return cls.ALIVE if state == Executor.State.RUNNING else cls[state]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +61,12 @@ class ExecutorStats:
 def read_executors(engine: Engine, now: datetime) -> Iterator[ExecutorStats]:
     """Yield the executors of a backend, the last heartbeat first."""
     busy = Counter(of_status(engine, Status.RUNNING).values_list("executor_id", "pool")[: CAP + 1])
-    executors = with_last_heartbeat(engine.db.executors).defer("task_types").order_by("-last_heartbeat")
+    executors = with_heartbeat(engine.db.executors).defer("task_types").order_by("-heartbeat__at")
     for row in executors[:MAX_EXECUTORS]:
-        silent = max(0.0, (now - row.last_heartbeat).total_seconds())
-        state = ExecutorState.of(row, silent, engine.options.heartbeat_timeout)
         yield ExecutorStats(
             row=row,
-            state=state,
+            state=ExecutorState.of(row, now, engine.options.heartbeat_timeout),
             busy=busy[row.pk, PoolName.THREADS],
             busy_async=busy[row.pk, PoolName.ASYNC],
-            silent_seconds=silent,
+            silent_seconds=silent_seconds(row, now),
         )

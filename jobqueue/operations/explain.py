@@ -10,6 +10,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from jobqueue.engine import is_silent
 from jobqueue.models import LIVE, Executor, Queue, Task
 from jobqueue.operations.formatting import class_name, describe_pause, duration, headline, moment_in_words, ready_since
 from jobqueue.operations.limits import KeyState
@@ -248,7 +249,7 @@ def _running(task: Task, facts: TaskFacts) -> Iterator[str]:
     if facts.executor is None:
         yield _("Running for %(running)s on an executor that no longer exists.")
         yield _("Another executor will rescue the task after %(timeout)s.")
-    elif facts.silent_seconds > facts.timeout_seconds:
+    elif is_silent(facts.silent_seconds, facts.timeout_seconds):
         yield _("Executor %(executor)s sent its last heartbeat %(silent)s ago.")
         yield _("Another executor will rescue the task.") if facts.alive else _("No executor is running to rescue it.")
     elif task.cancel_requested_at is not None:

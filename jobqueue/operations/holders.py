@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from inspect import iscoroutinefunction
 from typing import Any
 
 from django.db.models.functions import Now
 
 from jobqueue.declarations import registry
-from jobqueue.engine import with_last_heartbeat
+from jobqueue.engine import alive, silent_seconds, with_heartbeat
 from jobqueue.models import Executor, Queue, Task
 from jobqueue.operations.backends import options_of
 from jobqueue.operations.explain import TaskFacts, explain
@@ -59,15 +59,13 @@ def task_facts(task: Task, database: str, **known: Any) -> TaskFacts:
     """Read the executors and the queue of a task."""
     options = options_of(task.backend)
     now: datetime = task.now  # type: ignore[attr-defined]
-    executors = with_last_heartbeat(Executor.objects.using(database).filter(backend=task.backend))
+    executors = with_heartbeat(Executor.objects.using(database).filter(backend=task.backend))
     executor = executors.filter(pk=task.executor_id).first() if task.executor_id else None
     living = list(
-        executors.filter(last_heartbeat__gt=now - timedelta(seconds=options.heartbeat_timeout))
-        .exclude(state=Executor.State.STOPPED)
-        .only("queues", "slots", "state")[:MAX_EXECUTORS]
+        executors.filter(alive(options.heartbeat_timeout)).only("queues", "slots", "heartbeat__state")[:MAX_EXECUTORS]
     )
     of_queue = [row for row in living if not row.queues or task.queue_name in row.queues]
-    serving = [row for row in of_queue if row.state == Executor.State.RUNNING]
+    serving = [row for row in of_queue if row.heartbeat.state == Executor.State.RUNNING]
     on_event_loop = [name for name, known_task in registry.all().items() if iscoroutinefunction(known_task.func)]
     slots = 0 if task.task_type in on_event_loop else sum(row.slots for row in serving)  # slots count threads only
     running = Task.objects.using(database).running()
@@ -83,11 +81,11 @@ def task_facts(task: Task, database: str, **known: Any) -> TaskFacts:
         alive=len(living),
         serving=len(serving),
         knowing=_count_knowing(task, serving, database),
-        paused=sum(row.state == Executor.State.PAUSED for row in of_queue),
+        paused=sum(row.heartbeat.state == Executor.State.PAUSED for row in of_queue),
         slots=slots,
         busy=in_threads[:slots].count() if slots else 0,
         executor=executor,
-        silent_seconds=max(0.0, (now - executor.last_heartbeat).total_seconds()) if executor is not None else 0.0,
+        silent_seconds=silent_seconds(executor, now) if executor is not None else 0.0,
         **known,
     )
 

@@ -140,6 +140,7 @@ def advance(time: timedelta, *, schedules: bool = True, downtime: bool = False, 
     engine = engine_for(backend)
     move_back(InboxMessage.objects.using(engine.database).filter(task__backend=backend), time)
     move_back(TaskProgress.objects.using(engine.database).filter(pk__in=engine.db.tasks.values("pk")), time)
+    move_back(engine.db.heartbeats.filter(executor__in=engine.db.executors), time)
     for model in (Task, Executor, Queue, AdmissionRequest, RateStart, KeyReservation):
         move_back(model._default_manager.using(engine.database).filter(backend=backend), time)
     if schedules:

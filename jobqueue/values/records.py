@@ -401,7 +401,7 @@ class ExecutorInfo:
     """
     The values that an executor writes about itself.
 
-    Each heartbeat writes waiting_for_connections and the state, the first one also the others.
+    Each heartbeat writes the state, waiting_for_connections and the problem, the first one also the others.
     """
 
     executor_id: UUID  # made by the process
@@ -413,6 +413,7 @@ class ExecutorInfo:
     slots: int  # worker threads
     async_slots: int = 0  # async tasks that it runs at once
     waiting_for_connections: int = 0  # async tasks, at most, since its last heartbeat
+    problem: str | None = None  # why it makes no progress; None: it does
     state: str = "RUNNING"  # RUNNING, PAUSED, DRAINING or STOPPED
     # how many tasks of a queue it runs at once, for some queues
     queue_limits: Mapping[str, int] = field(default_factory=dict)

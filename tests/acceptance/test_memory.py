@@ -36,8 +36,8 @@ def test_heartbeat_and_watchdog_survive_a_memory_error(fleet: Fleet) -> None:
     for name in ("heartbeat", "watchdog"):
         break_thread.enqueue(name, "starves")
     process.output.wait_for("heartbeat.deferred")
-    last_heartbeat = process.row.heartbeat
-    wait_until(lambda: process.row.heartbeat > last_heartbeat, "a heartbeat")
+    last_heartbeat = process.row.heartbeat.at
+    wait_until(lambda: process.row.heartbeat.at > last_heartbeat, "a heartbeat")
 
     result = work.using(timeout=0.2, max_attempts=1).enqueue(60.0)
 

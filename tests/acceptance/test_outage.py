@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from django.db import connection
 
-from jobqueue.models import Executor, Task
+from jobqueue.models import Heartbeat, Task
 from tests.acceptance.conftest import Site
 from tests.acceptance.harness import Fleet, wait_for_end
 from tests.acceptance.tasks import book, compute, tiny, work
@@ -43,7 +43,9 @@ def test_outage_longer_than_timeout_causes_no_rescue(site: Site) -> None:
     compute.enqueue_many([((LONG_SECONDS,), {}) for _ in range(16)])
     wait_until(lambda: running() == 16, "sixteen running tasks")
     wait_until(
-        lambda: all((process.row.heartbeat - started_at[process.pid]).total_seconds() > 2.5 for process in processes),
+        lambda: all(
+            (process.row.heartbeat.at - started_at[process.pid]).total_seconds() > 2.5 for process in processes
+        ),
         "both may rescue",
     )
     site.kill()
@@ -53,9 +55,9 @@ def test_outage_longer_than_timeout_causes_no_rescue(site: Site) -> None:
     for process in processes:
         process.output.wait_for(r"database\.reconnected")
     # Long enough for a wrong rescue: both have sent heartbeats for a full timeout again.
-    back = {process.pid: process.row.heartbeat for process in processes}
+    back = {process.pid: process.row.heartbeat.at for process in processes}
     wait_until(
-        lambda: all((process.row.heartbeat - back[process.pid]).total_seconds() > 4 for process in processes),
+        lambda: all((process.row.heartbeat.at - back[process.pid]).total_seconds() > 4 for process in processes),
         "heartbeats after the outage",
     )
     wait_until(lambda: running() == 16, "the interrupted tasks to run again")
@@ -117,8 +119,8 @@ def test_hung_connections_are_replaced(site: Site) -> None:
         assert wait_for_end() == {"SUCCESSFUL": 2}
         process.output.wait_for(r"database\.timed_out connection=loop")
         process.output.wait_for(r"database\.timed_out connection=heartbeat")
-        last_heartbeat = process.row.heartbeat
-        wait_until(lambda: process.row.heartbeat > last_heartbeat, "a heartbeat")
+        last_heartbeat = process.row.heartbeat.at
+        wait_until(lambda: process.row.heartbeat.at > last_heartbeat, "a heartbeat")
     finally:
         for pid in hung:
             os.kill(pid, signal.SIGCONT)
@@ -167,7 +169,7 @@ def test_start_waits_for_the_database(site: Site) -> None:
     site.start()
     assert wait_for_end() == {"SUCCESSFUL": 1}
     assert process.stop() == 0
-    assert Executor.objects.get().state == "STOPPED"
+    assert Heartbeat.objects.get().state == "STOPPED"
 
 
 def test_start_without_database_ends_with_exit_code_69(fleet: Fleet) -> None:

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from jobqueue import api
-from jobqueue.models import Executor, Task
+from jobqueue.models import Executor, Heartbeat, Task
 from jobqueue.values.records import Command
 from tests.acceptance.harness import Fleet, Process, is_running, wait_for_end
 from tests.acceptance.tasks import compute, kill_process, tiny, work
@@ -26,7 +26,7 @@ def wait_for_children(supervisor: Process, *, but: int = 0) -> list[int]:
 
     def two_children() -> list[int]:
         pids = [pid for pid in supervisor.children() if pid != but]
-        rows = Executor.objects.filter(pid__in=pids, state="RUNNING").values_list("pid", flat=True)
+        rows = Executor.objects.filter(pid__in=pids, heartbeat__state="RUNNING").values_list("pid", flat=True)
         return pids if set(rows) == set(pids) and len(pids) == 2 else []
 
     return wait_until(two_children, "two children")
@@ -52,7 +52,7 @@ def test_children_have_their_own_names_and_ids(fleet: Fleet) -> None:
     wait_for_children(supervisor)
     assert sorted(Executor.objects.values_list("name", flat=True)) == ["web.1", "web.2"]
     assert supervisor.stop() == 0
-    assert set(Executor.objects.values_list("state", flat=True)) == {"STOPPED"}
+    assert set(Heartbeat.objects.values_list("state", flat=True)) == {"STOPPED"}
 
 
 @pytest.mark.parametrize("to_all", [False, True], ids=["to the supervisor", "to the whole group"])
@@ -71,7 +71,7 @@ def test_second_interrupt_releases_tasks_at_once(fleet: Fleet, to_all: bool) -> 
     supervisor, children = busy(fleet)
     send = supervisor.send_to_group if to_all else supervisor.send
     send(signal.SIGINT)
-    wait_until(lambda: Executor.objects.filter(state="DRAINING").count() == 2, "the children to stop")
+    wait_until(lambda: Executor.objects.filter(heartbeat__state="DRAINING").count() == 2, "the children to stop")
     supervisor.output.wait_for("Ctrl-C again to release them now")  # two pending signals of one kind would be merged
     send(signal.SIGINT)
     assert supervisor.wait() == 130
@@ -125,7 +125,7 @@ def test_child_that_got_sigterm_alone_is_replaced(fleet: Fleet) -> None:
 def test_children_stopped_by_command_are_not_replaced(fleet: Fleet) -> None:
     supervisor = fleet.start(*TWO)
     victim, survivor = wait_for_children(supervisor)
-    ids = {pid: Executor.objects.get(pid=pid, state="RUNNING").pk for pid in (victim, survivor)}
+    ids = {pid: Executor.objects.get(pid=pid, heartbeat__state="RUNNING").pk for pid in (victim, survivor)}
 
     api.command([ids[victim]], Command.STOP)
     supervisor.output.wait_for(rf"INFO .*process\.not_restarted .*pid={victim} reason=code 0")
@@ -143,7 +143,7 @@ def test_children_of_a_killed_supervisor_end_by_themselves(fleet: Fleet) -> None
     supervisor.kill()
     wait_until(lambda: not any(is_running(pid) for pid in children), "the end of the children")
     assert_both_released()
-    assert set(Executor.objects.values_list("state", flat=True)) == {"STOPPED"}
+    assert set(Heartbeat.objects.values_list("state", flat=True)) == {"STOPPED"}
 
 
 def test_children_that_reach_max_tasks_are_replaced(fleet: Fleet) -> None:

@@ -41,5 +41,5 @@ def test_two_executors_may_share_a_name(fleet: Fleet) -> None:
     assert processes[0].stop() == 0
     work.enqueue()
     wait_until(lambda: Task.objects.successful().count() == 7, "the other's work")
-    assert processes[1].row.state == "RUNNING"
+    assert processes[1].row.heartbeat.state == "RUNNING"
     assert processes[1].stop() == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobqueue.models import Executor, Task
+from jobqueue.models import Heartbeat, Task
 from tests.acceptance.harness import Fleet, Process, ended, session_of, wait_for_end, wait_for_ended
 from tests.acceptance.tasks import hang, leave_a_thread, register_slow_exit, tiny, work, work_later
 from tests.models import Effect
@@ -44,7 +44,7 @@ def test_sigterm_lets_running_tasks_end_and_releases_others(fleet: Fleet) -> Non
     found = sorted(Task.objects.values_list("status", "attempts"))
     assert found == [("READY", 0), ("SUCCESSFUL", 0), ("SUCCESSFUL", 0)]
     assert process.output.find(r"executor\.stopped .* finished=2 lost=0")
-    assert Executor.objects.get().state == "STOPPED"
+    assert Heartbeat.objects.get().state == "STOPPED"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -70,7 +70,7 @@ def test_second_signal_releases_tasks_at_once(
     process = busy(fleet)
     if first is not None:
         process.send(first)
-        wait_until(lambda: process.row.state == "DRAINING", "the executor to stop")
+        wait_until(lambda: process.row.heartbeat.state == "DRAINING", "the executor to stop")
     assert process.stop(second) == code
     assert_handed_back()
 
@@ -131,7 +131,7 @@ def test_ignored_hangup_stays_ignored(fleet: Fleet) -> None:
     process.send(signal.SIGHUP)
     tiny.enqueue()
     assert wait_for_end() == {"SUCCESSFUL": 1}
-    assert process.row.state == "RUNNING"
+    assert process.row.heartbeat.state == "RUNNING"
     assert process.stop() == 0
 
 

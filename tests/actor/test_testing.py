@@ -18,13 +18,14 @@ import jobqueue
 from jobqueue import Backoff, Done, Kind, PollContext, Sleep, testing
 from jobqueue.conf.compat import task_finished, task_started
 from jobqueue.exceptions import Expired, UnboundCall
-from jobqueue.models import Executor, InboxMessage, Task
+from jobqueue.models import Heartbeat, InboxMessage, Task
 from jobqueue.values.ids import new_id
 from jobqueue.values.records import Status
 from tests import actors as trees
 from tests import tasks
 from tests.actor import actors
 from tests.actor.stage import AsyncPuppet, Stage
+from tests.factories import ExecutorFactory
 from tests.fixtures import Options
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
@@ -274,8 +275,7 @@ class TestAdvance:
         before: dict[str, Any] = vars(stage.row(pk))
         sent_at = InboxMessage.objects.using(stage.database).get().sent_at
         now = timezone.now()
-        executors = Executor.objects.using(stage.database)
-        executors.create(backend="default", name="x", host="x", pid=1, started_at=now, heartbeat=now)
+        ExecutorFactory.create(using=stage.database, heartbeat=now)
 
         stage.advance(90)
 
@@ -284,7 +284,7 @@ class TestAdvance:
         assert moved == {"rank", "wake_at", "expires_at", "enqueued_at", "started_at", "last_attempted_at"}
         assert {before[name] - after[name] for name in moved} == {timedelta(seconds=90)}
         assert sent_at - InboxMessage.objects.using(stage.database).get().sent_at == timedelta(seconds=90)
-        assert now - Executor.objects.using(stage.database).get().heartbeat == timedelta(seconds=90)
+        assert now - Heartbeat.objects.using(stage.database).get().at == timedelta(seconds=90)
 
     def test_advance_keeps_other_backends(self, stage: Stage, options: Options) -> None:
         options(DATABASE=stage.database)

@@ -14,11 +14,11 @@ from jobqueue import api
 from jobqueue.api import limits, schedules, tasks
 from jobqueue.declarations.actions import Send
 from jobqueue.engine import database, engine_for
-from jobqueue.models import Executor, InboxMessage, Limit, Queue, Schedule, Task
+from jobqueue.models import InboxMessage, Limit, Queue, Schedule, Task
 from jobqueue.values.ids import new_id
 from jobqueue.values.records import CancelReport, ChangeReport, Command, LimitKind, RequeueReport, Status
 from tests.engine.sessions import Session, session
-from tests.factories import TaskFactory
+from tests.factories import ExecutorFactory, TaskFactory
 from tests.waiting import DEADLINE_SECONDS
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -146,10 +146,7 @@ ROWS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
         lambda row: limits.reset_limit(LimitKind.CONCURRENCY, "x:1"),
     ),
     "command": (
-        lambda: Executor.objects.create(
-            id=new_id(), backend="default", name="e", host="h", pid=1, slots=1, versions={}, queues=[],
-            started_at="2020-01-01T00:00:00Z", heartbeat="2020-01-01T00:00:00Z",
-        ),
+        lambda: ExecutorFactory.create(lost=True),
         lambda row: api.command([row.pk], Command.PAUSE),
     ),
 }  # fmt: skip

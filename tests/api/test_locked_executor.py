@@ -1,9 +1,8 @@
-"""Another session locks the row of a live executor: its heartbeats go to another table, and it stays alive."""
+"""Another session locks the row of a live executor: its heartbeats have a table of their own, and it stays alive."""
 
 import pytest
 
 from jobqueue.engine import engine_for
-from jobqueue.models import Executor
 from jobqueue.values.records import ExecutorInfo
 from tests.cli.commands import jobqueue
 from tests.engine.sessions import session
@@ -25,7 +24,6 @@ def locked():
     with session() as other:
         other.run("SELECT FROM jobqueue_executor WHERE id = %s FOR UPDATE", row.pk)
         engine_for("default").executors.heartbeat(info)
-        assert Executor.objects.get().heartbeat == row.heartbeat
         yield row
 
 

@@ -15,7 +15,8 @@ from jobqueue.api.schedule_deployments import VERSION, DeclaredSchedules
 from jobqueue.api.schedules import create
 from jobqueue.declarations.schedules import Declaration
 from jobqueue.engine import engine_for
-from jobqueue.models import Executor, Schedule, ScheduleDeployment
+from jobqueue.models import Executor, Heartbeat, Schedule, ScheduleDeployment
+from tests.factories import ExecutorFactory
 from tests.tasks import add
 
 pytestmark = [pytest.mark.django_db(databases=["default", "sqlite"]), pytest.mark.usefixtures("own_schedules")]
@@ -113,15 +114,7 @@ class Code:
         self.load()
         declared, engine = DeclaredSchedules.of("default"), engine_for("default")
         now = engine.db.now()
-        row = Executor.objects.create(
-            backend="default",
-            name="executor",
-            host="h",
-            pid=1,
-            versions={VERSION: declared.digest},
-            started_at=now,
-            heartbeat=now,
-        )
+        row = ExecutorFactory.create(versions={VERSION: declared.digest}, started_at=now, heartbeat=now)
         declared.synchronize(engine)
         return row
 
@@ -134,9 +127,7 @@ class Code:
 def stop(executor: Executor) -> None:
     """Stop an executor. A heartbeat timeout passes."""
     timeout = timedelta(seconds=engine_for("default").options.heartbeat_timeout)
-    Executor.objects.filter(pk=executor.pk).update(
-        state=Executor.State.STOPPED, heartbeat=executor.heartbeat - 2 * timeout
-    )
+    Heartbeat.objects.filter(pk=executor.pk).update(state=Executor.State.STOPPED, at=F("at") - 2 * timeout)
 
 
 def rows() -> dict[str, str]:

@@ -473,6 +473,8 @@ class TestServer:
         [
             ("SELECT FROM jobqueue_executor FOR UPDATE", "warning", "keeps rows of jobqueue_executor locked"),
             ("DELETE FROM jobqueue_executor", "warning", "keeps rows of jobqueue_executor locked"),
+            ("SELECT FROM jobqueue_heartbeat FOR UPDATE", "error", "keeps rows of jobqueue_heartbeat locked"),
+            ("LOCK TABLE jobqueue_heartbeat IN SHARE MODE", "error", "the table jobqueue_heartbeat locked (ShareLock)"),
             ("LOCK TABLE jobqueue_executor IN SHARE MODE", "error", "the table jobqueue_executor locked (ShareLock)"),
             ("ALTER TABLE jobqueue_task ADD COLUMN more int", "error", "the table jobqueue_task locked"),
             (

@@ -8,7 +8,7 @@ import pytest
 
 from jobqueue.engine import queues as portable_queues
 from jobqueue.engine.postgres import queues as postgres_queues
-from jobqueue.models import FallbackHeartbeat, Queue
+from jobqueue.models import Queue
 from jobqueue.models.clock import clock_to_compare
 from jobqueue.values.counters import Depth, Gauges
 from jobqueue.values.records import QueueLatency, Status
@@ -155,10 +155,10 @@ def test_queue_is_served_by_live_executor_that_claims_from_it(
     assert only(bench).is_served is is_served
 
 
-def test_executor_that_beats_beside_its_locked_row_is_alive(bench: Bench) -> None:
+def test_executor_that_beats_again_is_alive(bench: Bench) -> None:
     bench.add()
     executor(bench, id=bench.executor_id, lost=True)
-    FallbackHeartbeat.objects.using(bench.engine.database).create(executor_id=bench.executor_id, at=ago(1))
+    bench.beat()
 
     assert only(bench).is_served
     assert bench.engine.queues.gauges().executors == 1

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from django.db.models import Model
 
-from jobqueue.models import CounterPeriod, Executor, FallbackHeartbeat, InboxMessage, KeyReservation, RateStart
+from jobqueue.models import CounterPeriod, Executor, Heartbeat, InboxMessage, KeyReservation, RateStart
 from jobqueue.values.ids import new_id
 from jobqueue.values.records import CancelReport, RequeueReport, Status
 from tests.engine.bench import ERROR, Bench, outcome
@@ -135,10 +135,8 @@ def old_executors(bench: Bench, number: int) -> type[Model]:
 
 def old_heartbeats(bench: Bench, number: int) -> type[Model]:
     at = bench.engine.db.now() - timedelta(days=2)
-    FallbackHeartbeat.objects.using(bench.engine.database).bulk_create(
-        FallbackHeartbeat(executor_id=new_id(), at=at) for _ in range(number)
-    )
-    return FallbackHeartbeat
+    bench.engine.db.heartbeats.bulk_create(Heartbeat(executor_id=new_id(), at=at) for _ in range(number))
+    return Heartbeat
 
 
 class TestPrune:
@@ -194,7 +192,9 @@ class TestPrune:
 
         bench.engine.tasks.prune()
 
-        assert list(Executor.objects.using(bench.engine.database).values_list("pk", flat=True)) == [other.executor_id]
+        for model in (Executor, Heartbeat):
+            rows = model._default_manager.using(bench.engine.database)
+            assert list(rows.values_list("pk", flat=True)) == [other.executor_id]
 
     @pytest.mark.parametrize("make", [old_starts, old_reservations, old_executors, old_heartbeats])
     def test_prune_says_if_more_than_tasks_is_left(

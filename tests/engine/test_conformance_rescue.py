@@ -4,8 +4,9 @@ from uuid import uuid4
 
 import pytest
 from django.db import connections
+from django.db.models import Model
 
-from jobqueue.models import Executor
+from jobqueue.models import Executor, Heartbeat
 from jobqueue.values.causes import cause_of
 from jobqueue.values.records import ClaimedTask, Rescued, Status
 from tests.engine.bench import Bench, new, outcome
@@ -28,18 +29,23 @@ class TestHeartbeat:
 
         row = bench.engine.db.executors.get(pk=bench.executor_id)
         assert (row.backend, row.name, row.host, row.pid) == (bench.engine.alias, "web-1", "h", 7)
-        assert (row.versions, row.queues, row.slots, row.state) == ({"python": "3"}, ["a"], 4, "RUNNING")
-        assert (row.task_types, row.heartbeat) == (["x"], row.started_at)
+        assert (row.versions, row.queues, row.slots, row.task_types) == ({"python": "3"}, ["a"], 4, ["x"])
+        assert (row.heartbeat.state, row.heartbeat.problem) == ("RUNNING", None)
+        assert row.heartbeat.at <= row.started_at <= bench.engine.db.now()
 
-    def test_each_heartbeat_writes_how_many_tasks_wait_for_connections(self, bench: Bench) -> None:
+    @pytest.mark.parametrize(
+        ("name", "values"),
+        [("waiting_for_connections", [0, 3, 0]), ("problem", [None, "Stuck for 40 s.", None])],
+    )
+    def test_each_heartbeat_writes_what_may_change(self, bench: Bench, name: str, values: list[object]) -> None:
         written = []
-        for waiting in (0, 3, 0):
-            bench.beat(waiting_for_connections=waiting)
-            written.append(bench.engine.db.executors.get().waiting_for_connections)
+        for value in values:
+            bench.beat(**{name: value})
+            written.append(getattr(bench.engine.db.heartbeats.get(), name))
 
-        assert written == [0, 3, 0]
+        assert written == values
 
-    def test_later_heartbeat_updates_only_time_and_state(self, bench: Bench) -> None:
+    def test_later_heartbeat_keeps_what_was_written_at_the_start(self, bench: Bench) -> None:
         bench.beat()
         bench.time_passes(60)
         started_at, before = bench.engine.db.executors.get().started_at, bench.engine.db.now()
@@ -47,8 +53,8 @@ class TestHeartbeat:
         bench.beat(state="DRAINING", name="other")
 
         row = bench.engine.db.executors.get()
-        assert (row.state, row.name, row.started_at) == ("DRAINING", "bench", started_at)
-        assert before <= row.heartbeat <= bench.engine.db.now()
+        assert (row.heartbeat.state, row.name, row.started_at) == ("DRAINING", "bench", started_at)
+        assert before <= row.heartbeat.at <= bench.engine.db.now()
 
     def test_heartbeat_returns_tasks_of_executor(self, bench: Bench) -> None:
         a, b = bench.running(), bench.running()
@@ -59,13 +65,15 @@ class TestHeartbeat:
 
         assert sorted(bench.beat()) == sorted([a.id, b.id])
 
-    def test_heartbeat_inserts_deleted_executor_again(self, bench: Bench) -> None:
+    @pytest.mark.parametrize("deleted", [(Executor,), (Heartbeat,), (Executor, Heartbeat)])
+    def test_heartbeat_inserts_deleted_rows_again(self, bench: Bench, deleted: tuple[type[Model], ...]) -> None:
         bench.beat()
-        Executor.objects.using(bench.engine.database).all().delete()
+        for model in deleted:
+            model._default_manager.using(bench.engine.database).all().delete()
 
         bench.beat()
 
-        assert bench.engine.db.executors.filter(pk=bench.executor_id).exists()
+        assert bench.engine.db.executors.get(pk=bench.executor_id).heartbeat.state == "RUNNING"
 
 
 class TestRescue:
@@ -167,13 +175,13 @@ class TestRescue:
         bench.time_passes(2)
         assert len(bench.engine.executors.rescue()) == 1
 
-    def test_rescue_inserts_missing_executor_and_waits(self, bench: Bench) -> None:
+    def test_rescue_inserts_missing_heartbeat_and_waits(self, bench: Bench) -> None:
         claimed = lost(bench)
-        Executor.objects.using(bench.engine.database).all().delete()
+        for model in (Executor, Heartbeat):
+            model._default_manager.using(bench.engine.database).all().delete()
 
         assert bench.engine.executors.rescue() == []
-        row = bench.engine.db.executors.get()
-        assert (row.pk, row.name) == (bench.executor_id, "unknown")
+        assert bench.engine.db.heartbeats.get().pk == bench.executor_id
 
         bench.time_passes(TIMEOUT + 1)
         assert [rescued.id for rescued in bench.engine.executors.rescue()] == [claimed.id]

@@ -12,7 +12,7 @@ from jobqueue.engine import messages
 from jobqueue.engine.admissions import Admissions
 from jobqueue.engine.postgres.connection import statement
 from jobqueue.engine.tasks import EXECUTORS_KEPT_SECONDS
-from jobqueue.models import AdmissionRequest, Executor, FallbackHeartbeat, TaskLog
+from jobqueue.models import AdmissionRequest, Executor, Heartbeat, TaskLog
 from jobqueue.values.records import Command, CommitResult, Effects, LimitKind, NewMessage, Status
 from jobqueue.values.reports import BodyLog
 from tests.engine.bench import Bench, new, outcome
@@ -131,14 +131,6 @@ class TestLockedExecutor:
         fast_bench.time_passes(31)
         assert [rescued.id for rescued in other.engine.executors.rescue()] == [claimed.id]
 
-    def test_fallback_heartbeat_ahead_of_clock_is_ignored(self, fast_bench: Bench) -> None:
-        claimed = fast_bench.running()
-        fast_bench.time_passes(31)
-        ahead = fast_bench.engine.db.now() + timedelta(hours=1)
-        FallbackHeartbeat.objects.create(executor_id=fast_bench.executor_id, at=ahead)
-
-        assert [rescued.id for rescued in fast_bench.engine.executors.rescue()] == [claimed.id]
-
     def test_command_to_locked_executor_is_taken_later(self, fast_bench: Bench) -> None:
         fast_bench.beat()
         fast_bench.engine.executors.command([fast_bench.executor_id], Command.PAUSE)
@@ -153,28 +145,29 @@ class TestLockedExecutor:
         gone, locked = Bench(fast_bench.engine), Bench(fast_bench.engine)
         gone.beat()
         locked.beat()
-        FallbackHeartbeat.objects.create(executor_id=gone.executor_id, at=fast_bench.engine.db.now())
         fast_bench.time_passes(EXECUTORS_KEPT_SECONDS + 1)
 
         with session() as blocker:
             blocker.run("SELECT FROM jobqueue_executor WHERE id = %s FOR UPDATE", locked.executor_id)
             fast_bench.engine.tasks.prune()
-            assert [row.pk for row in Executor.objects.all()] == [locked.executor_id]
-            assert not FallbackHeartbeat.objects.exists()
+            for model in (Executor, Heartbeat):
+                assert [row.pk for row in model._default_manager.all()] == [locked.executor_id]
 
         fast_bench.engine.tasks.prune()
         assert not Executor.objects.exists()
+        assert not Heartbeat.objects.exists()
 
 
-def test_executor_whose_row_was_locked_for_a_day_is_not_pruned(bench: Bench) -> None:
-    """It is alive: its heartbeats went into another table. The next one writes its row again."""
+def test_heartbeat_of_an_executor_that_is_pruned_is_written_again(bench: Bench) -> None:
+    """It woke up after a day, while a prune deleted its rows."""
     bench.beat()
     bench.time_passes(EXECUTORS_KEPT_SECONDS + 1)
-    FallbackHeartbeat.objects.create(executor_id=bench.executor_id, at=bench.engine.db.now())
 
     bench.engine.tasks.prune()
+    assert not Heartbeat.objects.exists()
+    bench.beat()
 
-    assert Executor.objects.exists()
+    assert Executor.objects.get().heartbeat.at > bench.engine.db.now() - timedelta(minutes=1)
 
 
 def test_prune_runs_once_at_a_time_beside_prune_status(fast_bench: Bench) -> None:

@@ -9,9 +9,9 @@ from django.db import IntegrityError, connection, connections, transaction
 from django.db.migrations.executor import MigrationExecutor
 from django.utils.timezone import now
 
-from jobqueue.models import AdmissionRequest, KeyReservation, Schedule, Task
+from jobqueue.models import AdmissionRequest, Executor, Heartbeat, KeyReservation, Schedule, Task
 from tests.engine.conftest import make_bench
-from tests.factories import TaskFactory
+from tests.factories import ExecutorFactory, TaskFactory
 
 OLD = ("jobqueue", "0005_awaiting_code_indexes")
 
@@ -133,6 +133,23 @@ def test_unknown_status_is_refused(status: str) -> None:
         Task.objects.filter(pk=row.pk).update(status=status)
 
 
+@pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
+@pytest.mark.parametrize("alias", ["default", "sqlite"])
+def test_heartbeats_survive_the_way_back(alias: str) -> None:
+    kept = ExecutorFactory.create(using=alias, backend=alias, state="PAUSED")
+    deleted = ExecutorFactory.create(using=alias, backend=alias)
+    Heartbeat.objects.using(alias).filter(pk=deleted.pk).delete()
+    try:
+        call_command("migrate", "jobqueue", "0013", database=alias, verbosity=0)
+        old = MigrationExecutor(connections[alias]).loader.project_state(("jobqueue", "0013_executor_shortage")).apps
+        rows = old.get_model("jobqueue", "Executor").objects.using(alias)
+        found = {row.pk: (row.heartbeat, row.state) for row in rows.all()}
+    finally:
+        call_command("migrate", "jobqueue", database=alias, verbosity=0)
+
+    assert found == {kept.pk: (kept.heartbeat.at, "PAUSED"), deleted.pk: (deleted.started_at, "STOPPED")}
+
+
 BEFORE = ("jobqueue", "0002_postgresql")
 
 
@@ -155,10 +172,16 @@ def test_rows_of_every_kind_survive_all_later_migrations(alias: str) -> None:
         blocked = tasks.create(**values, status="BLOCKED", predecessor_id=holder).pk
         schedules.create(backend=alias, name="nightly", task_type="tests.noop", created_at=now(), updated_at=now())
         reservations.create(backend=alias, key="k", task_id=holder, expires_at=now())
+        executors = old.get_model("jobqueue", "Executor").objects.using(alias)
+        executor = executors.create(
+            backend=alias, name="e", host="h", pid=1, started_at=now(), heartbeat=now(), state="PAUSED"
+        )
         before = {row.pk: (row.status, row.args, row.errors) for row in tasks.all()}
     finally:
         call_command("migrate", "jobqueue", database=alias, verbosity=0)
 
+    beat = Executor.objects.using(alias).get(pk=executor.pk).heartbeat
+    assert (beat.at, beat.state, beat.problem) == (executor.heartbeat, "PAUSED", None)
     after = {row.pk: (row.status, row.args, row.errors) for row in Task.objects.using(alias)}
     assert after == before | {blocked: ("READY", [], [])}
     assert Schedule.objects.using(alias).get().name == "nightly"

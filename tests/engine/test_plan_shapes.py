@@ -17,7 +17,7 @@ from django.db import connection, transaction
 
 from jobqueue.engine.postgres.connection import PostgresDatabase, statement
 from jobqueue.engine.postgres.engine import PostgresEngine
-from jobqueue.models import Executor, Task
+from jobqueue.models import Heartbeat, Task
 from jobqueue.models.clock import clock_to_compare
 from jobqueue.values.records import Effects, NewMessage, Status
 from tests.engine.bench import Bench, new, outcome
@@ -163,7 +163,7 @@ def rescue(bench: Bench) -> None:
     lost = Bench(bench.engine)
     lost.beat()
     ids = [claimed.id for claimed in claim(lost)]
-    Executor.objects.filter(pk=lost.executor_id).update(heartbeat=clock_to_compare(after=-31))
+    Heartbeat.objects.filter(pk=lost.executor_id).update(at=clock_to_compare(after=-31))
     Task.objects.filter(pk__in=ids).update(claimed_at=clock_to_compare(after=-31))
     assert len(bench.engine.executors.rescue()) == 20
 

@@ -21,7 +21,7 @@ from jobqueue.engine.inbox import InboxStatements
 from jobqueue.engine.postgres import queues as postgres_queues
 from jobqueue.engine.postgres.connection import statement
 from jobqueue.engine.schedules import RESOLUTION
-from jobqueue.models import AdmissionRequest, Executor, Schedule, Task
+from jobqueue.models import AdmissionRequest, Heartbeat, Schedule, Task
 from jobqueue.models.clock import clock_to_compare
 from jobqueue.operations import limits, queries
 from jobqueue.operations.bulk import target
@@ -462,8 +462,8 @@ def test_heartbeat_reads_few_rows(bench: Bench) -> None:
 
 
 def test_rescue_with_and_without_lost_executors_reads_few_rows(bench: Bench) -> None:
-    assert read(lambda: bench.engine.executors.rescue()) == []  # inserts the missing executors
-    Executor.objects.update(heartbeat=clock_to_compare(after=-31))
+    assert read(lambda: bench.engine.executors.rescue()) == []  # inserts the missing heartbeats
+    Heartbeat.objects.update(at=clock_to_compare(after=-31))
     Task.objects.running().update(claimed_at=clock_to_compare(after=-31))
     assert len(read(lambda: bench.engine.executors.rescue(), at_least=4)) == 100
 

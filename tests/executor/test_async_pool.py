@@ -13,7 +13,7 @@ from jobqueue.conf.compat import task_started
 from jobqueue.executor.database import permits
 from jobqueue.executor.pools import event_loop
 from jobqueue.executor.running.async_runner import BodyThread
-from jobqueue.models import Executor, Task
+from jobqueue.models import Heartbeat, Task
 from jobqueue.values.records import Status
 from tests.executor import connection_tasks, tasks
 from tests.executor.harness import Burst, Start, connected, gates, on_postgresql, row_of, wait_for_status
@@ -229,12 +229,12 @@ def test_row_of_the_executor_shows_a_shortage_of_connections_until_it_ends(
     results = connection_tasks.use_for_a_while.enqueue_many([(("few",), {})] * 4)
     start(async_slots=4)
 
-    wait_until(lambda: Executor.objects.get().waiting_for_connections == 2, "a heartbeat that says so")
+    wait_until(lambda: Heartbeat.objects.get().waiting_for_connections == 2, "a heartbeat that says so")
     gates["few"].open()
     for result in results:
         wait_for_status(result, Status.SUCCESSFUL)
 
-    wait_until(lambda: Executor.objects.get().waiting_for_connections == 0, "a heartbeat without a shortage")
+    wait_until(lambda: Heartbeat.objects.get().waiting_for_connections == 0, "a heartbeat without a shortage")
 
 
 def test_body_that_is_cancelled_while_it_waits_for_a_connection_ends(

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 
 from jobqueue.declarations.limits import Rate
-from jobqueue.models import AdmissionRequest, Executor, Task
+from jobqueue.models import AdmissionRequest, Executor, Heartbeat, Task
 from jobqueue.values.records import Status
 from tests.executor import tasks
 from tests.executor.harness import Start, gates, on_postgresql, wait_for_status
@@ -64,7 +64,7 @@ def test_clock_jump_rescues_only_from_lost_executors(start: Start, options: Opti
     set_clock(step)
 
     later = running[0].process.engine.db.now() + timedelta(seconds=TIMEOUT)
-    rows = Executor.objects.filter(pk__in=alive, heartbeat__gt=later)
+    rows = Heartbeat.objects.filter(pk__in=alive, at__gt=later)
     wait_until(lambda: rows.count() == 2, "beats for a timeout")
     assert not Task.objects.exclude(pk=orphan.pk).filter(executor_losses__gt=0).exists()
     wait_until(Task.objects.filter(pk=orphan.pk, status=Status.SUCCESSFUL, executor_losses=1).exists, "its end")

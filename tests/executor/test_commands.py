@@ -25,7 +25,7 @@ def tell(running: Running, command: Command, backend: str) -> None:
 
 def is_in(running: Running, state: str, backend: str) -> bool:
     row = row_of(running, backend)
-    return (row.state, row.command) == (state, "")
+    return (row.heartbeat.state, row.command) == (state, "")
 
 
 @on_both_databases
@@ -62,7 +62,7 @@ def test_executor_after_a_stop_command_ends_as_after_sigterm(
         assert running.join() == 0
 
     wait_for_status(result, Status.SUCCESSFUL)
-    assert row_of(running, backend).state == "STOPPED"
+    assert row_of(running, backend).heartbeat.state == "STOPPED"
     assert running.process.health.status().was_stopped_on_request
     assert next(line for line in caplog.messages if line.startswith("executor.command_received")).endswith(
         " command=stop"
@@ -81,7 +81,7 @@ def test_unknown_command_is_ignored(start: Start, backend: str) -> None:
 
 @pytest.mark.django_db
 def test_command_is_written_after_the_commit(django_capture_on_commit_callbacks: Any) -> None:
-    """A transaction that locks the row would delay the heartbeat."""
+    """An executor skips a command in a row that a transaction keeps locked."""
     from tests.factories import ExecutorFactory
 
     row = ExecutorFactory.create()

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection, transaction
 
-from jobqueue.models import Executor, Task
+from jobqueue.models import Executor, Heartbeat, Task
 from jobqueue.values.records import Status
 from tests.executor import tasks
 from tests.executor.harness import Running, Start, gates, on_postgresql, wait_for_status
@@ -20,8 +20,9 @@ pytestmark = [on_postgresql, pytest.mark.slow]
 TIMEOUT = 1.5
 LOCKS = {
     "select for update": "SELECT FROM jobqueue_executor WHERE id = %s FOR UPDATE",
-    "update": "UPDATE jobqueue_executor SET state = state WHERE id = %s",
+    "update": "UPDATE jobqueue_executor SET name = name WHERE id = %s",
     "delete": "DELETE FROM jobqueue_executor WHERE id = %s",
+    "share of the table": "LOCK TABLE jobqueue_executor IN SHARE MODE",
 }
 
 
@@ -50,7 +51,7 @@ def test_a_lock_on_its_row_costs_an_executor_nothing(
     worked = tasks.add.enqueue(0)
 
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(LOCKS[lock], [victim.process.executor_id])
+        cursor.execute(LOCKS[lock], [victim.process.executor_id] if "%s" in LOCKS[lock] else None)
         let_pass(3 * TIMEOUT, rescuer)
         transaction.set_rollback(lock == "delete")
     let_pass(TIMEOUT, rescuer)
@@ -59,7 +60,7 @@ def test_a_lock_on_its_row_costs_an_executor_nothing(
     wait_for_status(worked, Status.SUCCESSFUL)
     held = Task.objects.get(task_type=tasks.wait_at.task_type)
     assert (held.status, held.executor_losses, held.claim_number) == (Status.RUNNING, 0, 1)
-    wait_until(Executor.objects.filter(pk=victim.process.executor_id, heartbeat__gt=held.started_at).exists)
+    wait_until(Heartbeat.objects.filter(pk=victim.process.executor_id, at__gt=held.started_at).exists)
     assert not [line for line in caplog.messages if line.startswith(("executor.fenced", "task.", "database."))]
 
 
@@ -74,14 +75,21 @@ def test_a_dead_executor_s_tasks_are_rescued_though_its_row_is_locked(start: Sta
         wait_until(Task.objects.filter(status=Status.SUCCESSFUL, executor_losses=1).exists, "the end of its task")
 
 
-@pytest.mark.parametrize("mode", ["SHARE", "ACCESS EXCLUSIVE"])
-def test_a_lock_on_the_table_costs_no_executor_a_task(start: Start, options: Options, mode: str) -> None:
+@pytest.mark.parametrize(
+    ("table", "mode"),
+    [
+        ("jobqueue_executor", "ACCESS EXCLUSIVE"),
+        ("jobqueue_heartbeat", "SHARE"),
+        ("jobqueue_heartbeat", "ACCESS EXCLUSIVE"),
+    ],
+)
+def test_a_lock_on_the_table_costs_no_executor_a_task(start: Start, options: Options, table: str, mode: str) -> None:
     """No heartbeat succeeds. No executor rescues before it has sent heartbeats for a full timeout."""
     options(HEARTBEAT_TIMEOUT=TIMEOUT)
     victim, rescuer = executors(start)
 
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(f"LOCK TABLE jobqueue_executor IN {mode} MODE")
+        cursor.execute(f"LOCK TABLE {table} IN {mode} MODE")
         let_pass(2 * TIMEOUT, rescuer)
     wait_until(
         lambda: victim.process._heartbeat.reaches_database and rescuer.process._heartbeat.may_rescue,

@@ -13,11 +13,12 @@ from jobqueue.api.schedule_deployments import MAX_START_TIME, DeclaredSchedules
 from jobqueue.conf.compat import task_enqueued
 from jobqueue.declarations.schedules import Declaration, schedule
 from jobqueue.engine import engine_for
-from jobqueue.models import Executor, Schedule, ScheduleDeployment, ScheduleTick
+from jobqueue.models import Executor, Heartbeat, Schedule, ScheduleDeployment, ScheduleTick
 from jobqueue.schedules.expressions import Cron, Every
 from jobqueue.values.policies import MAX_COUNTED
 from tests.executor import tasks
 from tests.executor.harness import Start, gates, on_both_databases, on_postgresql
+from tests.factories import ExecutorFactory
 from tests.waiting import wait_until
 
 pytestmark = [on_postgresql, pytest.mark.usefixtures("own_schedules")]
@@ -130,19 +131,11 @@ def test_old_code_changes_nothing_while_new_code_is_alive(own_schedules: list[De
     new = DeclaredSchedules.of("default")
     assert new.synchronize(engine_for("default"))
     now = engine_for("default").db.now()
-    executor = Executor.objects.create(
-        backend="default",
-        name="new",
-        host="h",
-        pid=1,
-        versions={"schedules": new.digest},
-        started_at=now,
-        heartbeat=now,
-    )
+    executor = ExecutorFactory.create(versions={"schedules": new.digest}, heartbeat=now)
 
     assert not old.synchronize(engine_for("default"))
     assert names() == ["new"]
-    Executor.objects.filter(pk=executor.pk).update(heartbeat=now - timedelta(hours=1))
+    Heartbeat.objects.filter(pk=executor.pk).update(at=now - timedelta(hours=1))
     assert old.synchronize(engine_for("default")), "a deploy went back to the old code"
     assert names() == ["old"]
 

@@ -200,4 +200,4 @@ def test_actor_that_returns_for_a_stop_keeps_its_place(start: Start, burst: Burs
     burst(backend=backend)
     assert gates["import"].arrived == [0, place]
     assert (row_of(result).status, row_of(result).return_value) == (Status.SUCCESSFUL, place)
-    assert not Executor.objects.using(backend).filter(state="RUNNING").exists()
+    assert not Executor.objects.using(backend).filter(heartbeat__state="RUNNING").exists()

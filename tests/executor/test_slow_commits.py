@@ -135,7 +135,7 @@ def test_outcome_that_cannot_even_fail_is_named_by_the_probes(
 def test_outcome_of_a_slow_database_is_not_given_up(start: Start, options: Options) -> None:
     """No heartbeat is written while the commit waits, so that its values are not to blame."""
     options(HEARTBEAT_TIMEOUT=TIMEOUT)
-    with slowed("jobqueue_executor", "UPDATE", "TRUE"), slowed_too("jobqueue_task", success_of(heavy)):
+    with slowed("jobqueue_heartbeat", "UPDATE", "TRUE"), slowed_too("jobqueue_task", success_of(heavy)):
         result = heavy.enqueue(1)
         running = start(threads=2)
         batches = running.loop.running_tasks.batches

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jobqueue.models import Executor, Task
+from jobqueue.models import Executor, Heartbeat, Task
 from jobqueue.values.records import Status
 from tests.executor import atomic_tasks, tasks
 from tests.executor.harness import Running, Start, gates, in_line, on_both_databases, on_postgresql, row_of
@@ -32,7 +32,7 @@ def test_stop_lets_running_tasks_end_and_claims_no_others(start: Start, body: An
 
     assert row_of(result).status == Status.SUCCESSFUL
     assert (row_of(after).status, row_of(after).claim_number) == (Status.READY, 0)
-    assert Executor.objects.using(backend).get().state == Executor.State.STOPPED
+    assert Heartbeat.objects.using(backend).get().state == Executor.State.STOPPED
 
 
 def test_stop_releases_buffered_tasks_at_once(start: Start) -> None:

@@ -13,7 +13,7 @@ from jobqueue import Concurrency, api
 from jobqueue.declarations.schedules import schedule
 from jobqueue.engine import engine_for
 from jobqueue.engine.admissions import Admissions
-from jobqueue.models import Executor, Task
+from jobqueue.models import Heartbeat, Task
 from jobqueue.schedules.expressions import Every
 from jobqueue.values.records import ClaimRequest, ExecutorInfo, LimitKind, Status
 from tests.executor import limited_tasks, tasks
@@ -185,7 +185,7 @@ def test_rescued_task_runs_before_the_next_of_its_key(start: Start, backend: str
     assert str(claimed.id) == first.id
     long_ago = engine.db.now() - timedelta(days=1)
     rows(backend).filter(pk=first.id).update(claimed_at=long_ago)
-    Executor.objects.using(backend).filter(pk=lost.executor_id).update(heartbeat=long_ago)
+    Heartbeat.objects.using(backend).filter(pk=lost.executor_id).update(at=long_ago)
     gates["gate"].open()
 
     assert len(engine.executors.rescue()) == 1

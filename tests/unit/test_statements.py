@@ -18,7 +18,7 @@ def test_statement_fits_cache_of_parsed_statements(name: str) -> None:
 
 
 def test_statement_has_no_comments_or_indentation() -> None:
-    assert statement("heartbeat").startswith("WITH own AS MATERIALIZED")
+    assert statement("heartbeat").startswith("INSERT INTO jobqueue_heartbeat")
     assert not [line for line in statement("commit").splitlines() if line != line.strip() or line.startswith("--")]
 
 

@@ -41,11 +41,17 @@ FOR EACH ROW EXECUTE FUNCTION verification_note_change();
 
 CREATE FUNCTION verification_note_beat() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO verification_beat (executor_id, name, at) VALUES (NEW.id, NEW.name, NEW.heartbeat);
+    INSERT INTO verification_beat (executor_id, name, at)
+    SELECT executor.id, executor.name, heartbeat.at
+    FROM jobqueue_heartbeat AS heartbeat JOIN jobqueue_executor AS executor ON executor.id = heartbeat.executor_id
+    WHERE heartbeat.executor_id = (to_jsonb(NEW) ->> TG_ARGV[0])::uuid;
     RETURN NULL;
 END $$;
-CREATE TRIGGER verification_note_beat AFTER INSERT OR UPDATE ON jobqueue_executor
-FOR EACH ROW EXECUTE FUNCTION verification_note_beat();
+CREATE TRIGGER verification_note_beat AFTER INSERT OR UPDATE ON jobqueue_heartbeat
+FOR EACH ROW EXECUTE FUNCTION verification_note_beat('executor_id');
+-- The first heartbeat comes before the executor's row, with its name.
+CREATE TRIGGER verification_note_first_beat AFTER INSERT ON jobqueue_executor
+FOR EACH ROW EXECUTE FUNCTION verification_note_beat('id');
 
 CREATE FUNCTION verification_note_message() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -76,6 +82,8 @@ FOR EACH STATEMENT EXECUTE FUNCTION verification_extend();
 CREATE TRIGGER verification_extend BEFORE INSERT OR UPDATE OR DELETE ON jobqueue_inboxmessage
 FOR EACH STATEMENT EXECUTE FUNCTION verification_extend();
 CREATE TRIGGER verification_extend BEFORE INSERT OR UPDATE ON jobqueue_executor
+FOR EACH STATEMENT EXECUTE FUNCTION verification_extend();
+CREATE TRIGGER verification_extend BEFORE INSERT OR UPDATE ON jobqueue_heartbeat
 FOR EACH STATEMENT EXECUTE FUNCTION verification_extend();
 CREATE TRIGGER verification_extend BEFORE INSERT OR DELETE ON jobqueue_counterdelta
 FOR EACH STATEMENT EXECUTE FUNCTION verification_extend();

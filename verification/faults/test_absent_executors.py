@@ -10,7 +10,7 @@ from django.db.models import F
 from django.test import Client
 
 from jobqueue import api
-from jobqueue.models import Executor, Task
+from jobqueue.models import Heartbeat, Task
 from tests.acceptance.harness import Fleet, wait_for_end
 from tests.acceptance.tasks import tiny, work
 from tests.cli.commands import jobqueue
@@ -23,7 +23,7 @@ NOT_SERVED = "No active executor serves this queue."
 
 
 def let_time_pass() -> None:
-    Executor.objects.update(heartbeat=F("heartbeat") - AWAY)
+    Heartbeat.objects.update(at=F("at") - AWAY)
     Task.objects.update(**{name: F(name) - AWAY for name in ("enqueued_at", "started_at", "claimed_at", "rank")})
 
 

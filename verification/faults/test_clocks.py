@@ -12,7 +12,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.utils import timezone
 
-from jobqueue.models import Executor, Task
+from jobqueue.models import Heartbeat, Task
 from jobqueue.models.clock import iso_utc, read_clock
 from jobqueue.operations.moments import read_moment
 from tests.acceptance.harness import Fleet, Process
@@ -105,7 +105,7 @@ def test_tasks_of_the_dead_are_rescued_and_those_of_the_living_are_not(
     wait_until(lambda: Task.objects.filter(executor_losses=1).exists(), "the rescue")
 
     assert not Task.objects.filter(pk=kept.id, executor_losses__gt=0).exists()
-    assert Executor.objects.get(pk=living.row.pk).state == "RUNNING"
+    assert Heartbeat.objects.get(pk=living.row.pk).state == "RUNNING"
     lost = Task.objects.filter(executor_losses__gt=0).values_list("pk", flat=True)
     assert {str(pk) for pk in lost} <= {result.id for result in taken}
     wait_until(lambda: Task.objects.filter(pk=kept.id, status="SUCCESSFUL", executor_losses=0).exists(), "its end")

@@ -13,7 +13,7 @@ from django.db.models import F
 import jobqueue
 from jobqueue.engine import engine_for
 from jobqueue.engine.postgres.connection import notify_from_elsewhere
-from jobqueue.models import Executor, Task
+from jobqueue.models import Heartbeat, Task
 from tests.acceptance.harness import Fleet, wait_for_end
 from tests.acceptance.tasks import book, tiny, work
 from tests.actors import Diary, Fibonacci
@@ -55,11 +55,11 @@ def test_executor_waits_while_the_database_only_reads(fleet: Fleet, read_only: C
     for _ in range(10):
         book.enqueue()
     tiny.enqueue_many([((number,), {}) for number in range(10)])
-    before = Executor.objects.get(pk=executor.pk).heartbeat
+    before = Heartbeat.objects.get(pk=executor.pk).at
     process.output.wait_for("executor.fenced")
 
     assert not Effect.objects.filter(kind="booked").exists()
-    assert Executor.objects.get(pk=executor.pk).heartbeat == before
+    assert Heartbeat.objects.get(pk=executor.pk).at == before
 
     read_only(False)
 

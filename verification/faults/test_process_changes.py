@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from jobqueue.models import Executor, Task
+from jobqueue.models import Executor, Heartbeat, Task
 from tests.acceptance.harness import Fleet, session_of, wait_for_end
 from tests.acceptance.tasks import book, tiny, work_later
 from tests.actors import Fibonacci
@@ -33,8 +33,8 @@ def test_executor_survives_each_change_of_its_process(fleet: Fleet) -> None:
     Fibonacci.enqueue(5)
     assert wait_for_end() == {"SUCCESSFUL": Task.objects.count()}
     assert not Task.objects.filter(executor_losses__gt=0).exists()
-    before = Executor.objects.get().heartbeat
-    wait_until(lambda: Executor.objects.get().heartbeat > before, "another beat")
+    before = Heartbeat.objects.get().at
+    wait_until(lambda: Heartbeat.objects.get().at > before, "another beat")
     assert process.stop() == 0
     for pid in session_of(process.pid):  # programs that bodies have left
         os.kill(pid, signal.SIGKILL)

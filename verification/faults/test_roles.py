@@ -176,8 +176,8 @@ def test_listener_leaves_last_connections_to_loop_and_heartbeat(role: Role) -> N
     process = role.start(*HEALTH, "--threads", "4", "--poll-interval", "0.2s", heartbeat_timeout=3)
     for _ in range(3):
         role.alter("CONNECTION LIMIT 2")
-        seen = process.row.heartbeat
-        wait_until(lambda seen=seen: process.row.heartbeat > seen, "a beat")  # type: ignore[misc]
+        seen = process.row.heartbeat.at
+        wait_until(lambda seen=seen: process.row.heartbeat.at > seen, "a beat")  # type: ignore[misc]
         tiny.enqueue()
         assert set(wait_for_end()) == {"SUCCESSFUL"}
         wait_for_answer(process, "/readyz", 200)

@@ -53,21 +53,25 @@ OPTIONS = parse_options(
 UNSUCCESSFUL = (Status.FAILED, Status.CANCELLED)
 
 # Temporary tables keep the rows as they are before each order.
+OF_EXECUTORS = "executor_id IN (SELECT id FROM jobqueue_executor WHERE backend = %(backend)s)"
 OF_THIS_BACKEND = "task_id IN (SELECT id FROM jobqueue_task WHERE backend = %(backend)s)"
 SAVE = f"""
-    DROP TABLE IF EXISTS saved_executor, saved_task, saved_message;
+    DROP TABLE IF EXISTS saved_executor, saved_heartbeat, saved_task, saved_message;
     CREATE TEMPORARY TABLE saved_executor AS SELECT * FROM jobqueue_executor WHERE backend = %(backend)s;
+    CREATE TEMPORARY TABLE saved_heartbeat AS SELECT * FROM jobqueue_heartbeat WHERE {OF_EXECUTORS};
     CREATE TEMPORARY TABLE saved_task AS SELECT * FROM jobqueue_task WHERE backend = %(backend)s;
     CREATE TEMPORARY TABLE saved_message AS SELECT * FROM jobqueue_inboxmessage WHERE {OF_THIS_BACKEND}
 """
 CLEAR = f"""
     DELETE FROM jobqueue_inboxmessage WHERE {OF_THIS_BACKEND};
     DELETE FROM jobqueue_task WHERE backend = %(backend)s;
+    DELETE FROM jobqueue_heartbeat WHERE {OF_EXECUTORS};
     DELETE FROM jobqueue_executor WHERE backend = %(backend)s
 """
 RESTORE = f"""
     {CLEAR};
     INSERT INTO jobqueue_executor SELECT * FROM saved_executor;
+    INSERT INTO jobqueue_heartbeat SELECT * FROM saved_heartbeat;
     INSERT INTO jobqueue_task SELECT * FROM saved_task;
     INSERT INTO jobqueue_inboxmessage SELECT * FROM saved_message
 """
@@ -197,7 +201,7 @@ class IsolatedBackend:
         self.engine.executors.heartbeat(executor_info(executor_id))
         claimed = self.running(name, executor_id=executor_id, **changes)
         long_ago = self.engine.db.now().replace(year=2001)
-        self.engine.db.executors.filter(pk=executor_id).update(heartbeat=long_ago)
+        self.engine.db.heartbeats.filter(pk=executor_id).update(at=long_ago)
         self.engine.db.tasks.filter(pk=claimed.id).update(claimed_at=long_ago)
         return claimed
 

@@ -30,7 +30,7 @@ from jobqueue.engine.postgres.tasks import (
     PostgresTasks,
 )
 from jobqueue.engine.tasks import LockedRow
-from jobqueue.models import Task, TaskQuerySet
+from jobqueue.models import Heartbeat, Task, TaskQuerySet
 from jobqueue.models.clock import Clock, clock_to_compare, rank_from
 from jobqueue.values.records import (
     ClaimedBatch,
@@ -295,6 +295,9 @@ class WritesOnlyFirstHeartbeat(PostgresEngine):
 
     class executors_class(PostgresExecutors):
         def heartbeat(self, executor: ExecutorInfo) -> list[OwnedTask]:
+            self.db.heartbeats.bulk_create(
+                [Heartbeat(executor_id=executor.executor_id, at=Clock())], ignore_conflicts=True
+            )
             self._write_executor(executor)
             rows = self.db.query("tasks_of_executor", executor_id=executor.executor_id)
             return [

@@ -252,6 +252,11 @@ CLASHES = {
 }
 
 
+EXECUTORS = tuple(
+    f"{verb} {table}" for verb in ("INSERT INTO", "UPDATE", "DELETE FROM") for table in ("executor", "heartbeat")
+)
+
+
 @cache
 def kind_of(words: str) -> str:
     """Classify a step by what it writes or locks."""
@@ -274,7 +279,7 @@ def kind_of(words: str) -> str:
         ("UPDATE inboxmessage", "DELETE FROM inboxmessage")
     ):
         return "messages"
-    if name == "heartbeat" or name.startswith(("INSERT INTO executor", "UPDATE executor", "DELETE FROM executor")):
+    if name == "heartbeat" or name.startswith(EXECUTORS):
         return "executor"
     if name == "enqueue" or name.startswith("INSERT INTO task "):
         return "new task"

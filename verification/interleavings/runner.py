@@ -23,8 +23,8 @@ MAX_SECONDS = 600.0  # of one order. The deadlines of its steps are far below, u
 VACUUM_EVERY = 300  # orders: dead rows slow down the later ones
 VACUUM = """
     VACUUM (TRUNCATE FALSE)
-    jobqueue_inboxmessage, jobqueue_task, jobqueue_executor, jobqueue_schedule, jobqueue_scheduletick,
-    jobqueue_admissionrequest, jobqueue_ratestart, jobqueue_keyreservation, jobqueue_limit
+    jobqueue_inboxmessage, jobqueue_task, jobqueue_executor, jobqueue_heartbeat, jobqueue_schedule,
+    jobqueue_scheduletick, jobqueue_admissionrequest, jobqueue_ratestart, jobqueue_keyreservation, jobqueue_limit
 """
 
 

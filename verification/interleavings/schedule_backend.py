@@ -230,7 +230,7 @@ class ScheduleBackend(IsolatedBackend):
         """Add an executor with these declarations."""
         info = executor_info(uuid4())
         self.engine.executors.heartbeat(replace(info, versions={deployments.VERSION: digest}))
-        self.engine.db.executors.filter(pk=info.executor_id).update(heartbeat=START if is_alive else START - 24 * HOUR)
+        self.engine.db.heartbeats.filter(pk=info.executor_id).update(at=START if is_alive else START - 24 * HOUR)
 
     # --- what executors do
 

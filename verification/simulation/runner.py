@@ -99,6 +99,7 @@ def vacuum() -> None:
             "jobqueue_inboxmessage",
             "jobqueue_task",
             "jobqueue_executor",
+            "jobqueue_heartbeat",
             "jobqueue_counterdelta",
             "jobqueue_admissionrequest",
             "jobqueue_ratestart",

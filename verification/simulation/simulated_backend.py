@@ -40,7 +40,8 @@ ADVANCE = """
     WHERE backend = %(backend)s;
     UPDATE jobqueue_inboxmessage SET sent_at = sent_at - %(by)s
     WHERE task_id IN (SELECT id FROM jobqueue_task WHERE backend = %(backend)s);
-    UPDATE jobqueue_executor SET heartbeat = heartbeat - %(by)s WHERE backend = %(backend)s;
+    UPDATE jobqueue_heartbeat SET at = at - %(by)s
+    WHERE executor_id IN (SELECT id FROM jobqueue_executor WHERE backend = %(backend)s);
     UPDATE jobqueue_admissionrequest SET due_at = due_at - %(by)s WHERE backend = %(backend)s;
     UPDATE jobqueue_ratestart SET started_at = started_at - %(by)s, expires_at = expires_at - %(by)s
     WHERE backend = %(backend)s

@@ -21,13 +21,14 @@ class PostgresExecutors(Executors):
         return PendingWork(*row)
 
     def heartbeat(self, executor: ExecutorInfo) -> list[OwnedTask] | None:
-        written = self.db.query(
+        ((is_registered,),) = self.db.query(
             "heartbeat",
             executor_id=executor.executor_id,
             state=str(executor.state),
             waiting_for_connections=executor.waiting_for_connections,
+            problem=executor.problem,
         )
-        if not written:
+        if not is_registered:
             self._write_executor(executor)
         try:
             return [*starmap(OwnedTask, self.db.query("tasks_of_executor", executor_id=executor.executor_id))]

@@ -15,7 +15,7 @@ from jobqueue.engine.counting import CAP, RUNNING_CAP
 from jobqueue.engine.postgres.connection import CHANNEL, PostgresDatabase
 from jobqueue.engine.queues import QUEUES_READ, TASKS_READ, Queues
 from jobqueue.values.counters import Depth
-from jobqueue.values.records import QueueLatency, Status
+from jobqueue.values.records import Status
 from jobqueue.values.safe_log import safe_logger
 
 logger = safe_logger(__name__)
@@ -43,14 +43,8 @@ class PostgresQueues(Queues):
         )
         return [Depth(name, Status(status), number) for name, status, number in rows]
 
-    def _with_ready_tasks(self) -> list[QueueLatency]:
-        rows = self.db.query(
-            "queue_latency",
-            timeout=float(self.db.options.heartbeat_timeout),
-            queues=self.queues_in_use()[:QUEUES_READ],
-            task_limit=TASKS_READ,
-        )
-        return [*starmap(QueueLatency, rows)]
+    def _with_ready_tasks(self) -> Iterable[tuple[str, float, bool]]:
+        return self.db.query("queue_latency", queues=self.queues_in_use()[:QUEUES_READ], task_limit=TASKS_READ)
 
     _logged_full_at = float("-inf")
 

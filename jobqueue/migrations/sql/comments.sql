@@ -21,7 +21,7 @@ task became ready, minus priority x AGING (60 seconds by default). It does not c
 task is reached.
 Fencing: each claim adds 1 to claim_number, and a commit must present the number of its claim. An executor that lost its
 claim cannot change the row.
-Lost executors: heartbeats are stored in jobqueue_executor. Others take the tasks of an executor that stays silent.
+Lost executors: heartbeats are stored in jobqueue_heartbeat. Others take the tasks of an executor that stays silent.
 Messages: sending inserts into jobqueue_inboxmessage. The commit of a SUSPENDED task locks its row, then looks for
 unread messages. Once a second an executor makes SUSPENDED tasks with unread messages READY.
 
@@ -98,17 +98,12 @@ COMMENT ON COLUMN jobqueue_tasklog.dropped IS 'Number of older lines of it that 
 COMMENT ON COLUMN jobqueue_tasklog.lines IS
 'JSON: a list of [seconds since 1970, level, name of the logger, message], oldest first.';
 COMMENT ON TABLE jobqueue_executor IS
-    'A process that runs tasks (manage.py run_executors), or ran them recently. It writes its heartbeat 3 times per '
-    'HEARTBEAT_TIMEOUT (30 s). When the heartbeat is older than the timeout, others take its tasks.';
+    'A process that runs tasks (manage.py run_executors), or ran them recently. It writes this row when it starts.';
 COMMENT ON COLUMN jobqueue_executor.queues IS 'Queues that it serves: JSON array. An empty one is every queue.';
 COMMENT ON COLUMN jobqueue_executor.queue_limits IS 'Limits of queues in this process: JSON object.';
 COMMENT ON COLUMN jobqueue_executor.task_types IS 'Names of the tasks that its code declares: JSON array.';
 COMMENT ON COLUMN jobqueue_executor.slots IS 'Number of threads for tasks.';
-COMMENT ON COLUMN jobqueue_executor.state IS 'RUNNING; PAUSED: claims nothing; DRAINING: stops when its tasks end; STOPPED.';
 COMMENT ON COLUMN jobqueue_executor.command IS 'PAUSE, RESUME or STOP. The executor empties it within about a second.';
-COMMENT ON TABLE jobqueue_fallbackheartbeat IS
-    'Heartbeats of executors whose row in jobqueue_executor another session keeps locked. Usually empty. The newer of '
-    'the two heartbeats counts. Rows are deleted after a day. executor_id is no foreign key: that would need the lock.';
 COMMENT ON TABLE jobqueue_queue IS 'Pauses and limits of queues. A queue without a row has neither.';
 COMMENT ON COLUMN jobqueue_queue.resume_at IS 'When the pause ends by itself. NULL: never.';
 COMMENT ON COLUMN jobqueue_queue.max_running IS 'How many of its tasks may run at once, in all executors. NULL: no limit.';

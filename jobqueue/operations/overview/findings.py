@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobqueue.api import aliases
-from jobqueue.engine import MAX_GROUPS, Count, Engine, clock_to_compare, count, with_last_heartbeat
+from jobqueue.engine import MAX_GROUPS, Count, Engine, alive, clock_to_compare, count
 from jobqueue.models import CounterPeriod, Executor, Task, TaskQuerySet
 from jobqueue.operations.backends import backends_on
 from jobqueue.operations.executors import ExecutorState
@@ -277,13 +277,13 @@ def _executors(stats: BackendStats) -> Iterator[checks.CheckMessage]:
             obj=rows,
         )
     running = [*stats.alive, *stats.in_state(ExecutorState.PAUSED), *stats.in_state(ExecutorState.STOPPING)]
-    if short := [executor.row for executor in running if executor.row.waiting_for_connections]:
+    if short := [executor.row for executor in running if executor.row.heartbeat.waiting_for_connections]:
         text = _(
             "Backend %(backend)s: %(tasks)s wait for database connections, which other async tasks keep while they "
             "wait for something else, in %(executors)s: %(names)s."
         )
         values = {
-            "tasks": many_tasks(sum(row.waiting_for_connections for row in short)),
+            "tasks": many_tasks(sum(row.heartbeat.waiting_for_connections for row in short)),
             "executors": many_executors(len(short)),
             "names": _names(short),
         }
@@ -318,12 +318,9 @@ def _unknown_backends(engine: Engine) -> Iterator[checks.CheckMessage]:
                 break
             if name not in known and name not in unknown:
                 unknown.append(name)
-    alive = with_last_heartbeat(Executor.objects.using(engine.database)).filter(
-        last_heartbeat__gt=clock_to_compare(after=-engine.options.heartbeat_timeout)
-    )
-    served = (
-        {*alive.filter(backend__in=unknown).values_list("backend", flat=True)} if unknown else set()
-    )  # other site's
+    executors = Executor.objects.using(engine.database).filter(alive(engine.options.heartbeat_timeout))
+    others = executors.filter(backend__in=unknown).values_list("backend", flat=True)  # of another site
+    served = {*others} if unknown else set()
     for name in sorted({*unknown} - served)[:MAX_NAMES]:
         text = _("Database %(database)s: tasks of the backend %(name)s, which TASKS does not have, never run.")
         yield checks.Error(

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy
 
 from jobqueue.conf.connection_pool import CONNECTIONS_BESIDE_SLOTS, CONNECTIONS_FOR_ASYNC_TASKS, pool_size
 from jobqueue.declarations import registry
-from jobqueue.models import Executor, InboxMessage, Queue, Task
+from jobqueue.models import Executor, Heartbeat, InboxMessage, Queue, Task
 from jobqueue.operations.formatting import duration
 from jobqueue.operations.links import AdminTarget
 from jobqueue.operations.overview.stats import BackendStats
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 LOCK_LONG_SECONDS = 5.0
 TABLES = [model._meta.db_table for model in (Task, Queue, InboxMessage)]
+EXECUTORS, HEARTBEATS = Executor._meta.db_table, Heartbeat._meta.db_table
 SET_SEQUENCE = "SELECT setval('{sequence}', (SELECT max(id) FROM {table}));"  # for people to run
 LIMITS = ("max_connections", "superuser_reserved_connections", "reserved_connections")
 OWN_LIMITS = {
@@ -65,9 +66,9 @@ def server_findings(engine: PostgresEngine, stats: BackendStats) -> Iterator[che
 
 def lock_findings(engine: PostgresEngine) -> Iterator[checks.CheckMessage]:
     """Name sessions whose locks stop executors. A lock on a whole table is an error, because it stops all executors."""
-    executors = Executor._meta.db_table
-    names = [executors, *TABLES]
-    rows = engine.db.query("lock_holders", names=names, executors=executors, seconds=LOCK_LONG_SECONDS)
+    with_rows = [EXECUTORS, HEARTBEATS]
+    names = [*with_rows, *TABLES]
+    rows = engine.db.query("lock_holders", names=names, with_rows=with_rows, seconds=LOCK_LONG_SECONDS)
     for lock, mode, pid, *session in rows:
         if pid is None:
             holder = _("a prepared transaction")
@@ -76,10 +77,16 @@ def lock_findings(engine: PostgresEngine) -> Iterator[checks.CheckMessage]:
             holder = _session(pid, *session)
             advice = _("End its transaction, or run: %(command)s") % {"command": f"SELECT pg_terminate_backend({pid});"}
         kind: type[checks.Warning | checks.Error] = checks.Warning
-        if mode.startswith("Row"):
+        if mode.startswith("Row") and lock == HEARTBEATS:
+            kind = checks.Error
             text = _(
                 "Backend %(backend)s: %(holder)s keeps rows of %(lock)s locked. "
-                "The executors work, but the admin shows 'Not responding'."
+                "These executors send no heartbeats, so that others run their tasks again."
+            )
+        elif mode.startswith("Row"):
+            text = _(
+                "Backend %(backend)s: %(holder)s keeps rows of %(lock)s locked. "
+                "These executors work, but obey no commands."
             )
         elif lock in names:
             kind = checks.Error

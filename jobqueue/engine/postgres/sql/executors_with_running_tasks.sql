@@ -1,7 +1,7 @@
--- Return the executors that hold RUNNING tasks, with the seconds since their last heartbeat (NULL: no row).
+-- Return the executors that hold RUNNING tasks, with the seconds since their last heartbeat (NULL: none).
 -- A loose index scan, one step per executor of any backend: with the backend in the search, the planner may prefer
 -- another index of RUNNING tasks, and read all of them.
--- Parameters: backend. Index: jobqueue_task_running, jobqueue_fallback_heartbeat. Locks: none.
+-- Parameters: backend. Index: jobqueue_task_running, the primary key of heartbeats. Locks: none.
 WITH RECURSIVE holder AS (
     (
         SELECT executor_id, backend FROM jobqueue_task
@@ -15,6 +15,6 @@ WITH RECURSIVE holder AS (
         ORDER BY task.executor_id LIMIT 1
     ) AS following
 )
-SELECT holder.executor_id, EXTRACT(EPOCH FROM clock_timestamp() - {last_heartbeat})::float8
-FROM holder LEFT JOIN jobqueue_executor AS executor ON executor.id = holder.executor_id
+SELECT holder.executor_id, EXTRACT(EPOCH FROM clock_timestamp() - heartbeat.at)::float8
+FROM holder LEFT JOIN jobqueue_heartbeat AS heartbeat ON heartbeat.executor_id = holder.executor_id
 WHERE holder.backend = %(backend)s

@@ -1,5 +1,5 @@
 -- Find sessions whose locks have stopped executors for a while, and since when their transaction and statement run.
--- Parameters: names: of tables; executors: the executors' table; seconds: the least age of a transaction.
+-- Parameters: names: of tables; with_rows: those whose row locks count; seconds: the least age of a transaction.
 -- Index: none. Locks: none, so that it answers even if a table cannot be read.
 -- A row lock shows as the table lock that comes with it. Executors hold that lock only for the length of a statement.
 -- Advisory locks are those of try_prune_lock.sql and take_counter_deltas.sql, and may outlast a transaction.
@@ -18,7 +18,7 @@ WHERE held.granted AND held.pid IS DISTINCT FROM pg_backend_pid()
     AND (
         listed.name IS NOT NULL
         AND held.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
-        OR listed.name = %(executors)s::text AND held.mode IN ('RowShareLock', 'RowExclusiveLock')
+        OR listed.name = ANY(%(with_rows)s::text[]) AND held.mode IN ('RowShareLock', 'RowExclusiveLock')
         OR held.locktype = 'advisory' AND held.objsubid = 2
         AND held.classid IN (to_regclass('jobqueue_executor'), to_regclass('jobqueue_counter'))
     )
