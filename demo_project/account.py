@@ -17,7 +17,7 @@ from demo_project.photos.fibonacci import leaves
 from demo_project.photos.models import Album, ContactSheet, Photo
 from jobqueue.models import Schedule, Task
 from jobqueue.operations.schedules import RecordedTick, describe, recent_ticks
-from jobqueue.values.records import FINAL
+from jobqueue.values.states import FINAL
 from tools.tables import seconds, table
 
 Status = Task.Status

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from jobqueue.exceptions import DuplicateKey, GiveUp, InvalidArguments, Retry, Stale, TaskFinished, TaskNotFound
     from jobqueue.schedules.expressions import Cron, Every
     from jobqueue.values.backoff import Backoff
-    from jobqueue.values.records import CancelReport, RequeueReport, Status
+    from jobqueue.values.changes import CancelReport, RequeueReport
+    from jobqueue.values.states import Status
 
 __version__ = "0.1.0"
 
@@ -40,7 +41,8 @@ _NAMES = {
     ),
     "jobqueue.declarations.function": ("FunctionTask", "task"),
     "jobqueue.declarations.limits": ("Concurrency", "Debounce", "Rate"),
-    "jobqueue.values.records": ("CancelReport", "RequeueReport", "Status"),
+    "jobqueue.values.changes": ("CancelReport", "RequeueReport"),
+    "jobqueue.values.states": ("Status",),
     "jobqueue.schedules.expressions": ("Cron", "Every"),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}

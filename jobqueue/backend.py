@@ -32,7 +32,8 @@ from jobqueue.declarations.limits import replaces_or_reserves
 from jobqueue.declarations.new_task import new_task, new_tasks
 from jobqueue.declarations.schedules import location_of
 from jobqueue.exceptions import DuplicateKey, InvalidArguments
-from jobqueue.values.records import Enqueued, NewTask, Status
+from jobqueue.values.records import Enqueued, NewTask
+from jobqueue.values.states import Status
 from jobqueue.values.text import printable
 
 if TYPE_CHECKING:

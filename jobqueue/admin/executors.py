@@ -33,7 +33,7 @@ from jobqueue.operations.bulk import audit_log
 from jobqueue.operations.executors import GONE_SECONDS, ExecutorState
 from jobqueue.operations.formatting import duration, served, short_id, short_type
 from jobqueue.operations.task.inbox import actor_of
-from jobqueue.values.records import Command, PoolName
+from jobqueue.values.states import Command, PoolName
 
 ROW = "row"  # of a button in the row of an executor: the action and the id
 RESTARTS_SHOWN = 20

@@ -26,7 +26,7 @@ from jobqueue.operations.list.failures import (
     newest_causes,
     read_failures,
 )
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 
 CAUSES_SHOWN = 20
 

@@ -25,7 +25,7 @@ from jobqueue.operations.limits import Key
 from jobqueue.operations.list.failures import newest_titles, titles_of
 from jobqueue.operations.list.names import known_queues, known_tags
 from jobqueue.operations.list.selection import ENDED, ENQUEUED, at, to_id, to_uuid
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 
 CAUSES, EXECUTORS = 20, 30  # offered
 CHARACTERS = 80  # of an error

@@ -24,7 +24,7 @@ from jobqueue.operations.overview.periods import TaskCounts, read_counter_series
 from jobqueue.operations.overview.stats import BackendStats, read_stats
 from jobqueue.operations.queries import of_status
 from jobqueue.values.counters import Scope
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 
 TASKS_SHOWN = 5
 CAUSES_SHOWN = 5

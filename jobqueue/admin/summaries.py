@@ -19,7 +19,7 @@ from jobqueue.operations.list.rows import read_rows
 from jobqueue.operations.list.selection import Selection
 from jobqueue.operations.overview.periods import Counts, read_counter_series
 from jobqueue.values.counters import Scope
-from jobqueue.values.records import LIVE, Status
+from jobqueue.values.states import LIVE, Status
 from jobqueue.values.text import number_text
 
 FAILURES_SHOWN = 10

@@ -24,8 +24,8 @@ from jobqueue.operations.list.rows import read_rows
 from jobqueue.operations.list.search import ERROR, KEY, TAG
 from jobqueue.operations.list.selection import FILTERS, Selection
 from jobqueue.operations.queries import count_of_status
-from jobqueue.values.records import Status
 from jobqueue.values.redaction import is_named
+from jobqueue.values.states import Status
 
 MAX_SUGGESTIONS = 200
 

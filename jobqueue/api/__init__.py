@@ -30,7 +30,7 @@ from jobqueue.api.backends import declared_queues as declared_queues
 from jobqueue.api.messages import send, send_many
 from jobqueue.api.queues import command, limit_queue, pause, resume
 from jobqueue.api.tasks import cancel, delete, discard, requeue, run_now, wake
-from jobqueue.values.records import Command
+from jobqueue.values.states import Command
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -14,7 +14,7 @@ from jobqueue.conf.compat import is_heard, is_received, of_site, task_backends, 
 from jobqueue.declarations import registry, results
 from jobqueue.declarations.results import Result
 from jobqueue.engine import Database, Engine, engine_for, listen_to_ends
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 
 BATCH = 100  # rows in memory at once, with their arguments
 

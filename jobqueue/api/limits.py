@@ -14,7 +14,7 @@ from jobqueue.engine import Engine, engine_for, of_limit
 from jobqueue.exceptions import LimitNotFound
 from jobqueue.models import Limit
 from jobqueue.values.limit_keys import SEPARATOR, split_key
-from jobqueue.values.records import LimitKind
+from jobqueue.values.states import LimitKind
 from jobqueue.values.text import is_text
 
 KINDS = (LimitKind.CONCURRENCY, LimitKind.RATE)

@@ -14,7 +14,7 @@ from jobqueue.api.notifications import notify_after_commit
 from jobqueue.declarations.options import time_problems
 from jobqueue.engine import Engine, engine_for
 from jobqueue.models import Executor
-from jobqueue.values.records import Command
+from jobqueue.values.states import Command
 from jobqueue.values.text import is_text
 
 MAX_RUNNING_LIMIT = 1_000_000_000  # what the column can store

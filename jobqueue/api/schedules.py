@@ -23,7 +23,8 @@ from jobqueue.exceptions import DuplicateKey, ScheduleChanged, ScheduleNotFound
 from jobqueue.models import Schedule
 from jobqueue.schedules.expressions import ticks_after
 from jobqueue.schedules.rows import from_row_time, queue_name_of, ticks_of
-from jobqueue.values.records import Enqueued, Status
+from jobqueue.values.records import Enqueued
+from jobqueue.values.states import Status
 
 MAX_BACKFILL = 10_000  # ticks
 RESOLUTION = timedelta(microseconds=1)

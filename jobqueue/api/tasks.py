@@ -19,7 +19,7 @@ from jobqueue.api.notifications import (
 )
 from jobqueue.engine import Engine, LockTimeout, engine_for
 from jobqueue.models import Task
-from jobqueue.values.records import CancelReport, ChangeReport, RequeueReport
+from jobqueue.values.changes import CancelReport, ChangeReport, RequeueReport
 
 Report = TypeVar("Report", CancelReport, RequeueReport, ChangeReport)
 

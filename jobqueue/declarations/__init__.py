@@ -6,12 +6,13 @@ It knows no engine and no rows.
 * `actions`: the actions that a poll of an actor returns
 * `actor`: tasks that are polled many times, with typed state, an inbox and children
 * `checks`: system checks
+* `context`: the context of a body: what it may ask and report while it runs
 * `function`: @task: Django's Task with the options of a queue
 * `limits`: limits by key: how many tasks run at once, and how many start in a period
 * `new_task`: the rows of new tasks, made of the options of a task and the arguments of its calls
 * `options`: the options of a task: which values are valid, and which apply to a row
 * `registry`: which code belongs to which task_type
-* `results`: rows as TaskResult and TaskError of django.tasks, and the context of a body
+* `results`: rows as TaskResult and TaskError of django.tasks
 * `schedules`: schedules that code declares: `schedule()`, `@task(schedule=...)` and `class Reminder(Actor,
   schedule=...)`
 """

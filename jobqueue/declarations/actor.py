@@ -18,8 +18,8 @@ from jobqueue.conf.compat import (
     TaskResult,
 )
 from jobqueue.declarations.actions import Action, Kind, Message
+from jobqueue.declarations.context import checked_progress, not_shown
 from jobqueue.declarations.function import Call, CommonOptions, FunctionTask, invalid_declarations, unknown_option
-from jobqueue.declarations.results import checked_progress, not_shown
 from jobqueue.values import typed
 from jobqueue.values.arguments import signature_of
 

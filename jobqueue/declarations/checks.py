@@ -22,7 +22,7 @@ from jobqueue.declarations import schedules as declared_schedules
 from jobqueue.declarations.actor import ActorTask, unreadable
 from jobqueue.declarations.limits import Concurrency, Rate, has_fields
 from jobqueue.declarations.schedules import location_of
-from jobqueue.values.records import LimitKind
+from jobqueue.values.states import LimitKind
 from jobqueue.values.text import did_you_mean
 
 KEYS_OF_A_BACKEND = ("BACKEND", "QUEUES", "OPTIONS")

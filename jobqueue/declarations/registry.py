@@ -13,7 +13,8 @@ from django.utils.module_loading import autodiscover_modules
 from jobqueue.declarations.function import FunctionTask, declared
 from jobqueue.declarations.limits import Concurrency, Rate
 from jobqueue.values.arguments import Parameters, parameters_of
-from jobqueue.values.records import LimitKind, PoolName, is_internal
+from jobqueue.values.records import is_internal
+from jobqueue.values.states import LimitKind, PoolName
 
 # Returns the task declared under a name, or None if this process knows no such task.
 get: Callable[[str], FunctionTask[..., Any] | None] = declared.get

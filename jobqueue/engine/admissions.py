@@ -16,8 +16,9 @@ from jobqueue.models import AdmissionRequest, KeyReservation, Limit, RateStart, 
 from jobqueue.models.clock import Clock, rank_from
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.limit_keys import AFTER_SEPARATOR, SEPARATOR, split_key
-from jobqueue.values.records import Admitted, ClaimedTask, LimitKind, Start, Status
+from jobqueue.values.records import Admitted, ClaimedTask, Start
 from jobqueue.values.safe_log import safe_logger
+from jobqueue.values.states import LimitKind, Status
 from jobqueue.values.text import printable
 
 logger = safe_logger(__name__)

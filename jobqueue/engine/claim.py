@@ -18,7 +18,8 @@ from jobqueue.engine.tasks import LockedRow
 from jobqueue.models import ISOLATION_LOSSES, Task
 from jobqueue.models.clock import Clock
 from jobqueue.values.failpoints import failpoint
-from jobqueue.values.records import ClaimedBatch, ClaimedTask, ClaimRequest, PoolName, Status
+from jobqueue.values.records import ClaimedBatch, ClaimedTask, ClaimRequest
+from jobqueue.values.states import PoolName, Status
 
 # Fields of a ClaimedTask that are columns of its row.
 SAME_COLUMNS = tuple(

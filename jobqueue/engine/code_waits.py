@@ -17,7 +17,8 @@ from jobqueue.engine.claim import Claims
 from jobqueue.engine.database import Part, json_from, read_list
 from jobqueue.models import TaskQuerySet
 from jobqueue.models.clock import Clock, clock_to_compare, clock_to_store
-from jobqueue.values.records import ClaimedBatch, LimitKind, Outcome, PoolName, Status
+from jobqueue.values.records import ClaimedBatch, Outcome
+from jobqueue.values.states import LimitKind, PoolName, Status
 
 HEAD_TASKS = 2000  # tasks that park() reads, in the order in which they start
 MAX_GROUPS = 1000  # in one answer of groups()

@@ -36,19 +36,9 @@ from jobqueue.engine.timeouts import SHORT_WAIT, is_locked
 from jobqueue.exceptions import DuplicateKey, MessageAlreadyConsumed, TaskFinished, TaskNotFound
 from jobqueue.models.clock import Clock, clock_to_store, rank_from
 from jobqueue.values.failpoints import failpoint
-from jobqueue.values.records import (
-    FINAL,
-    WAITING,
-    ClaimedTask,
-    CommitResult,
-    Enqueued,
-    NewMessage,
-    NewTask,
-    Outcome,
-    Status,
-    release_outcome,
-)
+from jobqueue.values.records import ClaimedTask, CommitResult, Enqueued, NewMessage, NewTask, Outcome, release_outcome
 from jobqueue.values.safe_log import safe_logger
+from jobqueue.values.states import FINAL, WAITING, Status
 
 logger = safe_logger(__name__)
 

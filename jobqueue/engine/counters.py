@@ -17,8 +17,9 @@ from jobqueue.models.clock import clock_to_compare
 from jobqueue.schedules.planning import Skipped
 from jobqueue.schedules.rows import ScheduleRow, queue_name_of
 from jobqueue.values.counters import COUNTERS, EDGES, TICK_COUNTERS, CounterTotals, Length, Scope, bucket
-from jobqueue.values.records import NewTask, Outcome, Status
+from jobqueue.values.records import NewTask, Outcome
 from jobqueue.values.safe_log import safe_logger
+from jobqueue.values.states import Status
 
 logger = safe_logger(__name__)
 

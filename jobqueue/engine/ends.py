@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from uuid import UUID
 
 from jobqueue.engine.database import Database
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 
 Listener = Callable[[Database, Collection[UUID], Status], None]
 

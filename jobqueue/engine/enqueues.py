@@ -17,7 +17,8 @@ from jobqueue.engine.inserts import KEY_TRIES, Inserts, key_taken, moment
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.models import KeyReservation, Task
 from jobqueue.models.clock import clock_to_compare, clock_to_store
-from jobqueue.values.records import Enqueued, NewTask, Status
+from jobqueue.values.records import Enqueued, NewTask
+from jobqueue.values.states import Status
 
 ONCE_TRIES = 10  # other sessions may insert the same idempotency keys
 # Columns that a replaced task takes from the row that replaces it.

@@ -22,17 +22,8 @@ from jobqueue.models import ISOLATION_LOSSES, CounterDelta, Executor, Heartbeat,
 from jobqueue.models.clock import AHEAD_SECONDS, Clock, clock_to_compare, iso_utc, rank_from
 from jobqueue.values.causes import cause_of
 from jobqueue.values.failpoints import failpoint
-from jobqueue.values.records import (
-    FINAL,
-    WAITING,
-    Command,
-    ExecutorInfo,
-    NewMessage,
-    OwnedTask,
-    PendingWork,
-    Rescued,
-    Status,
-)
+from jobqueue.values.records import ExecutorInfo, NewMessage, OwnedTask, PendingWork, Rescued
+from jobqueue.values.states import FINAL, WAITING, Command, Status
 
 # A process that was frozen may claim before its next heartbeat. For so long, the claim counts as one.
 CLAIM_COUNTS_SECONDS = 1.0

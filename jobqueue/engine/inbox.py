@@ -17,7 +17,8 @@ from jobqueue.engine.database import Part, json_from
 from jobqueue.models import InboxMessage
 from jobqueue.models.clock import Clock, clock_to_compare, rank_from
 from jobqueue.values.failpoints import failpoint
-from jobqueue.values.records import FINAL, WAITING, NewMessage, Status, StoredMessage
+from jobqueue.values.records import NewMessage, StoredMessage
+from jobqueue.values.states import FINAL, WAITING, Status
 
 UNSUCCESSFUL = (Status.FAILED, Status.CANCELLED)  # may be requeued
 

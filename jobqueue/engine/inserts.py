@@ -15,7 +15,8 @@ from jobqueue.engine.database import Part, json_from
 from jobqueue.engine.schema import check_migrated
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.models import CounterDelta, Task, TaskQuerySet
-from jobqueue.values.records import Enqueued, NewTask, Status
+from jobqueue.values.records import Enqueued, NewTask
+from jobqueue.values.states import Status
 
 INSERT_BATCH = 1000  # rows per INSERT
 KEY_TRIES = 3  # a task with the key may come and go between the insert and the query

@@ -12,7 +12,7 @@ from jobqueue.engine.database import Part
 from jobqueue.models import Limit
 from jobqueue.values.counters import LimitGauges
 from jobqueue.values.limit_keys import AFTER_SEPARATOR, SEPARATOR, split_key
-from jobqueue.values.records import LimitKind
+from jobqueue.values.states import LimitKind
 
 MAX_NAMES = 200  # of limits in lists and metrics
 

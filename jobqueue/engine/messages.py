@@ -15,8 +15,9 @@ from jobqueue.engine.timeouts import LOCK_WAIT
 from jobqueue.exceptions import TaskFinished, TaskNotFound
 from jobqueue.models.clock import Clock
 from jobqueue.values.failpoints import failpoint
-from jobqueue.values.records import FINAL, NewMessage, Status, StoredMessage
+from jobqueue.values.records import NewMessage, StoredMessage
 from jobqueue.values.safe_log import safe_logger
+from jobqueue.values.states import FINAL, Status
 
 logger = safe_logger(__name__)
 

@@ -19,7 +19,8 @@ from jobqueue.engine.heartbeats import alive
 from jobqueue.models import NO_PAUSE, AdmissionRequest, Executor, is_paused
 from jobqueue.models.clock import clock_to_compare
 from jobqueue.values.counters import Depth, Gauges
-from jobqueue.values.records import WAITING, ClaimRequest, LimitKind, QueueLatency, Status
+from jobqueue.values.records import ClaimRequest, QueueLatency
+from jobqueue.values.states import WAITING, LimitKind, Status
 
 QUEUES_READ = 1000
 TASKS_READ = 100  # of each queue, in the order of claiming

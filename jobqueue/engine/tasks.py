@@ -22,9 +22,11 @@ from jobqueue.engine.messages import Messages, ending_of
 from jobqueue.engine.reports import Reports
 from jobqueue.models import Executor, Task, TaskQuerySet
 from jobqueue.models.clock import Clock, clock_to_compare, rank_from
+from jobqueue.values.changes import CancelReport, ChangeReport, RequeueReport
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.history import Event, line_of
-from jobqueue.values.records import FINAL, WAITING, CancelReport, ChangeReport, RequeueReport, Status, is_internal
+from jobqueue.values.records import is_internal
+from jobqueue.values.states import FINAL, WAITING, Status
 
 PARENTS_PER_QUERY = 1000
 EXECUTORS_KEPT_SECONDS = 86_400

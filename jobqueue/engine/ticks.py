@@ -20,10 +20,12 @@ from jobqueue.models import STOPPED_BY, Schedule, ScheduleQuerySet, ScheduleTick
 from jobqueue.models.clock import clock_to_compare
 from jobqueue.schedules.planning import Plan, Skipped
 from jobqueue.schedules.rows import task_of, to_row_time
+from jobqueue.values.changes import CancelReport
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.policies import MAX_COUNTED, Overlap, SkipReason
-from jobqueue.values.records import CancelReport, Enqueued, FiredSchedules, NewTask, Status
+from jobqueue.values.records import Enqueued, FiredSchedules, NewTask
 from jobqueue.values.safe_log import safe_logger
+from jobqueue.values.states import Status
 from jobqueue.values.text import printable
 
 logger = safe_logger(__name__)

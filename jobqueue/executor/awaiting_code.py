@@ -33,7 +33,8 @@ from jobqueue.executor.telemetry.errors import path_of
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.values.arguments import parameters_of
 from jobqueue.values.json import decode
-from jobqueue.values.records import ClaimedTask, LimitKind, PoolName
+from jobqueue.values.records import ClaimedTask
+from jobqueue.values.states import LimitKind, PoolName
 from jobqueue.values.text import printable
 
 logger = get_logger(__name__)

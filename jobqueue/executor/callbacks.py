@@ -16,7 +16,8 @@ from jobqueue.executor.pools.base import SiteThreads
 from jobqueue.executor.running import events
 from jobqueue.executor.running.attempt import CompletedAttempt
 from jobqueue.executor.telemetry.logger import get_logger
-from jobqueue.values.records import NewTask, Status
+from jobqueue.values.records import NewTask
+from jobqueue.values.states import Status
 
 logger = get_logger(__name__)
 

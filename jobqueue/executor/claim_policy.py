@@ -14,7 +14,8 @@ from jobqueue.engine import Engine
 from jobqueue.executor.pools.base import Pool
 from jobqueue.executor.running.attempt import RunningTask
 from jobqueue.executor.settings import ExecutorSettings
-from jobqueue.values.records import ClaimedBatch, ClaimRequest, PoolName
+from jobqueue.values.records import ClaimedBatch, ClaimRequest
+from jobqueue.values.states import PoolName
 
 CLAIM_AGAIN_SECONDS = 0.01  # after a notification, which may stand for others that were sent within 5 ms
 QUEUES_SECONDS = 0.85  # how long to remember which queues are in use, and which have a limit; each idle poll reads them

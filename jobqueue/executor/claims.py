@@ -30,16 +30,8 @@ from jobqueue.executor.running.task_runner import (
 )
 from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.values.failpoints import failpoint
-from jobqueue.values.records import (
-    FINAL,
-    NO_EFFECTS,
-    ClaimedBatch,
-    ClaimRequest,
-    Outcome,
-    PoolName,
-    Status,
-    StoredMessage,
-)
+from jobqueue.values.records import NO_EFFECTS, ClaimedBatch, ClaimRequest, Outcome, StoredMessage
+from jobqueue.values.states import FINAL, PoolName, Status
 
 EVICT_SECONDS = 1.0  # a task that waited for a slot for so long is released, for other executors
 VERBS = ("read_queues", "claim", "claim_isolated")  # calls without which there is nothing to do

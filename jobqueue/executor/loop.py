@@ -28,7 +28,8 @@ from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.stop import LAST_TRIES, Stop
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
-from jobqueue.values.records import ClaimedBatch, ClaimRequest, Command, CommitResult, Outcome, PoolName
+from jobqueue.values.records import ClaimedBatch, ClaimRequest, CommitResult, Outcome
+from jobqueue.values.states import Command, PoolName
 
 logger = get_logger(__name__)
 

@@ -16,16 +16,8 @@ from jobqueue.executor.budgets import Budgets
 from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.values.failpoints import failpoint
-from jobqueue.values.records import (
-    Admitted,
-    Command,
-    FiredSchedules,
-    NewTask,
-    Outcome,
-    PendingWork,
-    Rescued,
-    Status,
-)
+from jobqueue.values.records import Admitted, FiredSchedules, NewTask, Outcome, PendingWork, Rescued
+from jobqueue.values.states import Command, Status
 from jobqueue.values.text import printable
 
 logger = get_logger(__name__)

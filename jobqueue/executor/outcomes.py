@@ -22,7 +22,8 @@ from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.values.failpoints import failpoint
-from jobqueue.values.records import FINAL, WAITING, CommitResult, Outcome, Status
+from jobqueue.values.records import CommitResult, Outcome
+from jobqueue.values.states import FINAL, WAITING, Status
 from jobqueue.values.text import printable
 
 logger = get_logger(__name__)

@@ -39,7 +39,8 @@ from jobqueue.executor.signals import ORPHANED, SignalPipe, SignalPipeClosed
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.executor.watchdog import Watchdog
-from jobqueue.values.records import Command, ExecutorInfo
+from jobqueue.values.records import ExecutorInfo
+from jobqueue.values.states import Command
 from jobqueue.values.text import printable
 
 logger = get_logger(__name__)

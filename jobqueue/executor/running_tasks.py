@@ -22,7 +22,8 @@ from jobqueue.executor.running.events import task_fields
 from jobqueue.executor.running.task_runner import count_undelivered, is_atomic, reject_by_database
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.executor.telemetry.logger import get_logger
-from jobqueue.values.records import ClaimedTask, CommitResult, Outcome, Start, Status
+from jobqueue.values.records import ClaimedTask, CommitResult, Outcome, Start
+from jobqueue.values.states import Status
 from jobqueue.values.text import printable
 
 logger = get_logger(__name__)

@@ -31,7 +31,7 @@ from jobqueue.http.schemas import (
     TickMetrics,
 )
 from jobqueue.values.counters import COUNTERS, EDGES, TICK_OUTCOMES, CounterTotals, Gauges
-from jobqueue.values.records import LIVE, LimitKind
+from jobqueue.values.states import LIVE, LimitKind
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

@@ -9,7 +9,7 @@ from uuid import UUID
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from jobqueue.declarations.options import LONGEST
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 
 MAX_BATCH = 1000
 LONGEST_SECONDS = LONGEST.total_seconds()

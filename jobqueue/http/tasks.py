@@ -27,8 +27,8 @@ from jobqueue.operations.formatting import attempt_number
 from jobqueue.operations.payloads import read, secrets_of, shown_errors
 from jobqueue.operations.task.detail import find_task
 from jobqueue.operations.task.inbox import check_message
-from jobqueue.values.records import FINAL, Status
 from jobqueue.values.redaction import redact, redact_texts
+from jobqueue.values.states import FINAL, Status
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.values.records import LimitKind
+from jobqueue.values.states import LimitKind
 
 
 class Limit(models.Model):

@@ -11,11 +11,11 @@ from django.utils.translation import gettext_lazy as _
 
 from jobqueue.models.indexes import LimitKeyField, index, unique
 from jobqueue.models.pauses import Pausable
-from jobqueue.values import records
+from jobqueue.values import states
 from jobqueue.values.ids import new_id
 
-LIVE = [str(status) for status in records.LIVE]
-FINAL = [str(status) for status in records.FINAL]
+LIVE = [str(status) for status in states.LIVE]
+FINAL = [str(status) for status in states.FINAL]
 ISOLATION_LOSSES = 2  # a task that lost this many executors runs alone in its process; a change needs a migration
 
 
@@ -63,15 +63,15 @@ class Task(models.Model):
     """A task: what to run, its state and its result."""
 
     class Status(models.TextChoices):
-        READY = records.Status.READY.value, _("Ready")
-        BLOCKED = records.Status.BLOCKED.value, _("Blocked")
-        SCHEDULED = records.Status.SCHEDULED.value, _("Scheduled")
-        AWAITING_CODE = records.Status.AWAITING_CODE.value, _("Awaiting code")
-        RUNNING = records.Status.RUNNING.value, _("Running")
-        SUSPENDED = records.Status.SUSPENDED.value, _("Suspended")
-        SUCCESSFUL = records.Status.SUCCESSFUL.value, _("Successful")
-        FAILED = records.Status.FAILED.value, _("Failed")
-        CANCELLED = records.Status.CANCELLED.value, _("Cancelled")
+        READY = states.Status.READY.value, _("Ready")
+        BLOCKED = states.Status.BLOCKED.value, _("Blocked")
+        SCHEDULED = states.Status.SCHEDULED.value, _("Scheduled")
+        AWAITING_CODE = states.Status.AWAITING_CODE.value, _("Awaiting code")
+        RUNNING = states.Status.RUNNING.value, _("Running")
+        SUSPENDED = states.Status.SUSPENDED.value, _("Suspended")
+        SUCCESSFUL = states.Status.SUCCESSFUL.value, _("Successful")
+        FAILED = states.Status.FAILED.value, _("Failed")
+        CANCELLED = states.Status.CANCELLED.value, _("Cancelled")
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     backend = models.CharField(_("backend"), max_length=64, default="default")
@@ -117,7 +117,7 @@ class Task(models.Model):
 
     # Where executors run it. One that finds the function in the other pool corrects it.
     pool = models.CharField(
-        _("pool"), max_length=8, default=records.PoolName.THREADS.value, db_default=records.PoolName.THREADS.value
+        _("pool"), max_length=8, default=states.PoolName.THREADS.value, db_default=states.PoolName.THREADS.value
     )
     status = models.CharField(_("status"), max_length=16, choices=Status.choices, default=Status.READY)
     wake_at = models.DateTimeField(_("next run"), null=True)

@@ -11,7 +11,7 @@ from enum import StrEnum
 from jobqueue.engine import CAP, Engine, is_silent, silent_seconds, with_heartbeat
 from jobqueue.models import Executor
 from jobqueue.operations.queries import of_status
-from jobqueue.values.records import PoolName, Status
+from jobqueue.values.states import PoolName, Status
 
 MAX_EXECUTORS = 1000
 GONE_SECONDS = 3600.0  # without a heartbeat

@@ -23,7 +23,7 @@ from jobqueue.models import AdmissionRequest, Limit, RateStart, Task
 from jobqueue.operations.backends import options_of
 from jobqueue.operations.formatting import Text, duration, ready_since, short_type
 from jobqueue.values.limit_keys import AFTER_SEPARATOR, SEPARATOR, split_key
-from jobqueue.values.records import LimitKind, Status
+from jobqueue.values.states import LimitKind, Status
 from jobqueue.values.text import number_text
 
 ENTRIES_READ = 50_000  # of the index of a limit, in each round

@@ -14,7 +14,7 @@ from django.utils.translation import ngettext
 
 from jobqueue.engine import CAP, Count, Engine, count_or_estimate
 from jobqueue.models import TaskQuerySet
-from jobqueue.values.records import FINAL, Status
+from jobqueue.values.states import FINAL, Status
 
 ORDER: dict[Status, tuple[str, ...]] = {
     Status.READY: ("queue_name", "pool", "rank", "pk"),

@@ -57,7 +57,8 @@ from jobqueue.models import (
 from jobqueue.testing.schedule_time import ScheduleTime, move_back
 from jobqueue.values.ids import new_id
 from jobqueue.values.json import plain
-from jobqueue.values.records import ClaimedTask, ClaimRequest, Status
+from jobqueue.values.records import ClaimedTask, ClaimRequest
+from jobqueue.values.states import Status
 
 CALLS_READ = 1000  # of a task that waits for code
 

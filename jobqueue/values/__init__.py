@@ -4,6 +4,7 @@ Values that all other parts of the queue exchange, and how they become text and 
 * `arguments`: the parameters of a task's function, and its arguments as JSON
 * `backoff`: the wait before a retry
 * `causes`: the cause of a failure: task, exception class, and message without numbers and ids
+* `changes`: the answers of functions that change many tasks, such as cancel() and requeue()
 * `counters`: the values behind the metrics: counters of tasks and ticks, and gauges of the current state
 * `failpoints`: named points where a test makes this process die, freeze, wait or fail
 * `history`: the history of a task: what its other columns do not keep of successful polls, releases and requeues
@@ -16,6 +17,7 @@ Values that all other parts of the queue exchange, and how they become text and 
 * `redaction`: mask the values that OPTIONS["REDACT"] names, on every page and in the log
 * `reports`: what a body reports while it runs: progress and log lines
 * `safe_log`: A logger for code that must go on, whatever the site's handlers and filters raise
+* `states`: the enumerations that columns hold: the state of a task, its pool, the kind of a limit, a command
 * `text`: text from outside: what a database can store, what a terminal can bear, and the name that a misspelled one
   means
 * `typed`: read the State and the Message of an actor from JSON, by their types

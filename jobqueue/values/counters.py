@@ -10,7 +10,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from jobqueue.values.policies import SkipReason
-from jobqueue.values.records import LimitKind, Status
+from jobqueue.values.states import LimitKind, Status
 
 # Seconds. Rows of jobqueue_counter hold one count per bucket, and one for longer times. Another list would change the
 # meaning of stored counts.

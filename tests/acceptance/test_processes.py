@@ -9,7 +9,7 @@ import pytest
 
 from jobqueue import api
 from jobqueue.models import Executor, Heartbeat, Task
-from jobqueue.values.records import Command
+from jobqueue.values.states import Command
 from tests.acceptance.harness import Fleet, Process, is_running, wait_for_end
 from tests.acceptance.tasks import compute, kill_process, tiny, work
 from tests.models import Effect

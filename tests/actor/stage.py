@@ -12,7 +12,7 @@ import jobqueue
 from jobqueue import Actor, Backoff, PollContext, Spawn, testing
 from jobqueue.models import InboxMessage, Task
 from jobqueue.testing import Polled
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 
 Part = Callable[[PollContext[Any]], Any]
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jobqueue.models import Executor, InboxMessage, Task
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.actor.programs import FlakyFibonacci
 from tests.actors import Fibonacci
 from tests.fixtures import Options

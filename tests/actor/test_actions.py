@@ -10,7 +10,7 @@ import pytest
 
 from jobqueue import Actor, Done, PollContext, Send, Sleep, Spawn, Suspend, Yield, testing
 from jobqueue.values.ids import new_id
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.actor import actors
 from tests.actor.actors import double
 from tests.actor.stage import Stage

@@ -13,7 +13,7 @@ import jobqueue
 from jobqueue import Debounce, Done, Kind, PollContext, Send, Spawn, Suspend, Yield, testing
 from jobqueue.conf.compat import TaskResultStatus, task_enqueued
 from jobqueue.models import Task
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.actor import actors
 from tests.actor.stage import Stage
 from tests.actors import Fibonacci

@@ -9,7 +9,7 @@ import pytest
 from django.contrib.auth.models import Group
 
 from jobqueue import Actor, Done, PollContext, Send, Spawn, Stale, Suspend, testing
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.actor import actors
 from tests.actor.stage import Stage
 

@@ -11,7 +11,7 @@ import pytest
 from django.contrib.auth.models import Group
 
 from jobqueue import Done, PollContext, Send, Suspend
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.actor.stage import Stage
 from tests.engine.sessions import session
 from tests.executor.conftest import start as start

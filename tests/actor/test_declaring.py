@@ -17,7 +17,7 @@ from jobqueue.conf.compat import PACKAGE, InvalidTask, TaskResultMismatch, TaskR
 from jobqueue.declarations import registry
 from jobqueue.declarations.checks import check_actors
 from jobqueue.exceptions import InvalidArguments
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.actor import actors
 from tests.actor.stage import Stage
 

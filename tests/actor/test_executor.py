@@ -16,7 +16,7 @@ import jobqueue
 from jobqueue import Actor, Backoff, Done, Kind, PollContext, Send, Sleep, Suspend, Yield, api
 from jobqueue.conf.compat import task_enqueued
 from jobqueue.models import InboxMessage, Task
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.actor.stage import Stage
 from tests.executor.conftest import burst as burst
 from tests.executor.conftest import start as start

@@ -12,7 +12,7 @@ from django.utils import timezone
 import jobqueue
 from jobqueue import Actor, Done, GiveUp, Kind, PollContext, Retry, Sleep, Spawn, Suspend, testing
 from jobqueue.models import InboxMessage
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.actor import actors
 from tests.actor.stage import Stage
 

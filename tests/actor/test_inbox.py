@@ -15,7 +15,7 @@ from jobqueue import Done, Kind, PollContext, Sleep, Suspend, testing
 from jobqueue.declarations.actor import Inbox
 from jobqueue.engine import engine_for
 from jobqueue.values.ids import new_id
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.actor import actors
 from tests.actor.stage import Stage
 from tests.fixtures import Options

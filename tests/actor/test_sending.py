@@ -14,7 +14,7 @@ from jobqueue import Done, PollContext, Send, Suspend, TaskFinished, TaskNotFoun
 from jobqueue.api import asend_many
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.values.ids import new_id
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.actor import actors
 from tests.actor.stage import Stage
 from tests.fixtures import Options

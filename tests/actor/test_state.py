@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from jobqueue import Done, PollContext, testing
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.actor import actors
 from tests.actor.stage import Stage
 

@@ -20,7 +20,7 @@ from jobqueue.conf.compat import task_finished, task_started
 from jobqueue.exceptions import Expired, UnboundCall
 from jobqueue.models import Heartbeat, InboxMessage, Task
 from jobqueue.values.ids import new_id
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests import actors as trees
 from tests import tasks
 from tests.actor import actors

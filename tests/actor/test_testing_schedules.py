@@ -17,7 +17,7 @@ from jobqueue.declarations import schedules as declared_schedules
 from jobqueue.engine import engine_for
 from jobqueue.models import Schedule, ScheduleDeployment, ScheduleTick, Task
 from jobqueue.values.policies import MAX_COUNTED
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.actor import actors
 from tests.actor.stage import Stage
 from tests.tasks import add, add_later, echo_tick

@@ -10,7 +10,7 @@ import pytest
 from django.utils import timezone
 
 from jobqueue import Done, PollContext, Sleep, Suspend, api, testing
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.actor.stage import Stage
 from tests.fixtures import Options
 

@@ -14,7 +14,7 @@ from jobqueue.operations.bulk import target as bulk
 from jobqueue.operations.bulk.actions import CANCEL
 from jobqueue.operations.bulk.target import Bounds
 from jobqueue.operations.list import selection
-from jobqueue.values.records import CancelReport
+from jobqueue.values.changes import CancelReport
 from tests.admin.pages import BOTH, LIST_URL, SCRIPT, messages_of, reload, status_of, task_url
 from tests.factories import TaskFactory, ago, make_user, now
 

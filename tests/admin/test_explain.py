@@ -8,7 +8,7 @@ from jobqueue.engine import Count
 from jobqueue.models import Executor, Queue, Task
 from jobqueue.operations.explain import TaskFacts, explain
 from jobqueue.operations.limits import Key, KeyState, rate_words
-from jobqueue.values.records import LimitKind
+from jobqueue.values.states import LimitKind
 from tests.factories import error
 
 TURN = "Waiting for its turn in queue emails."

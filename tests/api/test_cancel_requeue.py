@@ -14,8 +14,9 @@ import jobqueue
 from jobqueue import api
 from jobqueue.api import tasks
 from jobqueue.models import Queue, Task
+from jobqueue.values.changes import CancelReport, ChangeReport, RequeueReport
 from jobqueue.values.ids import new_id
-from jobqueue.values.records import CancelReport, ChangeReport, RequeueReport, Status
+from jobqueue.values.states import Status
 from tests.engine.sessions import session
 from tests.factories import TaskFactory
 from tests.waiting import DEADLINE_SECONDS

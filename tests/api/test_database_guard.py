@@ -20,7 +20,7 @@ from jobqueue.backend import EnqueueRequest
 from jobqueue.conf.compat import task_backends
 from jobqueue.declarations.schedules import Declaration
 from jobqueue.models import Task
-from jobqueue.values.records import Command
+from jobqueue.values.states import Command
 from tests import tasks
 from tests.actors import Diary
 from tests.cli.commands import BOTH

@@ -13,7 +13,7 @@ from jobqueue.exceptions import LimitNotFound
 from jobqueue.models import AdmissionRequest, Limit
 from jobqueue.operations import limits as inspect_limits
 from jobqueue.operations.limits import Key, KeyState, list_keys, read_key_states
-from jobqueue.values.records import LimitKind
+from jobqueue.values.states import LimitKind
 from tests.api.limited import rated, started, waiting
 from tests.factories import ago
 

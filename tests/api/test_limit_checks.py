@@ -13,7 +13,7 @@ from jobqueue.declarations import checks as system_checks
 from jobqueue.declarations import function
 from jobqueue.engine import engine_for
 from jobqueue.models import AdmissionRequest
-from jobqueue.values.records import LimitKind
+from jobqueue.values.states import LimitKind
 from tests.api.limited import rated, waiting
 from tests.cli.commands import BOTH, jobqueue
 from tests.factories import QueueFactory, ago

@@ -15,8 +15,9 @@ from jobqueue.api import limits, schedules, tasks
 from jobqueue.declarations.actions import Send
 from jobqueue.engine import database, engine_for
 from jobqueue.models import InboxMessage, Limit, Queue, Schedule, Task
+from jobqueue.values.changes import CancelReport, ChangeReport, RequeueReport
 from jobqueue.values.ids import new_id
-from jobqueue.values.records import CancelReport, ChangeReport, Command, LimitKind, RequeueReport, Status
+from jobqueue.values.states import Command, LimitKind, Status
 from tests.engine.sessions import Session, session
 from tests.factories import ExecutorFactory, TaskFactory
 from tests.waiting import DEADLINE_SECONDS

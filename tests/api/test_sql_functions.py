@@ -16,7 +16,7 @@ from jobqueue.engine import engine_for
 from jobqueue.models import CounterDelta, InboxMessage, Task
 from jobqueue.values.ids import new_id
 from jobqueue.values.json import decode
-from jobqueue.values.records import FINAL, Status
+from jobqueue.values.states import FINAL, Status
 from tests import tasks
 from tests.api.sql import BEGIN_AGAIN, FINISHED, NOT_FOUND, REFUSED, TAKEN, create, refused, send, sql
 from tests.engine.bench import Bench, outcome

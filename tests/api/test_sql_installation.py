@@ -17,7 +17,7 @@ from django.db.migrations.state import ProjectState
 
 from jobqueue.apps import install_sql
 from jobqueue.migrations.sql import run_files
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.api.sql import REFUSED, create, refused, send, sql
 
 pytestmark = pytest.mark.django_db

@@ -25,8 +25,8 @@ from jobqueue.values.records import (
     NewTask,
     Outcome,
     Start,
-    Status,
 )
+from jobqueue.values.states import Status
 
 ERROR = json.dumps({"attempt": 1, "exception_class_path": "builtins.ValueError", "traceback": "..."})
 

@@ -13,7 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 from django.db.migrations.executor import MigrationExecutor
 
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.waiting import DEADLINE_SECONDS, wait_until
 
 Result = TypeVar("Result")

@@ -10,7 +10,8 @@ import pytest
 from django.db import connection
 
 from jobqueue.models import CounterDelta, InboxMessage, Task
-from jobqueue.values.records import Effects, NewMessage, Status
+from jobqueue.values.records import Effects, NewMessage
+from jobqueue.values.states import Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
 from tests.factories import ExecutorFactory, TaskFactory, ago

@@ -6,7 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from jobqueue.values.records import CancelReport, Effects, Status
+from jobqueue.values.changes import CancelReport
+from jobqueue.values.records import Effects
+from jobqueue.values.states import Status
 from tests.engine.bench import Bench, outcome
 from tests.engine.sessions import session
 

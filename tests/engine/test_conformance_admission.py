@@ -14,7 +14,8 @@ from jobqueue.engine import admissions
 from jobqueue.engine.postgres import admissions as postgres_admissions
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.models import AdmissionRequest, Queue, RateStart
-from jobqueue.values.records import ClaimedTask, LimitKind, Status
+from jobqueue.values.records import ClaimedTask
+from jobqueue.values.states import LimitKind, Status
 from tests.engine.bench import ERROR, Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])

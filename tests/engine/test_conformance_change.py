@@ -3,9 +3,10 @@
 import pytest
 
 from jobqueue.models import InboxMessage, Task, TaskLog, TaskProgress
+from jobqueue.values.changes import ChangeReport
 from jobqueue.values.ids import new_id
-from jobqueue.values.records import ChangeReport, Status
 from jobqueue.values.reports import BodyLog, LogLine, Progress, read_lines
+from jobqueue.values.states import Status
 from tests.engine.bench import ERROR, Bench, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])

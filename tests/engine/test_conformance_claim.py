@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from jobqueue.models.clock import clock_to_store
-from jobqueue.values.records import PoolName, Status
+from jobqueue.values.states import PoolName, Status
 from tests.engine.bench import Bench, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])

@@ -17,7 +17,7 @@ from jobqueue.engine import code_waits
 from jobqueue.engine.code_waits import ReadyHead
 from jobqueue.engine.postgres import code_waits as postgres_code_waits
 from jobqueue.models import AdmissionRequest
-from jobqueue.values.records import LimitKind, PoolName, Status
+from jobqueue.values.states import LimitKind, PoolName, Status
 from tests.engine.bench import ERROR, Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])

@@ -15,7 +15,8 @@ from psycopg.errors import ProgramLimitExceeded
 from jobqueue.engine.commit import is_refusal
 from jobqueue.engine.database import json_from
 from jobqueue.values.history import HISTORY_CHARACTERS, read_history
-from jobqueue.values.records import FINAL, CommitResult, Effects, NewMessage, Status
+from jobqueue.values.records import CommitResult, Effects, NewMessage
+from jobqueue.values.states import FINAL, Status
 from tests.engine.bench import ERROR, Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])

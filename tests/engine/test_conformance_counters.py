@@ -14,7 +14,7 @@ from django.db.models import QuerySet
 from jobqueue.models import CounterDelta, CounterPeriod
 from jobqueue.models.clock import clock_to_compare
 from jobqueue.values.counters import COUNTERS, EDGES, CounterTotals, bucket
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.engine.bench import ERROR, Bench, new, outcome
 from tests.factories import ago
 

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from jobqueue.values.records import CancelReport, ClaimedTask, CommitResult, Effects, Outcome, Status
+from jobqueue.values.changes import CancelReport
+from jobqueue.values.records import ClaimedTask, CommitResult, Effects, Outcome
+from jobqueue.values.states import Status
 from tests.engine.bench import Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])

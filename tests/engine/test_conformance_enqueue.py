@@ -9,8 +9,10 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue.engine.inserts import Inserts
 from jobqueue.engine.postgres.engine import PostgresEngine
 from jobqueue.exceptions import DuplicateKey
+from jobqueue.values.changes import CancelReport, RequeueReport
 from jobqueue.values.ids import new_id
-from jobqueue.values.records import CancelReport, CommitResult, RequeueReport, Status
+from jobqueue.values.records import CommitResult
+from jobqueue.values.states import Status
 from tests.engine.bench import Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])

@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 from django.db import IntegrityError, transaction
 
-from jobqueue.values.records import PoolName, Status
+from jobqueue.values.states import PoolName, Status
 from tests.engine.bench import Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])

@@ -5,7 +5,8 @@ from uuid import uuid4
 import pytest
 
 from jobqueue.values.ids import new_id
-from jobqueue.values.records import ClaimedTask, CommitResult, NewMessage, Outcome, Status
+from jobqueue.values.records import ClaimedTask, CommitResult, NewMessage, Outcome
+from jobqueue.values.states import Status
 from tests.engine.bench import ERROR, Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])

@@ -9,7 +9,8 @@ from django.db import transaction
 from jobqueue.exceptions import DuplicateKey, MessageAlreadyConsumed, TaskFinished, TaskNotFound
 from jobqueue.models import InboxMessage
 from jobqueue.values.ids import new_id
-from jobqueue.values.records import FINAL, ClaimedTask, CommitResult, Effects, NewMessage, Status
+from jobqueue.values.records import ClaimedTask, CommitResult, Effects, NewMessage
+from jobqueue.values.states import FINAL, Status
 from tests.engine.bench import ERROR, Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])

@@ -11,7 +11,8 @@ from jobqueue.engine.postgres import queues as postgres_queues
 from jobqueue.models import Queue
 from jobqueue.models.clock import clock_to_compare
 from jobqueue.values.counters import Depth, Gauges
-from jobqueue.values.records import QueueLatency, Status
+from jobqueue.values.records import QueueLatency
+from jobqueue.values.states import Status
 from tests.engine.bench import Bench, new
 from tests.factories import ExecutorFactory, TaskFactory, ago
 

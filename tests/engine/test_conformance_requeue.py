@@ -7,8 +7,9 @@ import pytest
 from django.db.models import Model
 
 from jobqueue.models import CounterPeriod, Executor, Heartbeat, InboxMessage, KeyReservation, RateStart
+from jobqueue.values.changes import CancelReport, RequeueReport
 from jobqueue.values.ids import new_id
-from jobqueue.values.records import CancelReport, RequeueReport, Status
+from jobqueue.values.states import Status
 from tests.engine.bench import ERROR, Bench, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])

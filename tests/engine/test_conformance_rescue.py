@@ -8,7 +8,8 @@ from django.db.models import Model
 
 from jobqueue.models import Executor, Heartbeat
 from jobqueue.values.causes import cause_of
-from jobqueue.values.records import ClaimedTask, Rescued, Status
+from jobqueue.values.records import ClaimedTask, Rescued
+from jobqueue.values.states import Status
 from tests.engine.bench import Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])

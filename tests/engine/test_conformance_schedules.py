@@ -13,7 +13,7 @@ from django.db import DataError, transaction
 from jobqueue.models import Schedule, ScheduleTick
 from jobqueue.values.counters import TICK_COUNTERS, ScheduleGauges, bucket
 from jobqueue.values.policies import MAX_COUNTED, CatchUp, Overlap, SkipReason
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.engine.bench import Bench, new
 
 NO_PAUSE: dict[str, Any] = {"paused_at": None, "paused_by": "", "pause_reason": "", "resume_at": None}

@@ -9,7 +9,8 @@ from msgspec.structs import asdict
 
 from jobqueue.models import Executor, InboxMessage
 from jobqueue.values.ids import new_id
-from jobqueue.values.records import Command, PendingWork, Status
+from jobqueue.values.records import PendingWork
+from jobqueue.values.states import Command, Status
 from tests.engine.bench import Bench, outcome
 from tests.engine.conftest import make_bench
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from django.db import connection
 
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.engine.bench import ERROR, Bench, outcome
 from tests.engine.conftest import make_bench
 

@@ -13,8 +13,9 @@ from jobqueue.engine.admissions import Admissions
 from jobqueue.engine.postgres.connection import statement
 from jobqueue.engine.tasks import EXECUTORS_KEPT_SECONDS
 from jobqueue.models import AdmissionRequest, Executor, Heartbeat, TaskLog
-from jobqueue.values.records import Command, CommitResult, Effects, LimitKind, NewMessage, Status
+from jobqueue.values.records import CommitResult, Effects, NewMessage
 from jobqueue.values.reports import BodyLog
+from jobqueue.values.states import Command, LimitKind, Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
 from tests.engine.sessions import Session, session, threads, wait_until_blocked

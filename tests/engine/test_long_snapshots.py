@@ -6,7 +6,7 @@ import pytest
 from django.db import connection, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
 from tests.engine.test_idle import Pages

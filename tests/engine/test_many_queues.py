@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from jobqueue.models import Task
-from jobqueue.values.records import PoolName
+from jobqueue.values.states import PoolName
 from tests.engine.bench import Bench, new
 from tests.engine.conftest import make_bench
 from tests.engine.sessions import session

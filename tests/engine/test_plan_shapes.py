@@ -19,7 +19,8 @@ from jobqueue.engine.postgres.connection import PostgresDatabase, statement
 from jobqueue.engine.postgres.engine import PostgresEngine
 from jobqueue.models import Heartbeat, Task
 from jobqueue.models.clock import clock_to_compare
-from jobqueue.values.records import Effects, NewMessage, Status
+from jobqueue.values.records import Effects, NewMessage
+from jobqueue.values.states import Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
 from tests.engine.sessions import separate_schema

@@ -29,7 +29,8 @@ from jobqueue.operations.bulk.actions import CANCEL, DELETE, REQUEUE
 from jobqueue.operations.list import selection
 from jobqueue.operations.overview import stats
 from jobqueue.values.policies import Overlap
-from jobqueue.values.records import FINAL, Effects, LimitKind, NewMessage, Outcome, PoolName, Status
+from jobqueue.values.records import Effects, NewMessage, Outcome
+from jobqueue.values.states import FINAL, LimitKind, PoolName, Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
 from tests.engine.sessions import separate_schema

@@ -10,7 +10,9 @@ import pytest
 from django.db import connection, connections, transaction
 
 from jobqueue.engine.postgres.engine import PostgresEngine
-from jobqueue.values.records import NewMessage, NewTask, Outcome, RequeueReport, Status
+from jobqueue.values.changes import RequeueReport
+from jobqueue.values.records import NewMessage, NewTask, Outcome
+from jobqueue.values.states import Status
 from tests.engine.bench import Bench, new, outcome
 from tests.engine.conftest import make_bench
 from tests.engine.sessions import threads

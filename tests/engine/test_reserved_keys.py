@@ -10,7 +10,8 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from jobqueue.models import KeyReservation
-from jobqueue.values.records import Enqueued, Status
+from jobqueue.values.records import Enqueued
+from jobqueue.values.states import Status
 from tests.engine.bench import Bench, new
 from tests.engine.conftest import make_bench
 from tests.engine.sessions import session, threads, wait_until_blocked

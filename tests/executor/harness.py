@@ -18,7 +18,8 @@ from jobqueue.executor.process import ExecutorProcess
 from jobqueue.executor.running.attempt import ExecutorIdentity, RunningTask
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.models import Task
-from jobqueue.values.records import FINAL, ClaimedTask, Status
+from jobqueue.values.records import ClaimedTask
+from jobqueue.values.states import FINAL, Status
 from tests.waiting import DEADLINE_SECONDS, wait_until
 
 

@@ -19,7 +19,7 @@ from jobqueue.operations.bulk.actions import CANCEL
 from jobqueue.operations.bulk.target import Target
 from jobqueue.operations.list.selection import Selection
 from jobqueue.schedules.expressions import Every
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.executor import tasks
 from tests.executor.harness import Start, connected, gates, in_line, on_both_databases, on_postgresql
 from tests.factories import ExecutorFactory, TaskFactory, ago

@@ -14,7 +14,7 @@ from jobqueue.executor.database import permits
 from jobqueue.executor.pools import event_loop
 from jobqueue.executor.running.async_runner import BodyThread
 from jobqueue.models import Heartbeat, Task
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.executor import connection_tasks, tasks
 from tests.executor.harness import Burst, Start, connected, gates, on_postgresql, row_of, wait_for_status
 from tests.executor.test_connections import OF_THE_EXECUTOR, sessions

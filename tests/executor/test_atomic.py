@@ -15,7 +15,7 @@ from psycopg.errors import DiskFull
 from jobqueue.conf.compat import task_finished
 from jobqueue.engine import engine_for
 from jobqueue.models import Task
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.executor import atomic_tasks
 from tests.executor.harness import (
     Burst,

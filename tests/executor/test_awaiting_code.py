@@ -12,7 +12,7 @@ from django.db import connection
 from jobqueue import api
 from jobqueue.engine import engine_for
 from jobqueue.models import Task
-from jobqueue.values.records import LimitKind, Status
+from jobqueue.values.states import LimitKind, Status
 from tests.engine.bench import new
 from tests.executor import deployed_tasks as code
 from tests.executor import tasks

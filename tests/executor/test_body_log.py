@@ -18,8 +18,8 @@ from jobqueue.conf.compat import task_started
 from jobqueue.executor.reports import BodyLogHandler
 from jobqueue.executor.running.attempt import running_here
 from jobqueue.models import TaskLog
-from jobqueue.values.records import Status
 from jobqueue.values.reports import read_lines
+from jobqueue.values.states import Status
 from tests.executor.harness import (
     Burst,
     Start,

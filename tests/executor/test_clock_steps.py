@@ -10,7 +10,7 @@ from django.db import connection
 
 from jobqueue.declarations.limits import Rate
 from jobqueue.models import AdmissionRequest, Executor, Heartbeat, Task
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.executor import tasks
 from tests.executor.harness import Start, gates, on_postgresql, wait_for_status
 from tests.factories import ExecutorFactory, TaskFactory

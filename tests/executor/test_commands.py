@@ -9,7 +9,7 @@ import pytest
 
 from jobqueue import api
 from jobqueue.models import Executor
-from jobqueue.values.records import Command, Status
+from jobqueue.values.states import Command, Status
 from tests.executor import tasks
 from tests.executor.harness import Running, Start, gates, on_both_databases, wait_for_status
 from tests.waiting import wait_until

@@ -14,7 +14,8 @@ from jobqueue.exceptions import ClaimLost
 from jobqueue.executor.running.attempt import CompletedAttempt, RunningTask
 from jobqueue.executor.running.task_runner import failure_outcome
 from jobqueue.executor.running_tasks import RunningTasks
-from jobqueue.values.records import CommitResult, Outcome, Status
+from jobqueue.values.records import CommitResult, Outcome
+from jobqueue.values.states import Status
 from tests.executor.harness import make_running
 from tests.factories import TaskFactory
 

@@ -14,7 +14,7 @@ from django.db.backends.postgresql.base import DatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from jobqueue.models import Task
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.executor import atomic_tasks, connection_tasks, tasks
 from tests.executor.harness import (
     Burst,

@@ -12,7 +12,7 @@ from jobqueue import api
 from jobqueue.backend import JobQueueBackend
 from jobqueue.conf.compat import PACKAGE, TaskResultStatus, task_finished, task_started
 from jobqueue.models import Task
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.executor import tasks
 from tests.executor.harness import (
     Burst,

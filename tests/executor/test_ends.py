@@ -9,7 +9,7 @@ import pytest
 
 from jobqueue import api
 from jobqueue.models import Task
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.executor import tasks
 from tests.executor.harness import Burst, Start, gates, on_both_databases, on_postgresql, row_of
 from tests.factories import ExecutorFactory, TaskFactory

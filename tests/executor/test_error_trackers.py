@@ -17,7 +17,7 @@ from jobqueue import Actor, Backoff, Done, GiveUp, Retry, api, task
 from jobqueue.conf.compat import PACKAGE, task_finished, task_started
 from jobqueue.models import Task
 from jobqueue.testing import run_until_idle
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.executor.harness import Burst, Start, connected, gates, on_postgresql, row_of, wait_for_status
 from tests.waiting import wait_until
 

@@ -16,7 +16,7 @@ from jobqueue.engine import engine_for
 from jobqueue.engine.postgres.connection import PostgresDatabase, statement
 from jobqueue.executor.database.connection import PREPARE_AT, GuardedConnection, ReconnectBackoff, shutdown_socket
 from jobqueue.executor.database.task_connections import TaskConnections
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.engine.bench import outcome
 from tests.engine.conftest import make_bench
 from tests.executor.connection_tasks import backend_pid

@@ -8,7 +8,7 @@ import pytest
 
 from jobqueue.executor import isolation
 from jobqueue.models import Task
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.executor import tasks
 from tests.executor.harness import (
     Running,

@@ -13,7 +13,7 @@ from jobqueue import Concurrency, api
 from jobqueue.api import limits
 from jobqueue.engine import engine_for
 from jobqueue.models import Executor, Limit, Queue, Task
-from jobqueue.values.records import LimitKind, Status
+from jobqueue.values.states import LimitKind, Status
 from tests.executor import atomic_tasks, tasks
 from tests.executor.harness import Start, gates, on_both_databases, on_postgresql, wait_for_status
 from tests.waiting import DEADLINE_SECONDS, wait_until

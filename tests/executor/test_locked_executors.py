@@ -8,7 +8,7 @@ import pytest
 from django.db import connection, transaction
 
 from jobqueue.models import Executor, Heartbeat, Task
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.executor import tasks
 from tests.executor.harness import Running, Start, gates, on_postgresql, wait_for_status
 from tests.factories import ExecutorFactory, TaskFactory

@@ -12,7 +12,7 @@ import pytest
 
 from jobqueue import Actor, Done, Spawn
 from jobqueue.models import Task
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.executor import tasks
 from tests.executor.harness import Burst, database_of, on_both_databases, on_postgresql, row_of
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from django.db import connection, transaction
 
 from jobqueue.models import Task
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.executor import tasks
 from tests.executor.harness import (
     Burst,

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from jobqueue.conf.compat import task_finished, task_started
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.executor import tasks
 from tests.executor.harness import Burst, Start, connected, gates, on_postgresql, row_of, wait_for_status
 from tests.waiting import wait_until

@@ -12,7 +12,7 @@ from django.db import OperationalError, connection, transaction
 
 from jobqueue.engine import engine_for
 from jobqueue.models import Task
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.executor import tasks
 from tests.executor.harness import (
     Running,

@@ -12,7 +12,7 @@ from django.utils.safestring import mark_safe
 
 from jobqueue import Actor, Done, Spawn
 from jobqueue.models import Task
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.executor import limited_tasks, tasks
 from tests.executor.harness import Burst, Start, database_of, gates, on_both_databases, on_postgresql, row_of
 from tests.factories import TaskFactory

@@ -9,7 +9,7 @@ from django.db import connection
 
 from jobqueue.executor.pools.base import MAX_PREFETCH, Pool, PoolContext
 from jobqueue.models import Task
-from jobqueue.values.records import PoolName, Status
+from jobqueue.values.states import PoolName, Status
 from tests.executor import tasks
 from tests.executor.harness import (
     Start,

@@ -8,9 +8,9 @@ import pytest
 
 from jobqueue import testing
 from jobqueue.declarations.actor import Actor
-from jobqueue.declarations.results import checked_progress
+from jobqueue.declarations.context import checked_progress
 from jobqueue.models import TaskProgress
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.executor import tasks
 from tests.executor.harness import Burst, Start, database_of, gates, on_both_databases, on_postgresql, wait_for_status
 from tests.waiting import wait_until

@@ -9,7 +9,7 @@ from django.db import transaction
 
 from jobqueue.executor import claims
 from jobqueue.models import RateStart, Task
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.executor import limited_tasks, tasks
 from tests.executor.harness import Running, Start, gates, on_both_databases, on_postgresql, row_of, wait_for_status
 from tests.waiting import wait_until

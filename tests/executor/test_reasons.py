@@ -10,7 +10,7 @@ import pytest
 from jobqueue import Actor, Backoff, GiveUp, Retry, Stale, task
 from jobqueue.executor.telemetry.errors import first_line_of
 from jobqueue.models import Task
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.executor.harness import Burst, on_both_databases, on_postgresql, row_of
 
 OPTIONS: dict[str, Any] = {"max_attempts": 2, "backoff": Backoff(base=0.0, jitter=0.0)}

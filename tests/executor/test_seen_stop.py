@@ -13,7 +13,7 @@ from django.contrib.auth.models import Group
 from jobqueue import Actor, Done, GiveUp, task
 from jobqueue.exceptions import TaskTimeout
 from jobqueue.models import Executor
-from jobqueue.values.records import Command, Status
+from jobqueue.values.states import Command, Status
 from tests.executor.harness import Burst, Running, Start, gates, on_both_databases, on_postgresql, row_of
 from tests.waiting import wait_until
 

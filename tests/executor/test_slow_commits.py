@@ -13,7 +13,7 @@ from jobqueue import Actor, Done, PollContext, Send, Spawn, Suspend, task
 from jobqueue.api.messages import send
 from jobqueue.executor.health import status
 from jobqueue.models import InboxMessage, Task
-from jobqueue.values.records import FINAL, Status
+from jobqueue.values.states import FINAL, Status
 from tests.executor.harness import Running, Start, on_postgresql, row_of, wait_for_status
 from tests.factories import TaskFactory, ago
 from tests.fixtures import Options

@@ -8,7 +8,7 @@ import pytest
 
 from jobqueue.executor.pools import event_loop, threads
 from jobqueue.executor.running import task_runner
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.executor import tasks
 from tests.executor.harness import Burst, on_postgresql, row_of
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobqueue.models import Executor, Heartbeat, Task
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.executor import atomic_tasks, tasks
 from tests.executor.harness import Running, Start, gates, in_line, on_both_databases, on_postgresql, row_of
 from tests.waiting import wait_until

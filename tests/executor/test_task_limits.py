@@ -15,7 +15,8 @@ from jobqueue.engine import engine_for
 from jobqueue.engine.admissions import Admissions
 from jobqueue.models import Heartbeat, Task
 from jobqueue.schedules.expressions import Every
-from jobqueue.values.records import ClaimRequest, ExecutorInfo, LimitKind, Status
+from jobqueue.values.records import ClaimRequest, ExecutorInfo
+from jobqueue.values.states import LimitKind, Status
 from tests.executor import limited_tasks, tasks
 from tests.executor.harness import (
     Burst,

@@ -11,7 +11,7 @@ import pytest
 from jobqueue.conf.compat import task_finished
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.exit_status import EXIT_INTERNAL
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.executor import tasks
 from tests.executor.harness import Running, Start, connected, gates, on_postgresql, wait_for_status
 from tests.waiting import wait_until

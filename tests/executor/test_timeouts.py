@@ -13,7 +13,7 @@ from jobqueue.conf.compat import task_started
 from jobqueue.executor import watchdog
 from jobqueue.executor.running import attempt
 from jobqueue.models import Task
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.executor import tasks
 from tests.executor.harness import (
     Burst,

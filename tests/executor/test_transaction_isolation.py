@@ -11,7 +11,7 @@ from psycopg import IsolationLevel
 
 from jobqueue import Done
 from jobqueue.models import Task
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.actor.stage import Puppet, parts
 from tests.executor import atomic_tasks
 from tests.executor.harness import Start, gates, on_postgresql, row_of, wait_for_status

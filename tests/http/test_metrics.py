@@ -18,7 +18,7 @@ from jobqueue.engine import queues as portable_queues
 from jobqueue.engine.postgres import queues as postgres_queues
 from jobqueue.http import metrics
 from jobqueue.models import CounterDelta, Task
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.engine.bench import ERROR, Bench, new, outcome
 from tests.factories import ago
 from tests.http.client import Shop, TaskFactory, person, tasks_setting, token

@@ -13,7 +13,7 @@ from django.db import connection
 
 from jobqueue import api
 from jobqueue.models import InboxMessage, Task
-from jobqueue.values.records import CancelReport, RequeueReport
+from jobqueue.values.changes import CancelReport, RequeueReport
 from jobqueue.values.redaction import MASK
 from tests.factories import MessageFactory, error
 from tests.http.client import GREET, Shop, TaskFactory, person, tasks_setting, token, wheres

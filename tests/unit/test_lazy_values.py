@@ -16,9 +16,9 @@ from django.utils.translation import gettext_lazy
 
 from jobqueue import Concurrency, Retry
 from jobqueue.conf.compat import InvalidTask, InvalidTaskBackend
+from jobqueue.declarations.context import checked_progress
 from jobqueue.declarations.function import ChangedOptions
 from jobqueue.declarations.options import stored_options
-from jobqueue.declarations.results import checked_progress
 from jobqueue.exceptions import InvalidArguments, InvalidResult
 from jobqueue.values.arguments import encode_arguments
 from jobqueue.values.json import encode_message, encode_result

@@ -15,7 +15,7 @@ from typing import Any
 from django.db import connection
 
 from jobqueue import Actor, Backoff, Concurrency, Done, PollContext, Suspend, task
-from jobqueue.declarations.results import Context
+from jobqueue.declarations.context import Context
 from jobqueue.models import Task
 from verification.faults.diary import note
 

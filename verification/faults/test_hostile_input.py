@@ -24,7 +24,7 @@ from jobqueue.conf.compat import InvalidTask
 from jobqueue.exceptions import InvalidArguments, InvalidResult
 from jobqueue.models import InboxMessage, Task
 from jobqueue.values import json as payload
-from jobqueue.values.records import FINAL, Status
+from jobqueue.values.states import FINAL, Status
 from tests.actor.stage import AsyncPuppet, Puppet, parts
 from tests.executor.conftest import start  # noqa: F401 - a fixture
 from tests.executor.harness import Running, Start, gates, on_postgresql

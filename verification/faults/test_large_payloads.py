@@ -14,7 +14,7 @@ import jobqueue
 from jobqueue import Actor, Done, InvalidArguments, PollContext, Suspend, task
 from jobqueue.executor.telemetry.errors import TRACEBACK_CHARACTERS
 from jobqueue.models import InboxMessage, Task
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.executor.conftest import start  # noqa: F401 - fixtures
 from tests.executor.harness import Start, on_postgresql, wait_for_status
 from tests.fixtures import Options

@@ -14,7 +14,7 @@ import jobqueue
 from jobqueue import Actor, Backoff, Done, PollContext, Send, Suspend
 from jobqueue.engine import engine_for
 from jobqueue.models import InboxMessage, Task
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.executor.conftest import start  # noqa: F401 - a fixture
 from tests.executor.harness import Start, on_postgresql
 from tests.waiting import wait_until

@@ -15,7 +15,7 @@ from jobqueue import api
 from jobqueue.executor.database.connection import DatabaseState
 from jobqueue.executor.listener import Listener
 from jobqueue.models import Queue, Task
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from tests.executor import tasks
 from tests.executor.conftest import start  # noqa: F401 - a fixture
 from tests.executor.harness import Start, on_postgresql, row_of, wait_for_status

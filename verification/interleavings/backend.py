@@ -23,7 +23,6 @@ from jobqueue.exceptions import TaskFinished, TaskNotFound
 from jobqueue.models import Counter, CounterDelta, Queue
 from jobqueue.values.ids import new_id
 from jobqueue.values.records import (
-    FINAL,
     NO_EFFECTS,
     ClaimedTask,
     ClaimRequest,
@@ -33,9 +32,9 @@ from jobqueue.values.records import (
     NewMessage,
     NewTask,
     Outcome,
-    Status,
     StoredMessage,
 )
+from jobqueue.values.states import FINAL, Status
 from verification.interleavings.stepper import ClientState, rest
 
 # Returns the outcome of a poll: succeed(), suspend() and the like.

@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db import connections
 from django.db.models import F
 
-from jobqueue.values.records import FINAL, Status
+from jobqueue.values.states import FINAL, Status
 from verification.interleavings.backend import IsolatedBackend, MessageKey, suspend
 
 MAX_ROUNDS = 20

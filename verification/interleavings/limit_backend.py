@@ -20,7 +20,8 @@ from jobqueue.engine.postgres import admissions as postgres_admissions
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.models import AdmissionRequest, KeyReservation, Limit
 from jobqueue.values.ids import new_id
-from jobqueue.values.records import ClaimedTask, ClaimRequest, Enqueued, LimitKind, NewTask, Outcome, Start, Status
+from jobqueue.values.records import ClaimedTask, ClaimRequest, Enqueued, NewTask, Outcome, Start
+from jobqueue.values.states import LimitKind, Status
 from verification.interleavings.backend import (
     Claim,
     Decide,

@@ -15,7 +15,7 @@ from django.db import connections
 from django.db.models import F
 
 from jobqueue.models import AdmissionRequest
-from jobqueue.values.records import LimitKind, Status
+from jobqueue.values.states import LimitKind, Status
 from verification.interleavings import invariants
 from verification.interleavings.backend import succeed
 from verification.interleavings.invariants import COMES_TO_REST, Snapshot

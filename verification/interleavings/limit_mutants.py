@@ -18,7 +18,8 @@ from jobqueue.engine.postgres.executors import PostgresExecutors
 from jobqueue.engine.postgres.tasks import PostgresEnqueues, PostgresInserts, PostgresTasks
 from jobqueue.models import KeyReservation, Task, TaskQuerySet
 from jobqueue.models.clock import clock_to_store
-from jobqueue.values.records import Admitted, LimitKind, NewTask, Status
+from jobqueue.values.records import Admitted, NewTask
+from jobqueue.values.states import LimitKind, Status
 from verification.interleavings.mutants import RewrittenDatabase
 
 

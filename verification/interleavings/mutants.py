@@ -43,8 +43,8 @@ from jobqueue.values.records import (
     Outcome,
     OwnedTask,
     Rescued,
-    Status,
 )
+from jobqueue.values.states import Status
 
 
 class CommitInProgress(threading.local):

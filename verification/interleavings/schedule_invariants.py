@@ -15,7 +15,7 @@ from django.db import connections
 from jobqueue.models import STOPPED_BY, Schedule, ScheduleTick
 from jobqueue.schedules.planning import first_tick
 from jobqueue.values.policies import Overlap
-from jobqueue.values.records import FINAL
+from jobqueue.values.states import FINAL
 from verification.interleavings import invariants
 from verification.interleavings.invariants import Snapshot
 from verification.interleavings.schedule_backend import ScheduleBackend, Timing

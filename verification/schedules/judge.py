@@ -8,7 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from jobqueue.values.policies import MAX_COUNTED
-from jobqueue.values.records import LIVE
+from jobqueue.values.states import LIVE
 from verification.schedules.account import Account, Life
 from verification.schedules.virtual_database import Entry, moment_of
 

@@ -20,7 +20,8 @@ from jobqueue.conf.options import parse_options
 from jobqueue.engine.engine import Engine
 from jobqueue.schedules.expressions import Every
 from jobqueue.schedules.rows import expression_columns
-from jobqueue.values.records import ClaimedTask, ClaimRequest, Outcome, Status
+from jobqueue.values.records import ClaimedTask, ClaimRequest, Outcome
+from jobqueue.values.states import Status
 from verification.schedules.account import Account
 from verification.schedules.judge import Judge, Violation
 from verification.schedules.random_schedules import random_policies, random_timing

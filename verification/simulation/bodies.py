@@ -11,7 +11,8 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from jobqueue.values.ids import new_id
-from jobqueue.values.records import ClaimedTask, Effects, NewMessage, NewTask, Outcome, Status, StoredMessage
+from jobqueue.values.records import ClaimedTask, Effects, NewMessage, NewTask, Outcome, StoredMessage
+from jobqueue.values.states import Status
 from verification.interleavings.backend import outcome
 
 QUEUES = ("a", "b", "c")

@@ -10,7 +10,8 @@ from msgspec import structs
 
 from jobqueue.executor.running.task_runner import LATEST_START_PART
 from jobqueue.models.clock import clock_to_compare
-from jobqueue.values.records import FINAL, ClaimedTask, ClaimRequest, Outcome, Start, Status, release_outcome
+from jobqueue.values.records import ClaimedTask, ClaimRequest, Outcome, Start, release_outcome
+from jobqueue.values.states import FINAL, Status
 from verification.simulation import bodies
 from verification.simulation.participants import SimulatedConnection, SimulatedExecutor
 from verification.simulation.simulated_backend import (

@@ -14,7 +14,8 @@ from django.db import OperationalError, connections
 
 from jobqueue.conf.options import parse_options
 from jobqueue.engine.engine import Engine
-from jobqueue.values.records import FINAL, ClaimedTask, CommitResult, NewTask, Outcome, Status
+from jobqueue.values.records import ClaimedTask, CommitResult, NewTask, Outcome
+from jobqueue.values.states import FINAL, Status
 from verification.interleavings.backend import IsolatedBackend
 from verification.simulation import bodies
 from verification.simulation.participants import SimulatedConnection, SimulatedExecutor

@@ -7,7 +7,8 @@ from functools import partial
 from uuid import UUID
 
 from jobqueue.models import Queue
-from jobqueue.values.records import LIVE, ClaimRequest, Status
+from jobqueue.values.records import ClaimRequest
+from jobqueue.values.states import LIVE, Status
 from verification.simulation import bodies
 from verification.simulation.checks import problems
 from verification.simulation.executor_moves import SLOTS, ExecutorMoves

@@ -11,8 +11,10 @@ from django.db import transaction
 from jobqueue.engine.engine import Engine
 from jobqueue.exceptions import TaskFinished, TaskNotFound
 from jobqueue.models import Queue
+from jobqueue.values.changes import CancelReport, RequeueReport
 from jobqueue.values.ids import new_id
-from jobqueue.values.records import FINAL, LIVE, CancelReport, NewTask, RequeueReport, Status
+from jobqueue.values.records import NewTask
+from jobqueue.values.states import FINAL, LIVE, Status
 from verification.interleavings.backend import UNSUCCESSFUL
 from verification.simulation import bodies
 from verification.simulation.participants import SimulatedConnection

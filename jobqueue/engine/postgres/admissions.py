@@ -21,7 +21,8 @@ from jobqueue.engine.admissions import (
 )
 from jobqueue.engine.postgres.connection import PostgresDatabase, as_array, as_text_array
 from jobqueue.values.limit_keys import AFTER_SEPARATOR, split_key
-from jobqueue.values.records import Admitted, LimitKind
+from jobqueue.values.records import Admitted
+from jobqueue.values.states import LimitKind
 
 
 class PostgresAdmissions(Admissions):

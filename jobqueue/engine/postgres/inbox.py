@@ -10,7 +10,8 @@ from uuid import UUID
 from jobqueue.engine.inbox import InboxStatements
 from jobqueue.engine.postgres.connection import PostgresDatabase, as_array, as_json
 from jobqueue.values.failpoints import failpoint
-from jobqueue.values.records import NewMessage, Status, StoredMessage
+from jobqueue.values.records import NewMessage, StoredMessage
+from jobqueue.values.states import Status
 
 
 class PostgresInbox(InboxStatements):

@@ -15,8 +15,8 @@ from jobqueue.engine.counting import CAP, RUNNING_CAP
 from jobqueue.engine.postgres.connection import CHANNEL, PostgresDatabase
 from jobqueue.engine.queues import QUEUES_READ, TASKS_READ, Queues
 from jobqueue.values.counters import Depth
-from jobqueue.values.records import Status
 from jobqueue.values.safe_log import safe_logger
+from jobqueue.values.states import Status
 
 logger = safe_logger(__name__)
 

@@ -29,9 +29,8 @@ from jobqueue.values.records import (
     Enqueued,
     NewTask,
     Outcome,
-    PoolName,
-    Status,
 )
+from jobqueue.values.states import PoolName, Status
 
 STATUSES = {status.value: status for status in Status}  # calling Status takes a microsecond
 BUCKETS = as_array(EDGES)

@@ -20,17 +20,8 @@ from jobqueue.declarations.options import tick_of, time_problems
 from jobqueue.exceptions import InvalidActions, UndecodableMessage
 from jobqueue.executor.running.attempt import Attempt, RunningTask
 from jobqueue.values.json import check_dedupe_key, decode, encode, encode_message, encode_result, plain
-from jobqueue.values.records import (
-    FINAL,
-    ClaimedTask,
-    Effects,
-    NewMessage,
-    NewTask,
-    Outcome,
-    Status,
-    StoredMessage,
-    release_outcome,
-)
+from jobqueue.values.records import ClaimedTask, Effects, NewMessage, NewTask, Outcome, StoredMessage, release_outcome
+from jobqueue.values.states import FINAL, Status
 
 STATE = "state: "  # before a problem of a stored state, as the entry of `errors` stores it
 FIRST_WAIT_SECONDS = 0.1  # of an actor that leaves messages unread; doubles up to POLL_INTERVAL

@@ -25,8 +25,9 @@ from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, Running
 from jobqueue.executor.telemetry.errors import Mask, first_line_of, reason_of
 from jobqueue.executor.telemetry.logger import get_logger, mask_for
 from jobqueue.values.json import decode
-from jobqueue.values.records import FINAL, ClaimedTask, NewTask, Status
+from jobqueue.values.records import ClaimedTask, NewTask
 from jobqueue.values.redaction import redact_text
+from jobqueue.values.states import FINAL, Status
 from jobqueue.values.text import printable
 
 logger = get_logger(__name__)

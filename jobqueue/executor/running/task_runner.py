@@ -22,10 +22,10 @@ from msgspec.structs import replace
 
 from jobqueue.declarations import registry
 from jobqueue.declarations.actor import ActorTask
+from jobqueue.declarations.context import Context
 from jobqueue.declarations.function import FunctionTask, changed
 from jobqueue.declarations.limits import limit_columns
 from jobqueue.declarations.options import run_options, tick_of
-from jobqueue.declarations.results import Context
 from jobqueue.engine import Engine, iso_utc
 from jobqueue.exceptions import (
     ClaimLost,
@@ -64,7 +64,8 @@ from jobqueue.values.arguments import parameters_of
 from jobqueue.values.causes import cause_of
 from jobqueue.values.history import Event, line_of
 from jobqueue.values.json import decode, encode_result
-from jobqueue.values.records import FINAL, ClaimedTask, Outcome, Status, release_outcome
+from jobqueue.values.records import ClaimedTask, Outcome, release_outcome
+from jobqueue.values.states import FINAL, Status
 from jobqueue.values.text import clean_text
 
 logger = get_logger(__name__)

@@ -24,7 +24,7 @@ from jobqueue.operations.formatting import duration
 from jobqueue.operations.list.failures import MAX_CAUSES, TooManyCauses, causes_with, newest_causes, read_failures
 from jobqueue.operations.list.selection import Selection
 from jobqueue.operations.queries import many, of_status
-from jobqueue.values.records import FINAL, Status
+from jobqueue.values.states import FINAL, Status
 
 CAUSES_NAMED = 5  # if none matches
 

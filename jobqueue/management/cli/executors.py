@@ -19,7 +19,7 @@ from jobqueue.management.cli.verbs import Verb
 from jobqueue.models import Executor
 from jobqueue.operations.executors import ExecutorState, ExecutorStats, read_executors
 from jobqueue.operations.queries import many
-from jobqueue.values.records import Command
+from jobqueue.values.states import Command
 
 POLL_SECONDS = 0.1
 DONE = {

@@ -18,7 +18,7 @@ from jobqueue.management.cli.verbs import Verb
 from jobqueue.operations.formatting import duration
 from jobqueue.operations.limits import Key, KeyState, list_keys, read_key_states
 from jobqueue.operations.queries import many
-from jobqueue.values.records import LimitKind
+from jobqueue.values.states import LimitKind
 
 COLUMNS = (
     TableColumn("KEY", is_flexible=True),

@@ -21,7 +21,7 @@ from jobqueue.operations.list.interpretation import select
 from jobqueue.operations.list.rows import read_rows
 from jobqueue.operations.list.selection import Selection
 from jobqueue.operations.queries import many
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 
 COLUMNS = (
     TableColumn("ID"),

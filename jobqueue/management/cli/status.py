@@ -20,7 +20,7 @@ from jobqueue.operations.executors import ExecutorState, ExecutorStats
 from jobqueue.operations.formatting import duration, served
 from jobqueue.operations.overview.stats import BackendStats, QueueStats, count_ended, read_stats
 from jobqueue.operations.queries import many
-from jobqueue.values.records import FINAL, LIVE, Status
+from jobqueue.values.states import FINAL, LIVE, Status
 
 MINUTE_SECONDS = 60.0
 EXECUTORS = (

@@ -30,8 +30,8 @@ from jobqueue.operations.formatting import (
 )
 from jobqueue.operations.list.selection import Selection
 from jobqueue.operations.payloads import raw, read, row_annotations, secrets_of
-from jobqueue.values.records import FINAL, Status
 from jobqueue.values.redaction import redact_text
+from jobqueue.values.states import FINAL, Status
 
 LATE = timedelta(seconds=10)  # finished_at precedes the commit: a row may become visible this much later
 MAX_LINES = 500  # per query

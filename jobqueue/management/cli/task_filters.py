@@ -13,7 +13,7 @@ from jobqueue.operations.formatting import moment_in_words, short_type
 from jobqueue.operations.list.names import known_types
 from jobqueue.operations.list.selection import at
 from jobqueue.schedules.rows import from_row_time
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 
 
 def add_status(parser: CommandParser, statuses: Iterable[Status]) -> None:

@@ -13,7 +13,8 @@ from jobqueue import api
 from jobqueue.engine import Count
 from jobqueue.operations import log_entries
 from jobqueue.operations.formatting import Text
-from jobqueue.values.records import FINAL, LIVE, WAITING, CancelReport, ChangeReport, RequeueReport, Status
+from jobqueue.values.changes import CancelReport, ChangeReport, RequeueReport
+from jobqueue.values.states import FINAL, LIVE, WAITING, Status
 
 GO_BACK = gettext_lazy("Go back")
 

@@ -26,7 +26,7 @@ from jobqueue.operations.backends import backends_on, options_of
 from jobqueue.operations.bulk.actions import ACTIONS, BulkAction
 from jobqueue.operations.list.selection import Selection
 from jobqueue.operations.queries import status_condition
-from jobqueue.values.records import FINAL, LIVE, Status
+from jobqueue.values.states import FINAL, LIVE, Status
 
 WALKED = 5000  # tasks per page of a walk
 MAX_PAGES = 20  # of a walk in one request or poll

@@ -30,7 +30,7 @@ from jobqueue.operations.list.rows import mask
 from jobqueue.operations.payloads import raw, read, row_annotations, secrets_of, shown_errors
 from jobqueue.operations.queries import of_status
 from jobqueue.values.causes import pattern_of
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 from jobqueue.values.text import number_text
 
 MAX_CAUSES = 100  # of a search: an address with more is too long

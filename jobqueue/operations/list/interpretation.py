@@ -17,7 +17,7 @@ from jobqueue.operations.list.failures import TooManyCauses, causes_in_database
 from jobqueue.operations.list.names import matching_types
 from jobqueue.operations.list.search import ARGUMENT, ERROR, KEY, TAG, TASK, clean, id_range, ids_with_key
 from jobqueue.operations.list.selection import Selection, has_tag, read_keys
-from jobqueue.values.records import Status
+from jobqueue.values.states import Status
 
 
 def interpret(text: str, database: str, *, with_payload: bool) -> dict[str, str]:

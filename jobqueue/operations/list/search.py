@@ -30,8 +30,8 @@ from jobqueue.operations.list.failures import TooManyCauses, causes_in_database
 from jobqueue.operations.list.names import matching_types
 from jobqueue.operations.payloads import LastError
 from jobqueue.values.json import encode
-from jobqueue.values.records import Status
 from jobqueue.values.redaction import is_named
+from jobqueue.values.states import Status
 
 HEX = re.compile(r"[0-9a-f]{1,32}")
 KEY, TASK, ARGUMENT, ERROR, TAG = "key:", "task:", "args.", "error:", "tag:"

@@ -42,7 +42,7 @@ from jobqueue.operations.list.search import NOTHING, Search, ids_with_key
 from jobqueue.operations.payloads import JsonFunc
 from jobqueue.operations.queries import count_of_status, status_condition
 from jobqueue.values.ids import first_id
-from jobqueue.values.records import FINAL, Status
+from jobqueue.values.states import FINAL, Status
 
 # The rows of one status are scattered: 58,000 FAILED tasks are on 58,000 pages, which take 0.35 s. The newest
 # 100,000 tasks are neighbours and take 0.03 s.

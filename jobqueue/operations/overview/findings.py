@@ -31,7 +31,7 @@ from jobqueue.operations.overview.server_findings import server_findings
 from jobqueue.operations.overview.stats import BackendStats, QueueStats
 from jobqueue.operations.queries import many_executors, many_tasks, of_status, status_condition
 from jobqueue.values.counters import Length, Scope
-from jobqueue.values.records import FINAL, WAITING, Status
+from jobqueue.values.states import FINAL, WAITING, Status
 from jobqueue.values.text import number_text
 
 if TYPE_CHECKING:

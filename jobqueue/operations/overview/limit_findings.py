@@ -20,7 +20,7 @@ from jobqueue.operations.limits import IS_ACTIVE, Key, active_of, list_keys, rea
 from jobqueue.operations.links import AdminTarget
 from jobqueue.operations.overview.stats import BackendStats
 from jobqueue.operations.queries import many_tasks
-from jobqueue.values.records import LimitKind, Status
+from jobqueue.values.states import LimitKind, Status
 from jobqueue.values.text import number_text
 
 BLOCKED_MANY = 1000  # tasks of a queue

@@ -13,7 +13,7 @@ from jobqueue.models import Queue
 from jobqueue.operations.executors import ExecutorState, ExecutorStats, read_executors
 from jobqueue.operations.formatting import describe_pause, duration
 from jobqueue.operations.queries import count_by, of_status
-from jobqueue.values.records import FINAL, LIVE, Status
+from jobqueue.values.states import FINAL, LIVE, Status
 
 MAX_QUEUES = 1000
 

@@ -1,0 +1,58 @@
+"""The context of a body: what it may ask and report while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from math import inf
+from typing import Any
+
+from jobqueue.conf.compat import TaskContext
+from jobqueue.values.text import escape
+
+NOTE_CHARACTERS = 200
+
+
+def not_shown(done: float, total: float | None, note: str) -> None:
+    """Do nothing with reported progress, for example in a test that makes a context by hand."""
+
+
+def checked_progress(done: Any, total: Any, note: Any) -> tuple[float, float | None, str]:
+    """Return progress as it can be stored. A long note is cut."""
+    for name, value in (("done", done), ("total", total)):
+        if value is None and name == "total":
+            continue
+        if isinstance(value, bool) or not issubclass(type(value), int | float):  # no lazy object
+            raise TypeError(f"progress() takes a number as {name}, not {value!r:.100}.")
+        if not 0 <= value < inf:
+            raise ValueError(f"progress() takes a finite number from 0 as {name}, not {value!r:.100}.")
+    return float(done), None if total is None else float(total), escape(str(note))[:NOTE_CHARACTERS]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context(TaskContext):  # type: ignore[misc,type-arg]
+    """Django's TaskContext with an idempotency key and a cancel flag."""
+
+    idempotency_key: str  # the same for each attempt. Pass it to systems that accept such keys.
+    should_stop: Callable[[], bool]  # whether the executor stops, or the task is to be cancelled
+    schedule: str | None = None  # the name of the schedule that enqueued the task; None for other tasks
+    scheduled_at: datetime | None = None  # the tick of the schedule that the task stands for; None for other tasks
+    report: Callable[[float, float | None, str], None] = not_shown  # of progress: done, total or None, and a note
+
+    def progress(self, done: float, total: float | None = None, note: str = "") -> None:
+        """
+        Report how much is done, to show it on the task's page. It is written once a second, however often you call it.
+
+        Raises TypeError for what is no number, and ValueError for a negative or infinite one.
+        """
+        self.report(*checked_progress(done, total, note))
+
+    @property
+    def cancelled(self) -> bool:
+        """
+        Whether the body should stop: cancelled, timed out, its claim is lost, or its executor stops.
+
+        A function that has learned here of a stop is released when it ends. It starts again.
+        """
+        return self.should_stop()
