@@ -62,8 +62,8 @@ def install_sql(*, using: str, plan: object = None, **_: Any) -> None:
     from jobqueue.migrations import sql
 
     if plan is not None and connections[using].vendor == "postgresql":
-        known = known_migrations()
-        if not known or applied_migrations(using) == known:  # not those of older or newer tables
+        available = known_migrations()
+        if not available or applied_migrations(using) == available:  # not those of older or newer tables
             sql.install(connections[using])
 
 

@@ -114,8 +114,8 @@ class JobQueueBackend(BaseTaskBackend):
         except InvalidTask as refusal:
             problem = str(refusal)
             if self.queues and task.queue_name not in self.queues:
-                known = ", ".join(sorted(self.queues))
-                problem = f"unknown queue {task.queue_name!r}. QUEUES of TASKS[{self.alias!r}]: {known}."
+                names = ", ".join(sorted(self.queues))
+                problem = f"unknown queue {task.queue_name!r}. QUEUES of TASKS[{self.alias!r}]: {names}."
             raise InvalidTask(f"{task.name}: {problem}") from None
 
     def enqueue(self, task: Task[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> AnyResult:  # type: ignore[override]
@@ -163,13 +163,13 @@ class JobQueueBackend(BaseTaskBackend):
 
         rows: list[NewTask] = []
         errors: dict[int, Exception] = {}
-        for place, submission in enumerate(submissions):
+        for index, submission in enumerate(submissions):
             key = submission.idempotency_key
             try:
                 task = self._accept(submission.task)
                 row = new_task(task, submission.args, submission.kwargs, self.settings, idempotency_key=key)
             except (InvalidArguments, InvalidTask) as error:
-                errors[place] = error
+                errors[index] = error
             else:
                 digest = submission.digest() if key is not None else None
                 rows.append(msgspec.structs.replace(row, idempotency_digest=digest))
@@ -182,7 +182,7 @@ class JobQueueBackend(BaseTaskBackend):
                 raise InvalidSubmissions(errors)
             self._notify(engine, rows, answers)
         new = zip(submissions, rows, answers, strict=True)
-        self._send_enqueued([_result_of(row, one.task, answer) for one, row, answer in new if answer.created])
+        self._send_enqueued([_result_of(row, request.task, answer) for request, row, answer in new if answer.created])
         return answers
 
     def new_row(
@@ -233,9 +233,11 @@ class JobQueueBackend(BaseTaskBackend):
 
         pairs = zip(rows, answers, strict=True)
         # A call that replaces may have made its task READY, moved it to this queue, or raised its priority.
-        found = {(row.queue_name, one.status, one.created or row.on_conflict == "replace") for row, one in pairs}
-        ready = {queue for queue, status, may_run in found if status is Status.READY and may_run}
-        blocked = {ADMIT_NOTIFICATION + queue for queue, status, _ in found if status is Status.BLOCKED}
+        inserted = {
+            (row.queue_name, answer.status, answer.created or row.on_conflict == "replace") for row, answer in pairs
+        }
+        ready = {queue for queue, status, may_run in inserted if status is Status.READY and may_run}
+        blocked = {ADMIT_NOTIFICATION + queue for queue, status, _ in inserted if status is Status.BLOCKED}
         notify_after_commit(engine, ready | blocked)
 
     def _answer(self, task: AnyTask, rows: Sequence[NewTask], answers: Sequence[Enqueued]) -> list[AnyResult]:
@@ -253,8 +255,8 @@ class JobQueueBackend(BaseTaskBackend):
     def announce(self, ids: Sequence[UUID]) -> None:
         """Send task_enqueued for tasks that were inserted in another way than by enqueue()."""
         if is_heard(task_enqueued, logging.DEBUG):
-            known = [(row, registry.get(row.task_type)) for row in self._stored(ids).values()]
-            self._send_enqueued([results.from_row(row, task) for row, task in known if task is not None])
+            declared = [(row, registry.get(row.task_type)) for row in self._stored(ids).values()]
+            self._send_enqueued([results.from_row(row, task) for row, task in declared if task is not None])
 
     def _send_enqueued(self, created: Sequence[AnyResult]) -> None:
         if is_heard(task_enqueued, logging.DEBUG):
@@ -267,10 +269,10 @@ class JobQueueBackend(BaseTaskBackend):
         repeated = [answer.id for answer in answers if not answer.created]
         digests = {pk: task.idempotency_digest for pk, task in self._stored(repeated).items()}
         return {
-            place: DuplicateKey(
+            index: DuplicateKey(
                 REUSED_KEY.format(where="in this batch" if answer.id in created else f"task {answer.id}")
             )
-            for place, (row, answer) in enumerate(zip(rows, answers, strict=True))
+            for index, (row, answer) in enumerate(zip(rows, answers, strict=True))
             if digests.get(answer.id, row.idempotency_digest) != row.idempotency_digest
         }
 

@@ -32,7 +32,7 @@ class JsonField(forms.CharField):
             return EMPTY
         try:
             parsed = json.loads(text)
-            encode(parsed, place=_("The value"), max_bytes=sys.maxsize)  # the backend checks the size
+            encode(parsed, where=_("The value"), max_bytes=sys.maxsize)  # the backend checks the size
         except json.JSONDecodeError as error:
             words = _('Not valid JSON: %(problem)s in line %(line)d, column %(column)d. Strings need quotes: "home".')
             values = {"problem": error.msg, "line": error.lineno, "column": error.colno}

@@ -66,10 +66,10 @@ def group_by_backend(
     for batch in batches(ids):
         left = list(dict.fromkeys(batch))
         for engine in map(engine_for, others):
-            found = set(engine.db.by_ids(left).values_list("pk", flat=True)) if left else set()
-            if found:
-                yield engine, [pk for pk in left if pk in found]
-            left = [pk for pk in left if pk not in found]
+            stored = set(engine.db.by_ids(left).values_list("pk", flat=True)) if left else set()
+            if stored:
+                yield engine, [pk for pk in left if pk in stored]
+            left = [pk for pk in left if pk not in stored]
         if left:
             yield engine_for(last), left
 

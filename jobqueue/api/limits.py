@@ -63,8 +63,8 @@ def reset_non_adjustable_limits(engine: Engine) -> int:
     fixed = {named for named, limits in declared_limits().items() if not all(limit.adjustable for limit in limits)}
     if not fixed:
         return 0
-    found = [(LimitKind(kind), key) for kind, key in numbers_of(engine).values_list("kind", "key")]
-    removed = [(kind, key) for kind, key in found if (kind, split_key(key)[0]) in fixed]
+    changed = [(LimitKind(kind), key) for kind, key in numbers_of(engine).values_list("kind", "key")]
+    removed = [(kind, key) for kind, key in changed if (kind, split_key(key)[0]) in fixed]
     for kind, key in removed:
         engine.limits.set(kind, key, None)
     return len(removed)
@@ -97,15 +97,15 @@ def check_adjustable(kind: LimitKind, key: str) -> None:
 
 def kinds_with(engine: Engine, key: str) -> list[LimitKind]:
     """Return the kinds of limits that have a key. Raises LimitNotFound if there is none."""
-    found, errors = [], []
+    kinds, errors = [], []
     for kind in KINDS:
         try:
             check_known(engine, kind, key)
-            found.append(kind)
+            kinds.append(kind)
         except LimitNotFound as error:
             errors.append(error)
-    if found:
-        return found
+    if kinds:
+        return kinds
     # If the name is that of a declared rate, the error about the rate has the better advice.
     is_rate = (LimitKind.RATE, split_key(key)[0]) in declared_limits()
     raise errors[1 if is_rate else 0]
@@ -124,9 +124,12 @@ def check_known(engine: Engine, kind: LimitKind, key: str) -> None:
         advice = f"Its keys are like {' or '.join(map(repr, templates))}." if templates else ""
         advice = advice or f"To change all of its keys, write {name!r}."
         raise LimitNotFound(f"The {kind} limit {name!r} has no key {own_key!r}. {advice}")
-    names = sorted({known for found, known in declared_limits() if found is kind} | set(engine.limits.names(kind)))
-    near = difflib.get_close_matches(name, names, n=3)
-    advice = f"Did you mean {' or '.join(near)}?" if near else "See: manage.py jobqueue limits"
+    names = sorted(
+        {declared_name for declared_kind, declared_name in declared_limits() if declared_kind is kind}
+        | set(engine.limits.names(kind))
+    )
+    similar = difflib.get_close_matches(name, names, n=3)
+    advice = f"Did you mean {' or '.join(similar)}?" if similar else "See: manage.py jobqueue limits"
     raise LimitNotFound(f"No {kind} limit of the backend {engine.alias!r} is named {name!r:.200}. {advice}")
 
 

@@ -79,11 +79,11 @@ def receivers(engine: Engine, names: Sequence[UUID | str | Spawn], dedupe_keys: 
     held = engine.messages.find_keys({str(name) for name, pk, _ in wanted if pk is None})
     late = {(str(name), key) for name, pk, key in wanted if pk is None and key is not None and name not in held}
     seen = engine.messages.find_seen(late) if late else {}
-    found = [pk or held.get(str(name)) or seen.get((str(name), key or "")) for name, pk, key in wanted]
-    for name, pk in zip(names, found, strict=True):
+    resolved = [pk or held.get(str(name)) or seen.get((str(name), key or "")) for name, pk, key in wanted]
+    for name, pk in zip(names, resolved, strict=True):
         if pk is None:
             raise TaskNotFound(f"No live task of backend {engine.alias!r} has the id or key {str(name)!r}.")
-    return [pk for pk in found if pk is not None]
+    return [pk for pk in resolved if pk is not None]
 
 
 def refuse_functions(engine: Engine, ids: Collection[UUID]) -> None:

@@ -31,10 +31,10 @@ class DeclaredSchedules:
 
     @classmethod
     def of(cls, backend: str) -> DeclaredSchedules:
-        own = [each for each in declarations() if each.backend == backend]
-        usable = [each for each in own if not [*each.problems()]]
-        by_name = {each.name: each for each in reversed(usable)}  # of two with one name, the first
-        unusable = frozenset(str(each.name) for each in own) - by_name.keys()
+        own = [declaration for declaration in declarations() if declaration.backend == backend]
+        usable = [declaration for declaration in own if not [*declaration.problems()]]
+        by_name = {declaration.name: declaration for declaration in reversed(usable)}  # of two with one name, the first
+        unusable = frozenset(str(declaration.name) for declaration in own) - by_name.keys()
         return cls(by_name, digest_of(by_name.values()), unusable)
 
     def synchronize(self, engine: Engine) -> bool:

@@ -120,9 +120,9 @@ def create(declaration: Declaration) -> Schedule:
     engine, columns = _checked(declaration)
     with engine.db.bounded(f"the schedule {declaration.name!r}"):
         others = engine.db.schedules.filter(name=declaration.name)
-        known = engine.db.with_lock(others, wait=True).first()
+        existing = engine.db.with_lock(others, wait=True).first()
         row, is_new = engine.schedules.save(declaration.name, columns)
-        if not is_new and (known is None or known.retired_at is None):
+        if not is_new and (existing is None or existing.retired_at is None):
             raise ValueError(
                 f"There is a schedule {declaration.name!r} already. Choose another name, or change that schedule."
             )
@@ -187,12 +187,12 @@ def _backfill_of(engine: Engine, row: Schedule, start: datetime, end: datetime) 
     if end > from_row_time(engine.ticks.now()):
         raise ValueError(f"The range must not end after now, but ends at {end.isoformat()}.")
     ticks = takewhile(lambda tick: tick <= end, ticks_after(ticks_of(row), start - RESOLUTION))
-    found = list(islice(ticks, MAX_BACKFILL + 1))
-    if len(found) > MAX_BACKFILL:
+    due = list(islice(ticks, MAX_BACKFILL + 1))
+    if len(due) > MAX_BACKFILL:
         raise ValueError(f"The range has more than {MAX_BACKFILL:,} ticks. Choose a shorter one.")
-    done = engine.schedules.ticks_with_task(row, found)
-    missing = tuple(tick for tick in found if tick not in done)
-    return Backfill(missing, len(found) - len(missing))
+    done = engine.schedules.ticks_with_task(row, due)
+    missing = tuple(tick for tick in due if tick not in done)
+    return Backfill(missing, len(due) - len(missing))
 
 
 def _announce(engine: Engine, row: Schedule, answers: Collection[Enqueued]) -> None:

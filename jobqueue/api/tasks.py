@@ -120,7 +120,7 @@ def _change(
     act: Callable[[Engine, Collection[UUID]], ChangeReport],
 ) -> ChangeReport:
     reports, busy = _in_batches(ids, backend, act, ChangeReport)
-    changed, skipped = (sum(getattr(one, name) for one in reports) for name in ("changed", "skipped"))
+    changed, skipped = (sum(getattr(report, name) for report in reports) for name in ("changed", "skipped"))
     return ChangeReport(changed=changed, skipped=skipped, busy=busy)
 
 

@@ -72,7 +72,7 @@ def problems(raw: Any) -> Iterator[str]:
 def _misspelt(value: Any) -> str:
     """Return a hint for a misspelt key. Other keys are not shown: one may be a secret in the wrong place."""
     for key in value if isinstance(value, Mapping) else ():
-        for near in get_close_matches(str(key), KEYS, n=1, cutoff=0.6):
-            if near not in value:
-                return f" (did you mean {near!r} instead of {key!r}?)"
+        for similar in get_close_matches(str(key), KEYS, n=1, cutoff=0.6):
+            if similar not in value:
+                return f" (did you mean {similar!r} instead of {key!r}?)"
     return ""

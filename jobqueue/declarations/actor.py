@@ -75,15 +75,15 @@ class Inbox:
             isinstance(object(), types)  # raises for an invalid type, also if the inbox is empty
         except TypeError as error:
             raise TypeError(f"take() needs a Kind or classes such as dict, not {types!r}: {error}") from None
-        chosen = [
+        matching = [
             m
             for m in self._unread
             if not wanted or m.kind in kinds or (m.kind is Kind.MESSAGE and isinstance(m.body, types))
         ]
-        gone = {m.id for m in chosen}
+        gone = {m.id for m in matching}
         self._unread = [m for m in self._unread if m.id not in gone]
-        self._taken += chosen
-        return chosen
+        self._taken += matching
+        return matching
 
     def popleft(self) -> Message:
         """Consume the oldest message. Raises IndexError if there is none."""
@@ -318,9 +318,9 @@ def _stand_in(cls: type[Actor[Any]]) -> Callable[..., Any]:
     async def astand_in(*args: Any, **kwargs: Any) -> Any:
         return stand_in(*args, **kwargs)
 
-    chosen: Any = astand_in if inspect.iscoroutinefunction(cls.poll) else stand_in
+    function: Any = astand_in if inspect.iscoroutinefunction(cls.poll) else stand_in
     signature = signature_of(cls.poll)
-    chosen.__signature__ = signature.replace(parameters=list(signature.parameters.values())[2:])
-    chosen.__module__, chosen.__qualname__, chosen.__name__ = cls.__module__, cls.__qualname__, cls.__name__
-    chosen.__doc__ = cls.__doc__
-    return chosen  # type: ignore[no-any-return]
+    function.__signature__ = signature.replace(parameters=list(signature.parameters.values())[2:])
+    function.__module__, function.__qualname__, function.__name__ = cls.__module__, cls.__qualname__, cls.__name__
+    function.__doc__ = cls.__doc__
+    return function  # type: ignore[no-any-return]

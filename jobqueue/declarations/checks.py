@@ -152,28 +152,30 @@ def _disagreement(kind: LimitKind, name: str) -> checks.CheckMessage:
 
 def check_schedules(**_: Any) -> list[checks.CheckMessage]:
     """Check the schedules that code declares, except those of invalid tasks."""
-    declared = [each for each in declared_schedules.declarations() if not getattr(each.task, "problem", "")]  # E014
-    problems = [(each, [*each.problems()]) for each in declared if not each.is_ignored]
+    declared = [
+        declaration for declaration in declared_schedules.declarations() if not getattr(declaration.task, "problem", "")
+    ]  # E014
+    problems = [(declaration, [*declaration.problems()]) for declaration in declared if not declaration.is_ignored]
     errors = [
-        f"The schedule {each.name!r:.300} cannot be used: {problem}. It is declared in {each.location}."
-        for each, found in problems
-        for problem in found
+        f"The schedule {declaration.name!r:.300} cannot be used: {problem}. It is declared in {declaration.location}."
+        for declaration, text in problems
+        for problem in text
     ]
     errors += [
-        f"The schedule {one.name!r:.300} is declared twice: in {one.location} and in {other.location}."
-        for one, other in declared_schedules.duplicates()
+        f"The schedule {first.name!r:.300} is declared twice: in {first.location} and in {second.location}."
+        for first, second in declared_schedules.duplicates()
     ]
     silent = [
-        f"The schedule {each.name!r:.300} never fires: its expression has no tick in 50 years, or none from "
-        f"starts_at to ends_at. It is declared in {each.location}."
-        for each, found in problems
-        if not found and not each.has_ticks
+        f"The schedule {declaration.name!r:.300} never fires: its expression has no tick in 50 years, or none from "
+        f"starts_at to ends_at. It is declared in {declaration.location}."
+        for declaration, text in problems
+        if not text and not declaration.has_ticks
     ]
     silent += [
-        f"The schedule {each.name!r:.300} never fires: the backend {each.backend!r} is not a JobQueueBackend. It is "
-        f"declared in {each.location}."
-        for each in declared
-        if each.is_ignored
+        f"The schedule {declaration.name!r:.300} never fires: the backend {declaration.backend!r} is not a "
+        f"JobQueueBackend. It is declared in {declaration.location}."
+        for declaration in declared
+        if declaration.is_ignored
     ]
     return [
         *(checks.Error(error, id="jobqueue.E011") for error in errors),
@@ -227,9 +229,9 @@ def check_declarations(**_: Any) -> list[checks.CheckMessage]:
 def check_task_names(**_: Any) -> list[checks.CheckMessage]:
     """Check that no two functions have one task name."""
     texts = {
-        f"The task {one.task_type!r} is declared twice: {one.module_path} in {location_of(one)} and "
-        f"{other.module_path} in {location_of(other)}."
-        for one, other in function.duplicates
+        f"The task {first.task_type!r} is declared twice: {first.module_path} in {location_of(first)} and "
+        f"{second.module_path} in {location_of(second)}."
+        for first, second in function.duplicates
     }
     hint = "Rows contain this name, so it must belong to one function. Change one name=."
     return [checks.Error(text, hint=hint, id="jobqueue.E002") for text in sorted(texts)]

@@ -271,15 +271,15 @@ def declare(task: FunctionTask[..., Any]) -> None:
 
     A function of the same module and name replaces the earlier one, because its module was reloaded.
     """
-    known = declared.setdefault(task.task_type, task)
-    if known is task and (apps.ready or task.func.__module__ == MAIN):
+    first = declared.setdefault(task.task_type, task)
+    if first is task and (apps.ready or task.func.__module__ == MAIN):
         late.add(task.task_type)
-    if known.func is task.func:
+    if first.func is task.func:
         return
-    if known.module_path == task.module_path:
+    if first.module_path == task.module_path:
         declared[task.task_type] = task
     else:
-        duplicates.append((known, task))
+        duplicates.append((first, task))
 
 
 class InvalidDeclarations:
@@ -303,9 +303,9 @@ class InvalidDeclarations:
     def stand_in(self, task_class: type[FunctionTask[..., Any]], func: Any, error: Exception) -> Any:
         """Return a task that cannot be enqueued, in place of one that cannot be made. Raises as record()."""
         task = object.__new__(task_class)
-        for one in fields(task_class):
-            value = one.default_factory() if one.default_factory is not MISSING else one.default
-            object.__setattr__(task, one.name, value)
+        for option in fields(task_class):
+            value = option.default_factory() if option.default_factory is not MISSING else option.default
+            object.__setattr__(task, option.name, value)
         object.__setattr__(task, "func", func)
         self.record(task, error)
         return task
@@ -331,10 +331,10 @@ def relative(location: str) -> str:
 
 def backend_named(alias: str) -> BaseTaskBackend:
     """Return a backend of TASKS. Raises InvalidTaskBackend, which lists the configured names."""
-    known = list(task_backends)
-    if not issubclass(type(alias), str) or alias not in known:
+    aliases = list(task_backends)
+    if not issubclass(type(alias), str) or alias not in aliases:
         raise InvalidTaskBackend(
-            f"TASKS has no backend {shown(alias)}; it has {', '.join(map(repr, known)) or 'none'}."
+            f"TASKS has no backend {shown(alias)}; it has {', '.join(map(repr, aliases)) or 'none'}."
         )
     return task_backends[alias]
 
@@ -352,13 +352,13 @@ def changed(task: FunctionTask[P, R], **values: Any) -> FunctionTask[P, R]:
     return copy
 
 
-def unknown_option(place: str, noun: str, options: Mapping[str, Any], known: type) -> TypeError | None:
+def unknown_option(where: str, noun: str, options: Mapping[str, Any], options_type: type) -> TypeError | None:
     """Return an error for the first option that a TypedDict does not have, or None."""
-    names = list(known.__annotations__)
+    names = list(options_type.__annotations__)
     for option in options:
         if option not in names:
             meant = did_you_mean(option, names)
-            return TypeError(f"{place} takes no {noun} {option!r}{meant}; it takes {', '.join(names)}")
+            return TypeError(f"{where} takes no {noun} {option!r}{meant}; it takes {', '.join(names)}")
     return None
 
 
@@ -407,7 +407,7 @@ def task(
             task_class = backend_named(options.get("backend", DEFAULT_TASK_BACKEND_ALIAS)).task_class
         except InvalidTaskBackend as unknown:
             return invalid_declarations.stand_in(FunctionTask, func, unknown)  # type: ignore[no-any-return]
-        chosen: Any = task_class if issubclass(task_class, FunctionTask) else FunctionTask
-        return chosen(func=func, takes_context=takes_context, **options)  # type: ignore[no-any-return]
+        declared_class: Any = task_class if issubclass(task_class, FunctionTask) else FunctionTask
+        return declared_class(func=func, takes_context=takes_context, **options)  # type: ignore[no-any-return]
 
     return decorate if function is None else decorate(function)

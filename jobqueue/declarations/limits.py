@@ -114,7 +114,7 @@ def _common_problems(option: str, limit: Any, task: Any, parameters: Parameters)
 
 
 def _template_problems(option: str, template: str, parameters: Parameters) -> Iterator[str]:
-    known = parameters.signature.parameters
+    allowed = parameters.signature.parameters
     try:
         fields = list(_fields(template))
     except ValueError as error:
@@ -123,8 +123,8 @@ def _template_problems(option: str, template: str, parameters: Parameters) -> It
     if not template:
         yield f"{option} must not be empty. Leave it out if all tasks count together"
     for name in (re.split(r"[.[]", field)[0] for field in fields):  # "{order[customer]}" names the argument `order`
-        if name not in known:
-            names = ", ".join(known) or "none"
+        if name not in allowed:
+            names = ", ".join(allowed) or "none"
             yield f"{option} {template!r:.200} names {name!r}, which is no argument. The task has: {names}"
 
 

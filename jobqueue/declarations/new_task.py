@@ -25,21 +25,21 @@ def new_task(
     kwargs: Mapping[str, Any],
     options: Options,
     *,
-    place: str | None = None,
+    where: str | None = None,
     columns: Mapping[str, Any] | None = None,
     **own: Any,
 ) -> NewTask:
     """
     Return the row of a call.
 
-    options: of the backend. place: what errors call the task. columns: of shared_columns(), if the caller makes many
+    options: of the backend. where: what errors call the task. columns: of shared_columns(), if the caller makes many
     rows. own: further columns of the row. Raises InvalidArguments.
     """
     args_text, kwargs_text = encode_arguments(
         task.func,
         args,
         kwargs,
-        name=place or f"{task.name}()",
+        name=where or f"{task.name}()",
         takes_context=task.takes_context,
         max_bytes=options.max_payload_bytes,
     )
@@ -54,12 +54,12 @@ def new_tasks(task: FunctionTask[..., Any], calls: Iterable[Call], options: Opti
     columns = shared_columns(task, options)
     rows = []
     for number, call in enumerate(calls):
-        place = f"{task.name}(), call {number}"
+        where = f"{task.name}(), call {number}"
         match call:
             case (list() | tuple() as args, dict() | Mapping() as kwargs):  # Mapping() alone takes a microsecond
-                rows.append(new_task(task, args, kwargs, options, place=place, columns=columns))
+                rows.append(new_task(task, args, kwargs, options, where=where, columns=columns))
             case _:
-                raise InvalidArguments(f"{place}: must be a pair (args, kwargs) of a list or tuple and a dict")
+                raise InvalidArguments(f"{where}: must be a pair (args, kwargs) of a list or tuple and a dict")
     return rows
 
 
@@ -76,7 +76,7 @@ def shared_columns(task: FunctionTask[..., Any], options: Options) -> dict[str, 
     }
     if task.metadata is not None:
         limit = options.max_payload_bytes
-        columns["metadata"] = encode(task.metadata, place=f"{task.name}(): metadata", max_bytes=limit)
+        columns["metadata"] = encode(task.metadata, where=f"{task.name}(): metadata", max_bytes=limit)
     if task.tags:
         columns["tags"] = json.dumps(task.tags)
     if task.key is not None:

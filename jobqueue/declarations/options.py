@@ -261,12 +261,12 @@ def run_options(task: HasRunOptions, stored: str, defaults: Options) -> RunOptio
 
     stored: the row's `options`. Raises msgspec.DecodeError if they are invalid.
     """
-    chosen = RunOptions(
+    effective = RunOptions(
         max_attempts=defaults.max_attempts if task.max_attempts is None else task.max_attempts,
         backoff=defaults.backoff if task.backoff is None else task.backoff,
         timeout=defaults.timeout if task.timeout is None else task.timeout,
     )
     if stored == "{}":
-        return chosen
+        return effective
     own = asdict(msgspec.json.decode(stored, type=StoredRunOptions))
-    return replace(chosen, **{name: value for name, value in own.items() if value is not UNSET})
+    return replace(effective, **{name: value for name, value in own.items() if value is not UNSET})

@@ -49,9 +49,9 @@ def autodiscover() -> None:
 
 def declared_limits() -> dict[tuple[LimitKind, str], list[Concurrency | Rate]]:
     """Return the limits that tasks declare, by kind and name. Those of using() are not declared."""
-    found: dict[tuple[LimitKind, str], list[Concurrency | Rate]] = defaultdict(list)
+    limits: dict[tuple[LimitKind, str], list[Concurrency | Rate]] = defaultdict(list)
     for task in all().values():
         for kind, limit in ((LimitKind.CONCURRENCY, task.concurrency), (LimitKind.RATE, task.rate)):
             if limit is not None:
-                found[kind, limit.shared or task.task_type].append(limit)
-    return dict(found)
+                limits[kind, limit.shared or task.task_type].append(limit)
+    return dict(limits)

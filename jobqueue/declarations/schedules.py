@@ -198,8 +198,8 @@ class Declaration:
 
 def _choice_problems(name: str, value: Any, choices: type[Overlap] | type[CatchUp]) -> Iterator[ValueProblem]:
     if value not in [*choices]:
-        known = ", ".join(repr(str(choice)) for choice in choices)
-        yield ValueProblem(name, f"{name} must be one of {known}, not {value!r:.100}")
+        listed = ", ".join(repr(str(choice)) for choice in choices)
+        yield ValueProblem(name, f"{name} must be one of {listed}, not {value!r:.100}")
 
 
 def _duration_problems(name: str, value: Any, at_most: timedelta) -> Iterator[ValueProblem]:
@@ -213,9 +213,9 @@ def _duration_problems(name: str, value: Any, at_most: timedelta) -> Iterator[Va
 
 
 def _unknown_option(option: str) -> str:
-    known = ScheduleOptions.__annotations__
-    meant = did_you_mean(option, known)
-    return f"schedule() takes no option {option!r:.100}{meant}; options are {', '.join(known)}"
+    names = ScheduleOptions.__annotations__
+    meant = did_you_mean(option, names)
+    return f"schedule() takes no option {option!r:.100}{meant}; options are {', '.join(names)}"
 
 
 def has_schedules(backend: BaseTaskBackend) -> bool:
@@ -247,10 +247,12 @@ def schedule(
     own = {key: value for key, value in options.items() if key in OwnOptions.__annotations__}
     others = {key: value for key, value in options.items() if key not in own}
     is_actor = isinstance(task, type) and issubclass(task, Actor)
-    chosen = cast("FunctionTask[..., Any]", getattr(task, "task", task) if is_actor else task)
-    new = Declaration(name, chosen, expression, location, task_options=others, code=frame.f_code, **own)  # type: ignore[arg-type]
+    function = cast("FunctionTask[..., Any]", getattr(task, "task", task) if is_actor else task)
+    new = Declaration(name, function, expression, location, task_options=others, code=frame.f_code, **own)  # type: ignore[arg-type]
     # A module that is loaded again has new code, and declares again. A loop repeats the same code.
-    declared[:] = [each for each in declared if each.location != location or each.code is frame.f_code]
+    declared[:] = [
+        declaration for declaration in declared if declaration.location != location or declaration.code is frame.f_code
+    ]
     declared.append(new)
 
 
@@ -266,13 +268,18 @@ def declarations() -> list[Declaration]:
 def duplicates() -> list[tuple[Declaration, Declaration]]:
     """Return the pairs of declarations with one name in one backend."""
     first: dict[tuple[str, str], Declaration] = {}
-    pairs = [(first.setdefault((each.backend, str(each.name)), each), each) for each in declarations()]
-    return [(one, other) for one, other in pairs if one is not other]
+    pairs = [
+        (first.setdefault((declaration.backend, str(declaration.name)), declaration), declaration)
+        for declaration in declarations()
+    ]
+    return [(earlier, later) for earlier, later in pairs if earlier is not later]
 
 
 def digest_of(declarations: Iterable[Declaration]) -> str:
     """Return a digest that changes with the set of declarations."""
-    columns = sorted((each.name, msgspec.json.encode(each.columns(), enc_hook=str)) for each in declarations)
+    columns = sorted(
+        (declaration.name, msgspec.json.encode(declaration.columns(), enc_hook=str)) for declaration in declarations
+    )
     return hashlib.blake2b(repr(columns).encode(), digest_size=8).hexdigest()
 
 

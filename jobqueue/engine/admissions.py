@@ -211,7 +211,7 @@ class Admissions(Part):
     def request_all(self, kind: LimitKind, key: str) -> None:
         """Request to look at all keys of a limit that have BLOCKED tasks."""
         waiting = self.db.tasks.filter(INDEXED[kind] & of_limit(kind, key), status=Status.BLOCKED)
-        self.insert_requests({(kind, found) for found in _values(waiting, f"{kind}_key")})
+        self.insert_requests({(kind, limit_key) for limit_key in _values(waiting, f"{kind}_key")})
 
     @property
     def _requests(self) -> Any:
@@ -228,14 +228,14 @@ class Admissions(Part):
         admitted = Admitted()
         for _ in range(ROUNDS):
             with self.db.transaction():
-                found = self.admit_in_transaction(limit)
-                if found.keys_seen:
+                batch = self.admit_in_transaction(limit)
+                if batch.keys_seen:
                     failpoint("admit.before")
-            if not found.keys_seen:
+            if not batch.keys_seen:
                 break
             failpoint("admit.after")
-            admitted += found
-            if not found.has_more:
+            admitted += batch
+            if not batch.has_more:
                 break
         return admitted
 
@@ -243,7 +243,7 @@ class Admissions(Part):
         """Admit in the caller's transaction. Locks: as admit()."""
         taken = self._take_requests(limit)
         of_kind = {
-            kind: {key: is_urgent for (found, key), is_urgent in taken.keys.items() if found is kind}
+            kind: {key: is_urgent for (taken_kind, key), is_urgent in taken.keys.items() if taken_kind is kind}
             for kind in LimitKind
         }
         admitted = Admitted(keys_seen=len(taken.keys), has_more=taken.is_more)
@@ -329,9 +329,9 @@ class Admissions(Part):
             number = self._number(LimitKind.CONCURRENCY, key, declared)
             allowed = number - counts[:number].count()
             admitted = self._lock_best(waiting, min(allowed, share))
-            chosen = of_key.filter(pk__in=admitted)
-            chosen.filter(rate_key__isnull=True).update(**self._ready())
-            chosen.filter(rate_key__isnull=False).update(counts_while_waiting=True)
+            admissible = of_key.filter(pk__in=admitted)
+            admissible.filter(rate_key__isnull=True).update(**self._ready())
+            admissible.filter(rate_key__isnull=False).update(counts_while_waiting=True)
             rows = self.db.tasks.filter(pk__in=admitted)
             queues.update(rows.ready().values_list("queue_name", flat=True))
             again = {(LimitKind.RATE, key) for key in _values(rows.blocked(), "rate_key")}

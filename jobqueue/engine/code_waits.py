@@ -105,7 +105,7 @@ class CodeWaits(Part):
         wake_at is the end of the longest wait, or of the time in which the task may start.
         """
         for longest in {outcome.wake_after_seconds for outcome in outcomes}:
-            rows = self.db.by_ids([one.task_id for one in outcomes if one.wake_after_seconds == longest])
+            rows = self.db.by_ids([result.task_id for result in outcomes if result.wake_after_seconds == longest])
             rows.update(**_columns(longest))
             rows.filter(Q(worker_ids=[]) | Q(rate_key__isnull=False)).update(last_attempted_at=None)
             rows.filter(worker_ids=[]).update(started_at=None)
@@ -125,7 +125,7 @@ class CodeWaits(Part):
         Locks: the rows, skipping locked ones.
         """
         parked: dict[Head, Counter[str]] = {}
-        found: dict[UUID, Head] = {}
+        by_task: dict[UUID, Head] = {}
         for head in heads:
             if limit <= 0:
                 break
@@ -134,9 +134,9 @@ class CodeWaits(Part):
             parked[head] = Counter()
             for pk, queue_name, task_type in tasks:
                 if may_wait(queue_name, task_type):
-                    found[pk] = head
+                    by_task[pk] = head
         # Without locks: otherwise the claims of other executors would skip tasks that may run.
-        calls = self.db.by_ids(found).values_list("pk", "task_type", *CALL) if found else ()
+        calls = self.db.by_ids(by_task).values_list("pk", "task_type", *CALL) if by_task else ()
         judged = [(pk, task_type, judge(task_type, StoredCall(*call))) for pk, task_type, *call in calls]
         waiting = [(pk, task_type, verdict) for pk, task_type, verdict in judged if verdict is not None]
         if not waiting:
@@ -146,9 +146,9 @@ class CodeWaits(Part):
             statuses = dict(self.db.lock(pk for pk, *_ in waiting).values_list("pk", "status"))
             verdicts: dict[Verdict, list[UUID]] = {}
             for pk, task_type, verdict in waiting:
-                if statuses.get(pk) == found[pk].status:
+                if statuses.get(pk) == by_task[pk].status:
                     verdicts.setdefault(verdict, []).append(pk)
-                    parked[found[pk]][task_type] += 1
+                    parked[by_task[pk]][task_type] += 1
             for verdict, ids in verdicts.items():
                 self._park(verdict, ids)
         return parked
@@ -203,10 +203,10 @@ class CodeWaits(Part):
             if before is not None:
                 rows = rows.filter(awaits_code_since__lte=before[0])
                 rows = rows.exclude(awaits_code_since=before[0], pk__gte=before[1])
-        found = rows.values_list("awaits_code_since", "pk", "wake_at", "expires_at", *CALL)[:limit]
+        waiting = rows.values_list("awaits_code_since", "pk", "wake_at", "expires_at", *CALL)[:limit]
         return [
             WaitingCall(since, pk, StoredCall(*call), wake_at is not None and wake_at != expires_at)
-            for since, pk, wake_at, expires_at, *call in found
+            for since, pk, wake_at, expires_at, *call in waiting
         ]
 
     def last_errors(self, ids: Collection[UUID]) -> dict[UUID, Any]:

@@ -279,16 +279,16 @@ class Commits(Part):
             if not is_held(locked.get(outcome.task_id), outcome.claim_number, holder):
                 return 0  # the commit finds out why
             children = self.db.tasks.live().filter(parent_id=outcome.task_id).order_by("pk")
-            found = list(children.values_list("pk", flat=True)[:limit])
-            if len(found) < limit:  # the children are few now; the search below them reads all of the family
-                found = sorted(self.tasks.descendants([outcome.task_id]))[:limit]
-            rows = self._lock_for_commit(found, wait=False)
+            ids = list(children.values_list("pk", flat=True)[:limit])
+            if len(ids) < limit:  # the children are few now; the search below them reads all of the family
+                ids = sorted(self.tasks.descendants([outcome.task_id]))[:limit]
+            rows = self._lock_for_commit(ids, wait=False)
             now = self.db.now()
             for row in rows.values():
                 if row.parent_id == outcome.task_id:  # it ends, and reads no message any more
                     row.parent_notified_at = now
             self.tasks.cancel_locked(rows.values())
-            return len(found)
+            return len(ids)
 
     # --- release
 
@@ -296,16 +296,18 @@ class Commits(Part):
         """Make claimed tasks READY at their old rank, or CANCELLED if requested. No attempt is counted."""
         return self.commit([release_outcome(claimed) for claimed in claims])
 
-    def release_unknown_claims(self, executor_id: UUID, known: Collection[UUID], limit: int = RELEASE_BATCH) -> int:
+    def release_unknown_claims(
+        self, executor_id: UUID, own_claims: Collection[UUID], limit: int = RELEASE_BATCH
+    ) -> int:
         """
         Release the tasks that an executor holds without knowing it, because the answer to its claim was lost.
 
-        Return how many. known: the tasks that it knows. limit: how many at most. Only the thread that claims for this
-        executor may call this: it would also release new claims of another thread.
+        Return how many. own_claims: the tasks that it knows. limit: how many at most. Only the thread that claims for
+        this executor may call this: it would also release new claims of another thread.
         """
         columns = ("pk", "claim_number", "attempts", "parent_id", "unread_polls", "stale_polls", *UNBLOCKING_COLUMNS)
         rows = self.db.tasks.running().filter(executor_id=executor_id).order_by("executor_id").only(*columns)
-        tasks: list[Any] = [row for row in rows if row.pk not in known]
+        tasks: list[Any] = [row for row in rows if row.pk not in own_claims]
         unknown = [release_outcome(task) for task in tasks[:limit]]
         if not unknown:
             return 0

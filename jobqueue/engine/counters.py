@@ -113,7 +113,7 @@ class Counters(Part):
                 wait_seconds, run_seconds = max(0.0, waited), outcome.run_seconds
             has_failed = outcome.attempts > row.attempts and outcome.status is not Status.CANCELLED
             buckets = [None if seconds is None else bucket(seconds) for seconds in (wait_seconds, run_seconds)]
-            place = (row.queue_name, row.task_type, *buckets)
+            group = (row.queue_name, row.task_type, *buckets)
             numbers: Any = {
                 "attempts": is_attempt,
                 "completed": entering is Status.SUCCESSFUL,
@@ -123,7 +123,7 @@ class Counters(Part):
                 "wait_seconds": wait_seconds or 0,
                 "run_seconds": run_seconds or 0,
             }
-            sums.setdefault(place, collections.Counter()).update(numbers)
+            sums.setdefault(group, collections.Counter()).update(numbers)
         self.add(
             [
                 CounterDelta(queue_name=queue_name, task_type=task_type, wait_bucket=wait, run_bucket=run, **numbers)
@@ -135,8 +135,8 @@ class Counters(Part):
         """Insert the deltas of new tasks with their lateness in seconds, None for a tick that waited."""
         sums: dict[tuple[Any, ...], list[float]] = {}
         for task, late in ticks:
-            place = (task.queue_name, task.task_type, None if late is None else bucket(late))
-            sums.setdefault(place, []).append(late or 0.0)
+            group = (task.queue_name, task.task_type, None if late is None else bucket(late))
+            sums.setdefault(group, []).append(late or 0.0)
         self.add(
             [
                 CounterDelta(
@@ -154,8 +154,8 @@ class Counters(Part):
         """Insert the deltas of skipped ticks."""
         sums: dict[tuple[str, str], collections.Counter[str]] = {}
         for row, skipped in ticks:
-            place = (queue_name_of(row), row.task_type)
-            sums.setdefault(place, collections.Counter())[f"ticks_{skipped.reason}"] += skipped.count
+            group = (queue_name_of(row), row.task_type)
+            sums.setdefault(group, collections.Counter())[f"ticks_{skipped.reason}"] += skipped.count
         self.add(
             [
                 CounterDelta(queue_name=queue_name, task_type=task_type, **numbers)
@@ -274,4 +274,4 @@ def histograms_of(summed: DeltaSum) -> dict[str, list[int]]:
 
 def histogram(at: int | None, number: int) -> list[int]:
     """Return the counts of all buckets for a number in one bucket."""
-    return [number if place == at else 0 for place in range(len(EDGES) + 1)]
+    return [number if index == at else 0 for index in range(len(EDGES) + 1)]

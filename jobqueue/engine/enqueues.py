@@ -104,8 +104,8 @@ class Enqueues(Part):
         for row in sorted(rows, key=lambda row: row.key or ""):
             held_by = self._reserve_key(row)
             if held_by != row.id:
-                found = self.db.by_ids([held_by]).values_list("enqueued_at", "status").first()
-                at, status = found or (self.db.now(), Status.SUCCESSFUL)  # the task may have been deleted
+                holder = self.db.by_ids([held_by]).values_list("enqueued_at", "status").first()
+                at, status = holder or (self.db.now(), Status.SUCCESSFUL)  # the task may have been deleted
                 taken[row.id] = Enqueued(held_by, at, Status(status), False)
         return taken
 

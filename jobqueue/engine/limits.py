@@ -64,9 +64,9 @@ class Limits(Part):
             for name in self.names(kind):
                 rows = self.db.tasks.filter(INDEXED[kind] & of_limit(kind, f"{name}{SEPARATOR}"), IS_WAITING[kind])
                 counted = rows.order_by("backend", f"{kind}_key")[:CAP]
-                found = counted.aggregate(blocked=Count("pk"), rank=Min("rank"))
-                seconds = (now - found["rank"]).total_seconds() if found["rank"] else 0.0
+                sums = counted.aggregate(blocked=Count("pk"), rank=Min("rank"))
+                seconds = (now - sums["rank"]).total_seconds() if sums["rank"] else 0.0
                 gauges.append(
-                    LimitGauges(kind=kind, name=name, blocked=found["blocked"], oldest_seconds=max(0.0, seconds))
+                    LimitGauges(kind=kind, name=name, blocked=sums["blocked"], oldest_seconds=max(0.0, seconds))
                 )
         return gauges

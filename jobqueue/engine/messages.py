@@ -85,8 +85,8 @@ class Messages(Part):
         """Return the ended tasks for pairs of a key that they held and a dedupe_key that they have seen."""
         keys, dedupe_keys = {key for key, _ in sent}, {dedupe_key for _, dedupe_key in sent}
         rows = self.db.tasks.finished().filter(key__in=keys, inbox__dedupe_key__in=dedupe_keys)
-        found = rows.order_by("pk").values_list("key", "inbox__dedupe_key", "pk")
-        return {(str(key), str(dedupe_key)): pk for key, dedupe_key, pk in found}
+        seen = rows.order_by("pk").values_list("key", "inbox__dedupe_key", "pk")
+        return {(str(key), str(dedupe_key)): pk for key, dedupe_key, pk in seen}
 
     def task_types(self, ids: Collection[UUID]) -> dict[UUID, str]:
         """Return the types of tasks. Unknown tasks are left out. Locks: none."""

@@ -110,7 +110,7 @@ class Queues(Part):
             if (waited := self._waited(name, now)) is not None
         ]
 
-    def _stranded(self, known: Collection[str]) -> list[QueueLatency]:
+    def _stranded(self, in_use: Collection[str]) -> list[QueueLatency]:
         """Find the other queues with work, if no executor is alive. Paused and stopping executors are alive."""
         if self._alive().exists():
             return []
@@ -124,7 +124,7 @@ class Queues(Part):
         return [
             QueueLatency(name, seconds, name in paused, is_served=False)
             for name, seconds in waited.items()
-            if name not in known
+            if name not in in_use
         ]
 
     def _alive(self) -> QuerySet[Executor]:

@@ -33,14 +33,14 @@ class Schedules(Part):
     def gauges(self) -> ScheduleGauges:
         """Return the current figures of the schedules. Locks: none."""
         now = self._ticks.now()
-        found = self.db.schedules.active().aggregate(
+        sums = self.db.schedules.active().aggregate(
             active=Count("pk", filter=Q(next_at__isnull=False) & ~is_paused(now)),
             paused=Count("pk", filter=is_paused(now) & ~IS_STOPPED),
             stopped=Count("pk", filter=IS_STOPPED),
             due_at=Min("due_at"),
         )
-        due_at = found.pop("due_at")
-        return ScheduleGauges(**found, overdue_seconds=max(0.0, (now - due_at).total_seconds()) if due_at else 0.0)
+        due_at = sums.pop("due_at")
+        return ScheduleGauges(**sums, overdue_seconds=max(0.0, (now - due_at).total_seconds()) if due_at else 0.0)
 
     def save(self, name: str, columns: Mapping[str, Any]) -> tuple[Schedule, bool]:
         """
@@ -159,10 +159,10 @@ class Schedules(Part):
         if not ticks:
             return set()
         stored = {to_row_time(tick): tick for tick in ticks}
-        found = self.db.ticks.filter(schedule=row, tick_at__range=(min(stored), max(stored)))
-        done = found.filter(task_id__isnull=False).exclude(trigger=ScheduleTick.Trigger.MANUAL)
-        known = {*done.values_list("tick_at", flat=True), row.waiting_at}
-        return {tick for at, tick in stored.items() if at in known}
+        records = self.db.ticks.filter(schedule=row, tick_at__range=(min(stored), max(stored)))
+        done = records.filter(task_id__isnull=False).exclude(trigger=ScheduleTick.Trigger.MANUAL)
+        with_task = {*done.values_list("tick_at", flat=True), row.waiting_at}
+        return {tick for at, tick in stored.items() if at in with_task}
 
     def _lock_and_account(self, *, with_jitter: bool = True, **where: Any) -> tuple[Schedule, datetime]:
         """

@@ -44,8 +44,8 @@ def known_migrations() -> set[str]:
     module, _ = MigrationLoader.migrations_module(APP)
     if module is None:
         return set()
-    found = pkgutil.iter_modules(import_module(module).__path__)
-    return {one.name for one in found if not one.ispkg and one.name[0] not in "_~"}
+    modules = pkgutil.iter_modules(import_module(module).__path__)
+    return {info.name for info in modules if not info.ispkg and info.name[0] not in "_~"}
 
 
 def applied_migrations(database: str) -> set[str] | None:
@@ -70,13 +70,13 @@ def schema_problem(database: str) -> str:
     It must have what its applied migrations make. A version before the first release had migrations of the same names
     that made other tables, which no migration can repair. Columns of newer code are no problem: they have defaults.
     """
-    known, applied = known_migrations(), applied_migrations(database)
-    outdated = sorted(known - applied) if applied is not None else []
-    is_newer = bool(applied and applied - known)
-    made = _models_after(known & applied) if applied and outdated else current_models()
+    available, applied = known_migrations(), applied_migrations(database)
+    outdated = sorted(available - applied) if applied is not None else []
+    is_newer = bool(applied and applied - available)
+    made = _models_after(available & applied) if applied and outdated else current_models()
     here, command = f"The database {database!r}", migrate_command(database)
     missing = missing_tables(database)
-    should_exist = bool(known and applied)  # otherwise nobody says that migrations have made the tables
+    should_exist = bool(available and applied)  # otherwise nobody says that migrations have made the tables
     gone = sorted({*missing} & {*made}) if should_exist else []
     lacking, foreign = changed_columns(database, made)
     if is_newer and (gone or lacking):
@@ -115,10 +115,10 @@ def _repair(command: str) -> str:
 def changed_columns(database: str, models: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Return the columns that our tables lack, and those of others that an INSERT would have to name."""
     lacking, foreign = [], []
-    for table, found in columns_of(database, sorted(models)).items():
+    for table, columns in columns_of(database, sorted(models)).items():
         ours = {str(field.column) for field in models[table]._meta.local_concrete_fields}
-        lacking += [f"{table}.{name}" for name in sorted(ours - {*found})]
-        foreign += [f"{table}.{name}" for name in sorted({*found} - ours) if not found[name]]
+        lacking += [f"{table}.{name}" for name in sorted(ours - {*columns})]
+        foreign += [f"{table}.{name}" for name in sorted({*columns} - ours) if not columns[name]]
     return lacking, foreign
 
 
@@ -155,13 +155,13 @@ def check_migrated(error: DatabaseError, database: str) -> None:
     """Raise NotMigrated if the error says that the database lacks a table, column or function of ours."""
     text, *_ = str(error).splitlines() or [""]  # further lines name the functions that called a trigger of the site
     code = getattr(error.__cause__, "sqlstate", None)
-    is_undefined = code in UNDEFINED or any(words in text for words in UNDEFINED_IN_SQLITE)
-    found = re.search(r"\bjobqueue_\w+", text)
-    if found is None or not is_undefined:
+    is_undefined = code in UNDEFINED or any(message in text for message in UNDEFINED_IN_SQLITE)
+    match = re.search(r"\bjobqueue_\w+", text)
+    if match is None or not is_undefined:
         return
     *_, newest = sorted(known_migrations()) or [""]
     in_migration = f'; in a data migration, add ("{APP}", "{newest}") to its dependencies' if newest else ""
     raise NotMigrated(
-        f"The database {database!r} lacks {found[0]} of django-jobqueue, or has another version of it: run "
+        f"The database {database!r} lacks {match[0]} of django-jobqueue, or has another version of it: run "
         f"{migrate_command(database)}{in_migration}."
     ) from error

@@ -251,9 +251,9 @@ class Tasks(Part):
         """Delete ended tasks with their messages. Locks: the rows FOR UPDATE in id order."""
 
         def change(rows: TaskQuerySet) -> int:
-            found = list(rows.values_list("pk", flat=True))
-            self._delete_locked(found)
-            return len(found)
+            ids = list(rows.values_list("pk", flat=True))
+            self._delete_locked(ids)
+            return len(ids)
 
         return self._change(ids, FINAL, change, wait=wait, no_key=False)
 

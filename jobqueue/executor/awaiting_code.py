@@ -129,8 +129,8 @@ class AwaitingCode:
     def _widen(self) -> None:
         """Expect tasks without code in all queues after two queues had some: claims would find them one by one."""
         now = time.monotonic()
-        found = {head.queue_name for head in self._heads if isinstance(head, ReadyHead)}
-        if now < self._widens_at or len(found) < 2:
+        queues = {head.queue_name for head in self._heads if isinstance(head, ReadyHead)}
+        if now < self._widens_at or len(queues) < 2:
             return
         self._widens_at = now + WIDEN_SECONDS
         for queue_name in self._queues()[:MAX_QUEUES]:

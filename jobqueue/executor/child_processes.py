@@ -37,9 +37,9 @@ def descendants(pid: int) -> list[int]:
             state, parent = path.read_text(errors="replace").rpartition(")")[2].split()[:2]
             if state != "Z":
                 children.setdefault(int(parent), []).append(int(path.parent.name))
-    found, parents = [], [pid]
+    pids, parents = [], [pid]
     while parents:
         below = children.get(parents.pop(), [])
-        found += below
+        pids += below
         parents += below
-    return found
+    return pids

@@ -48,8 +48,8 @@ class CommitBatches:
     def fresh(self, completed: Mapping[UUID, CompletedAttempt]) -> list[Outcome]:
         """Return the outcomes for the next commit, of those that never failed."""
         if not self._failed and self._limit == UNLIMITED:
-            return [one.outcome for one in completed.values()]
-        return self._first(one.outcome for pk, one in completed.items() if pk not in self._failed)
+            return [attempt.outcome for attempt in completed.values()]
+        return self._first(attempt.outcome for pk, attempt in completed.items() if pk not in self._failed)
 
     def locked(self) -> list[UUID]:
         """Return outcomes that got no lock, and may try again."""
@@ -66,14 +66,14 @@ class CommitBatches:
 
     def _first(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
         """Return as many outcomes as are light enough together, and at least one."""
-        chosen: list[Outcome] = []
+        batch: list[Outcome] = []
         total = 0
         for outcome in outcomes:
             total += weight(outcome)
-            if chosen and total > self._limit:
+            if batch and total > self._limit:
                 break
-            chosen.append(outcome)
-        return chosen
+            batch.append(outcome)
+        return batch
 
     # --- what came of it
 

@@ -43,19 +43,19 @@ class Isolation:
             return False
         return now >= self._next_check_at and (is_idle or now >= self._gave_up_until)
 
-    def checked(self, found: bool) -> None:
+    def checked(self, has_isolated: bool) -> None:
         """Record a look. Another process may have claimed the task since the last one."""
         now = time.monotonic()
         self._next_check_at = now + CHECK_SECONDS
-        if found and self.is_waiting:
+        if has_isolated and self.is_waiting:
             self._give_up_after_timeout(now)
         else:
-            self.is_waiting, self._since = found, now
+            self.is_waiting, self._since = has_isolated, now
 
-    def claimed(self, found: bool) -> None:
+    def claimed(self, has_claimed: bool) -> None:
         """Record the answer to a claim for one isolated task."""
         now = time.monotonic()
-        if not found:
+        if not has_claimed:
             self._rest(now)
             return
         if now >= self._series_ends_at:

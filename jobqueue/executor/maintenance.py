@@ -140,8 +140,8 @@ class Maintenance:
         """Whether the connection was lost, and the server was not asked since which tasks this executor has."""
         return self._unknown_until == NEVER
 
-    def run_if_due(self, known: Collection[UUID]) -> None:
-        """Do what is due. known: the tasks that this process has claimed. Raises django.db.Error."""
+    def run_if_due(self, own_claims: Collection[UUID]) -> None:
+        """Do what is due. own_claims: the tasks that this process has claimed. Raises django.db.Error."""
         now = time.monotonic()
         if (frozen := self._frozen_executor) is not None:
 
@@ -150,7 +150,7 @@ class Maintenance:
                 self._frozen_executor = None
 
             self._call("isolate_tasks_of", isolate, None)
-        if (now < self._unknown_until or self._heartbeat.has_unknown_claims) and self._release_unknown(known):
+        if (now < self._unknown_until or self._heartbeat.has_unknown_claims) and self._release_unknown(own_claims):
             # The time starts with the first answer, because the database may have been unreachable for long.
             self._unknown_until = min(self._unknown_until, now + self._engine.options.heartbeat_timeout)
         if now >= self._declare_at:
@@ -290,7 +290,7 @@ class Maintenance:
     def _rescue_some(self, limit: int) -> list[Rescued]:
         return self._engine.executors.rescue(limit, self._heartbeat.may_still_rescue)
 
-    def _release_unknown(self, known: Collection[UUID]) -> bool:
+    def _release_unknown(self, own_claims: Collection[UUID]) -> bool:
         """
         Release tasks that the database has as ours and this process does not: the answer to a claim was lost.
 
@@ -298,7 +298,7 @@ class Maintenance:
         """
 
         def release(limit: int) -> tuple[int, bool]:
-            count = self._engine.commits.release_unknown_claims(self._executor_id, known, limit)
+            count = self._engine.commits.release_unknown_claims(self._executor_id, own_claims, limit)
             return count, count < limit
 
         count, is_done = self._call("release_unknown_claims", release, (0, False), RELEASE_BATCH)

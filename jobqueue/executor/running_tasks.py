@@ -141,9 +141,9 @@ class RunningTasks:
         """Add claimed tasks. Interrupt the bodies of earlier claims of the same tasks, which are lost."""
         new, earlier = {task.claimed.id: task for task in tasks}, []
         with self._lock:
-            known, self._tasks = self._tasks, self._tasks | new
-            if len(self._tasks) < len(known) + len(new):
-                earlier = [known[pk] for pk in new if pk in known]
+            before, self._tasks = self._tasks, self._tasks | new
+            if len(self._tasks) < len(before) + len(new):
+                earlier = [before[pk] for pk in new if pk in before]
         self._uncounted.update((task.id, task) for task in tasks if task.claimed.rate_key and not is_atomic(task))
         for task in earlier:
             task.interrupt(ClaimLost)

@@ -56,10 +56,12 @@ def ready(request: HttpRequest) -> HttpResponse:
         return respond(Health())
     try:
         sees = authenticate(request, "view_task").may_see_queue
-        shown = [Problem(one.what, one.where) for one in problems if sees(one.backend, one.queue_name)]
+        visible = [
+            Problem(problem.what, problem.where) for problem in problems if sees(problem.backend, problem.queue_name)
+        ]
     except (HttpError, DatabaseError, InterfaceError):
-        shown = []
-    return respond(NotReady(shown), 503, {"Retry-After": str(RETRY_AFTER_SECONDS)})
+        visible = []
+    return respond(NotReady(visible), 503, {"Retry-After": str(RETRY_AFTER_SECONDS)})
 
 
 def _problems() -> list[QueueProblem]:

@@ -98,7 +98,7 @@ def read() -> Metrics:
         _aggregate(engine)
         counted, gauges, schedules = engine.counters.counter_totals(), engine.queues.gauges(), engine.schedules.gauges()
         declared = api.declared_queues(alias)
-        metrics.queues += _queues(alias, gauges, declared | {one.queue_name for one in counted}, declared)
+        metrics.queues += _queues(alias, gauges, declared | {totals.queue_name for totals in counted}, declared)
         metrics.tasks += _tasks(alias, counted, declared)
         metrics.limits += _limits(alias, engine)
         metrics.backends.append(
@@ -125,9 +125,9 @@ def _aggregate(engine: Engine) -> None:
         pass
 
 
-def _queues(alias: str, gauges: Gauges, known: Collection[str], declared: Collection[str]) -> Iterable[QueueMetrics]:
+def _queues(alias: str, gauges: Gauges, used: Collection[str], declared: Collection[str]) -> Iterable[QueueMetrics]:
     """Return the gauges of each queue, 0 for those that are only known."""
-    names = {*known, *gauges.oldest_ready_seconds, *(depth.queue_name for depth in gauges.depths)}
+    names = {*used, *gauges.oldest_ready_seconds, *(depth.queue_name for depth in gauges.depths)}
     labels = {name: label for (name,), (label,) in _labels({(name,) for name in names}, declared).items()}
     queues = {
         label: QueueMetrics(
@@ -148,28 +148,32 @@ def _queues(alias: str, gauges: Gauges, known: Collection[str], declared: Collec
 
 def _tasks(alias: str, counted: Sequence[CounterTotals], declared: Collection[str]) -> Iterator[TaskMetrics]:
     """Yield the counters of each pair of queue and task type."""
-    labels = _labels({(one.queue_name, one.task_type) for one in counted}, declared)
+    labels = _labels({(totals.queue_name, totals.task_type) for totals in counted}, declared)
     groups: dict[tuple[str, ...], list[CounterTotals]] = defaultdict(list)
-    for one in counted:
-        groups[labels[one.queue_name, one.task_type]].append(one)
+    for totals in counted:
+        groups[labels[totals.queue_name, totals.task_type]].append(totals)
     for (queue, task_type), group in groups.items():
         yield TaskMetrics(
             backend=alias,
             queue=queue,
             task_type=task_type,
-            **{name: sum(getattr(one, name) for one in group) for name in COUNTERS},
-            wait=_histogram([one.waits for one in group], sum(one.wait_seconds for one in group)),
-            run=_histogram([one.runs for one in group], sum(one.run_seconds for one in group)),
-            ticks=TickMetrics(**{name: sum(getattr(one, f"ticks_{name}") for one in group) for name in TICK_OUTCOMES}),
-            tick_lateness=_histogram([one.lateness for one in group], sum(one.lateness_seconds for one in group)),
+            **{name: sum(getattr(totals, name) for totals in group) for name in COUNTERS},
+            wait=_histogram([totals.waits for totals in group], sum(totals.wait_seconds for totals in group)),
+            run=_histogram([totals.runs for totals in group], sum(totals.run_seconds for totals in group)),
+            ticks=TickMetrics(
+                **{name: sum(getattr(totals, f"ticks_{name}") for totals in group) for name in TICK_OUTCOMES}
+            ),
+            tick_lateness=_histogram(
+                [totals.lateness for totals in group], sum(totals.lateness_seconds for totals in group)
+            ),
         )
 
 
 def _limits(alias: str, engine: Engine) -> Iterator[LimitMetrics]:
     """Yield the gauges of each limit, 0 for those that are only declared."""
-    found = {(one.kind, one.name): one for one in engine.limits.gauges()}
-    for kind, name in sorted({*found, *declared_limits()}):
-        gauges = found.get((kind, name))
+    by_limit = {(limit_gauges.kind, limit_gauges.name): limit_gauges for limit_gauges in engine.limits.gauges()}
+    for kind, name in sorted({*by_limit, *declared_limits()}):
+        gauges = by_limit.get((kind, name))
         yield LimitMetrics(
             backend=alias,
             kind="rate" if kind is LimitKind.RATE else "concurrency",
@@ -186,7 +190,7 @@ def _labels(names: Collection[tuple[str, ...]], declared: Collection[str]) -> di
     A new name can only push others out of this order, so the counters of OTHER never decrease.
     """
     ranked = sorted(names, key=lambda name: (name[0] not in declared, name))
-    return {name: name if place < MAX_LABELS else (OTHER,) * len(name) for place, name in enumerate(ranked)}
+    return {name: name if index < MAX_LABELS else (OTHER,) * len(name) for index, name in enumerate(ranked)}
 
 
 def _histogram(several: Sequence[Sequence[int]], seconds: float) -> Histogram:

@@ -75,27 +75,29 @@ def described() -> tuple[Json, Json]:
     """Return the paths of all views, and the schemas of their types by name."""
     patterns = get_resolver("jobqueue.urls").url_patterns
     endpoints: list[endpoint] = [pattern.callback.endpoint for pattern in patterns]  # type: ignore[union-attr]
-    kinds = {str(kind): kind for one in endpoints for kind in (one.body, *(kind for _, kind in one.answers.values()))}
+    kinds = {
+        str(kind): kind for view in endpoints for kind in (view.body, *(kind for _, kind in view.answers.values()))
+    }
     kinds = {name: kind for name, kind in kinds.items() if kind} | {str(list[Problem]): list[Problem]}
-    shown, components = msgspec.json.schema_components(kinds.values(), ref_template="#/components/schemas/{name}")
-    schemas = dict(zip(kinds, shown, strict=True))
+    documents, components = msgspec.json.schema_components(kinds.values(), ref_template="#/components/schemas/{name}")
+    schemas = dict(zip(kinds, documents, strict=True))
     paths: Json = {}
-    for pattern, one in zip(patterns, endpoints, strict=True):
+    for pattern, view in zip(patterns, endpoints, strict=True):
         path = "/" + str(pattern.pattern).replace("<str:", "{").replace(">", "}")
-        paths[path] = {one.method.lower(): _operation(pattern, one, schemas)}
+        paths[path] = {view.method.lower(): _operation(pattern, view, schemas)}
         if "{task_id}" in path:
             paths[path]["parameters"] = [TASK_ID]
     return paths, components
 
 
-def _operation(pattern: Any, one: endpoint, schemas: Mapping[str, Json]) -> Json:
+def _operation(pattern: Any, view: endpoint, schemas: Mapping[str, Json]) -> Json:
     def content(kind: Any) -> Json:
         if kind is None:
             return {}
         return {"text/plain" if kind is str else "application/json": {"schema": schemas[str(kind)]}}
 
-    errors = {status: (ERRORS[status], list[Problem]) for status in one.all_errors}
-    found: Json = {
+    errors = {status: (ERRORS[status], list[Problem]) for status in view.all_errors}
+    operation: Json = {
         "operationId": pattern.name,
         "summary": pattern.callback.__doc__.partition("\n")[0],
         "responses": {
@@ -104,14 +106,14 @@ def _operation(pattern: Any, one: endpoint, schemas: Mapping[str, Json]) -> Json
                 "content": content(kind),
                 **({"headers": RETRY_AFTER} if status == 503 else {}),
             }
-            for status, (description, kind) in {**one.answers, **errors}.items()
+            for status, (description, kind) in {**view.answers, **errors}.items()
         },
     }
-    if one.headers:
-        found["parameters"] = [
+    if view.headers:
+        operation["parameters"] = [
             {"name": name, "in": "header", "description": HEADERS[name], "schema": {"type": "string"}}
-            for name in one.headers
+            for name in view.headers
         ]
-    if one.body:
-        found["requestBody"] = {"required": one.needs_body, "content": content(one.body)}
-    return found if one.permission else {**found, "security": []}
+    if view.body:
+        operation["requestBody"] = {"required": view.needs_body, "content": content(view.body)}
+    return operation if view.permission else {**operation, "security": []}

@@ -51,8 +51,8 @@ def read_request(request: HttpRequest, kind: type[RequestType], *, max_bytes: in
 def problem_of(error: msgspec.ValidationError) -> Problem:
     """Turn an error of msgspec into a problem with a JSON pointer to the member."""
     text = str(error)
-    found = PLACE.search(text) or FIELD.search(text)
-    return Problem(PLACE.sub("", text), "/" + found[1].replace("~", "~0").replace("/", "~1") if found else "")
+    match = PLACE.search(text) or FIELD.search(text)
+    return Problem(PLACE.sub("", text), "/" + match[1].replace("~", "~0").replace("/", "~1") if match else "")
 
 
 def read_body(request: HttpRequest, *, max_bytes: int | None = None) -> bytes:

@@ -68,5 +68,5 @@ def _conditional(request: HttpRequest, response: HttpResponse) -> HttpResponse |
     answer = get_conditional_response(request, etag=response["ETag"], response=response)
     if answer is not None and answer.status_code == 412:
         raise HttpError(412, "The task has changed since you read it. Read it again.")
-    found: HttpResponse | None = answer
-    return found
+    unchanged: HttpResponse | None = answer
+    return unchanged

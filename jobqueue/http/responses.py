@@ -27,13 +27,13 @@ class HttpError(Exception):
         self.problems = [Problem(problem) if isinstance(problem, str) else problem for problem in problems]
 
     def response(self) -> HttpResponse:
-        shown = [
+        listed = [
             Problem(cut(problem.what, MAX_PROBLEM_CHARACTERS), cut(problem.where, MAX_PROBLEM_CHARACTERS))
             for problem in self.problems[:MAX_PROBLEMS]
         ]
         if len(self.problems) > MAX_PROBLEMS:
-            shown.append(Problem(f"There are more problems. Only the first {MAX_PROBLEMS} are listed."))
-        return respond(shown, self.status, self.headers)
+            listed.append(Problem(f"There are more problems. Only the first {MAX_PROBLEMS} are listed."))
+        return respond(listed, self.status, self.headers)
 
 
 def service_unavailable(

@@ -67,32 +67,35 @@ def submit_batch(request: HttpRequest, caller: Caller) -> HttpResponse:
     values = read_json(request)
     if not isinstance(values, list) or not 1 <= len(values) <= MAX_BATCH:
         raise HttpError(400, f"The body must be a JSON array of 1 to {MAX_BATCH:,} submissions.")
-    results = _submit(caller, values, [f"/{place}" for place in range(len(values))])
-    items = [BatchItem(one.id, one.status, task_url(request, one.id), one.created) for one in results]
+    results = _submit(caller, values, [f"/{index}" for index in range(len(values))])
+    items = [
+        BatchItem(enqueued.id, enqueued.status, task_url(request, enqueued.id), enqueued.created)
+        for enqueued in results
+    ]
     return respond(items, 201 if any(item.created for item in items) else 200)
 
 
-def _submit(caller: Caller, values: Sequence[Any], places: Sequence[str]) -> list[Enqueued]:
-    """Enqueue submissions, all or none. places: JSON pointers to them. Raises HttpError."""
+def _submit(caller: Caller, values: Sequence[Any], pointers: Sequence[str]) -> list[Enqueued]:
+    """Enqueue submissions, all or none. pointers: JSON pointers to them. Raises HttpError."""
     submissions: list[EnqueueRequest] = []
     problems: dict[int, list[Problem]] = {403: [], 400: []}
-    for value, place in zip(values, places, strict=True):
+    for value, pointer in zip(values, pointers, strict=True):
         try:
             submissions.append(_parse(value, caller))
         except HttpError as error:
-            found = problems[error.status]
-            found += [Problem(problem.what, place + problem.where) for problem in error.problems]
-            if len(found) > MAX_PROBLEMS:
+            listed = problems[error.status]
+            listed += [Problem(problem.what, pointer + problem.where) for problem in error.problems]
+            if len(listed) > MAX_PROBLEMS:
                 break
-    for status, found in problems.items():
-        if found:
-            raise HttpError(status, *found)
+    for status, listed in problems.items():
+        if listed:
+            raise HttpError(status, *listed)
     backend = _backend_of(submissions)
     try:
         results = backend.submit(submissions)
     except InvalidSubmissions as error:
         refused = [
-            Problem(str(reason), places[number] + _where(submissions[number], reason))
+            Problem(str(reason), pointers[number] + _where(submissions[number], reason))
             for number, reason in error.errors.items()
         ]
         statuses = {STATUS_OF.get(type(reason), 400) for reason in error.errors.values()}

@@ -12,8 +12,8 @@ class LimitKeyField(models.CharField):  # type: ignore[type-arg]
     """A key of a limit. PostgreSQL sorts it by bytes, so that a range of an index has exactly the keys of one limit."""
 
     def db_parameters(self, connection: Any) -> Any:
-        found = super().db_parameters(connection)
-        return {**found, "collation": "C"} if connection.vendor == "postgresql" else found
+        parameters = super().db_parameters(connection)
+        return {**parameters, "collation": "C"} if connection.vendor == "postgresql" else parameters
 
 
 def index(name: str, *fields: str, **condition: Any) -> models.Index:

@@ -35,9 +35,9 @@ def fields_in_words(fields: str) -> str:
 def interval_in_words(interval: timedelta) -> str:
     """Describe an interval: "Every 5 minutes"."""
     seconds = interval.total_seconds()
-    length, one, many = next((unit for unit in UNITS if seconds % unit[0] == 0), EVERY_SECOND)
+    length, singular, plural = next((unit for unit in UNITS if seconds % unit[0] == 0), EVERY_SECOND)
     count = seconds / length
-    return str(one) if count == 1 else many % {"number": number_format(f"{count:g}")}
+    return str(singular) if count == 1 else plural % {"number": number_format(f"{count:g}")}
 
 
 @lru_cache(maxsize=1000)  # it takes 0.4 ms, and a list shows many

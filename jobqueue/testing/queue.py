@@ -234,9 +234,9 @@ class _Queue:
         claimed = self.engine.claims.claim_one(pk, self._executor_id)
         if claimed is None:
             row = self.engine.db.tasks.filter(pk=pk).first()
-            found = "there is none" if row is None else f"it is {row.status}"
+            reason = "there is none" if row is None else f"it is {row.status}"
             until = f" until {row.wake_at}" if row is not None and row.wake_at else ""
-            raise AssertionError(f"Task {pk} of backend {self.engine.alias!r} is not ready to run: {found}{until}.")
+            raise AssertionError(f"Task {pk} of backend {self.engine.alias!r} is not ready to run: {reason}{until}.")
         return claimed
 
     def wake(self) -> int:
@@ -255,9 +255,9 @@ class _Queue:
         """Make tasks READY that waited for code which this process has now."""
         waits = self.engine.code_waits
         calls = [(group.task_type, call) for group in waits.groups() for call in waits.calls(group, CALLS_READ)]
-        found = [call.id for task_type, call in calls if is_bound(task_type, call.call)]
+        bound = [call.id for task_type, call in calls if is_bound(task_type, call.call)]
         with self.engine.db.transaction():
-            return waits.end(found, len(found)) if found else 0
+            return waits.end(bound, len(bound)) if bound else 0
 
     def end_code_waits(self) -> list[Polled]:
         """Fail tasks that have waited for code for as long as they may."""

@@ -112,20 +112,20 @@ def encode_arguments(
     if problem is not None:
         raise InvalidArguments(f"{name}: {problem}")
     normalizer = Normalizer(max_bytes)
-    place: int | str = 0
+    position: int | str = 0
     plain_args: list[Any] = []
     plain_kwargs: dict[str, Any] = {}
     try:
-        for place, value in enumerate(args):  # noqa: B007 - read by the except clauses
+        for position, value in enumerate(args):  # noqa: B007 - read by the except clauses
             plain_args.append(normalizer.normalize(value))
-        for place, value in kwargs.items():
-            plain_kwargs[normalizer.key(place)] = normalizer.normalize(value)
+        for position, value in kwargs.items():
+            plain_kwargs[normalizer.key(position)] = normalizer.normalize(value)
         args_json, kwargs_json = msgspec.json.encode(plain_args), msgspec.json.encode(plain_kwargs)
         if len(args_json) + len(kwargs_json) > max_bytes:
             raise Oversized(max_bytes)
     except Oversized as oversized:
         raise PayloadTooLarge(f"{name}: {oversized}") from None
     except Rejected as rejected:
-        shown = parameters.name_of(place) if isinstance(place, int) else ascii(place)
-        raise InvalidArguments(f"{name}: argument {rejected.describe(shown)}") from rejected.__cause__
+        label = parameters.name_of(position) if isinstance(position, int) else ascii(position)
+        raise InvalidArguments(f"{name}: argument {rejected.describe(label)}") from rejected.__cause__
     return args_json.decode(), kwargs_json.decode()

@@ -49,8 +49,8 @@ class Rejected(Exception):
         super().__init__(reason)
         self.path: list[Any] = []
 
-    def describe(self, place: str) -> str:
-        return f"{place}{''.join(f'[{step!a:.60}]' for step in self.path)}: {self}"
+    def describe(self, where: str) -> str:
+        return f"{where}{''.join(f'[{step!a:.60}]' for step in self.path)}: {self}"
 
 
 class Oversized(Rejected):
@@ -219,19 +219,19 @@ def _type_problem(value: Any) -> str:
     return f"{_name_of(kind)} is not JSON" + (f"; {advice}" if advice else "")
 
 
-def encode(value: Any, *, place: str, max_bytes: int) -> str:
-    """Return the JSON text of a value. Raises InvalidArguments or PayloadTooLarge, which call the value `place`."""
+def encode(value: Any, *, where: str, max_bytes: int) -> str:
+    """Return the JSON text of a value. Raises InvalidArguments or PayloadTooLarge, which call the value `where`."""
     try:
         return Normalizer(max_bytes).encode(value)
     except Oversized as oversized:
-        raise PayloadTooLarge(f"{place}: {oversized}") from None
+        raise PayloadTooLarge(f"{where}: {oversized}") from None
     except Rejected as rejected:
-        raise InvalidArguments(rejected.describe(place)) from rejected.__cause__
+        raise InvalidArguments(rejected.describe(where)) from rejected.__cause__
 
 
 def encode_message(body: Any, *, max_bytes: int) -> str:
     """Return the JSON text of a message's body: JSON, or what msgspec makes JSON of, such as a dataclass."""
-    return encode(plain(body), place="message", max_bytes=max_bytes)
+    return encode(plain(body), where="message", max_bytes=max_bytes)
 
 
 def check_dedupe_key(value: str | None) -> str | None:

@@ -44,7 +44,7 @@ def redact(value: Any, patterns: Sequence[str], *path: str, masked: list[Any] | 
         case dict():
             return {name: redact(part, patterns, *path, name, masked=masked) for name, part in value.items()}
         case list():
-            return [redact(part, patterns, *path, str(place), masked=masked) for place, part in enumerate(value)]
+            return [redact(part, patterns, *path, str(index), masked=masked) for index, part in enumerate(value)]
         case _:
             return value
 
@@ -154,7 +154,7 @@ class Secrets:
     def _merged(self, text: str) -> list[tuple[int, int]]:
         """Return start and end of the parts of a text to mask, in order. Secrets that overlap are one part."""
         merged: list[tuple[int, int]] = []
-        for left, right in sorted(place for form in self._forms for place in _places(form, text)):
+        for left, right in sorted(span for form in self._forms for span in _places(form, text)):
             if merged and left < merged[-1][1]:
                 merged[-1] = merged[-1][0], max(right, merged[-1][1])
             else:
@@ -194,7 +194,7 @@ def arguments(parameters: Parameters | None, args: Any, kwargs: Any) -> Iterator
         if parameters and parameters.variable and rest:
             yield Argument(parameters.variable, rest)
         else:
-            yield from (Argument(str(place), value, False) for place, value in enumerate(rest, len(names)))
+            yield from (Argument(str(index), value, False) for index, value in enumerate(rest, len(names)))
     else:
         yield Argument("", args, False)
     if isinstance(kwargs, dict):

@@ -26,7 +26,7 @@ def escape(text: str) -> str:
     """Write NUL characters and lone surrogates as \\u0000."""
     if "\x00" not in text and text.isascii():
         return text
-    return UNSTORABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return UNSTORABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def clean_text(text: str, limit: int) -> str:
@@ -55,7 +55,7 @@ def printable(text: str) -> str:
     """Return the text as one line, with control characters as escapes, so that it cannot control a terminal."""
     if text.isprintable():  # the usual case, in a fifth of the time
         return text
-    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def printable_lines(text: str) -> str:
@@ -71,11 +71,11 @@ def shown(value: Any, limit: int = 200) -> str:
         return f"an object of {type(value).__qualname__}"
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return " (did you mean 'x'?)" with the most similar name, upper and lower case aside; nothing without one."""
-    by_fold = {one.casefold(): one for one in known}
-    near = difflib.get_close_matches(name.casefold(), by_fold, n=1)
-    return f" (did you mean {by_fold[near[0]]!r}?)" if near else ""
+    by_fold = {candidate.casefold(): candidate for candidate in names}
+    similar = difflib.get_close_matches(name.casefold(), by_fold, n=1)
+    return f" (did you mean {by_fold[similar[0]]!r}?)" if similar else ""
 
 
 def number_text(number: float, spec: str = "") -> str:

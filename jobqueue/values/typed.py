@@ -54,18 +54,18 @@ def reading_of(kind: Any) -> Reading:
         msgspec.json.Decoder(kind)
     except TypeError:  # msgspec knows no union of dataclasses
         members = get_args(kind) if isinstance(kind, UnionType) or get_origin(kind) is Union else ()
-        chosen: list[Any] = [member for member in members if is_dataclass(member)]
-        if not chosen:
+        tagged: list[Any] = [member for member in members if is_dataclass(member)]
+        if not tagged:
             raise
     else:
         return Reading({}, kind)
     by_type: dict[str, Any] = {}
-    for member in chosen:
+    for member in tagged:
         for name in names_of(member):
             if name in by_type:
                 raise TypeError(f"{by_type[name].__name__} and {member.__name__} have the same `type` {name!r}")
             by_type[name] = member
-    others = tuple(member for member in members if member not in chosen)
+    others = tuple(member for member in members if member not in tagged)
     other = Union[others] if others else None  # noqa: UP007 - of a tuple
     return Reading(by_type, None if other is None else reading_of(other).other)
 

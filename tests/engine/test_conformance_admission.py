@@ -805,7 +805,7 @@ class TestRate:
         pk = rated(bench, seconds=3600.0)
         claim_admitted(bench)
 
-        assert bench.engine.commits.release_unknown_claims(bench.executor_id, known=()) == 1
+        assert bench.engine.commits.release_unknown_claims(bench.executor_id, own_claims=()) == 1
         bench.engine.admissions.admit()
 
         assert bench.status(pk) == Status.READY

@@ -53,7 +53,7 @@ def refusal(*args: Any, **kwargs: Any) -> str:
 
 
 def stored(value: Any) -> Any:
-    return decode(encode(value, place="value", max_bytes=MEGABYTE))
+    return decode(encode(value, where="value", max_bytes=MEGABYTE))
 
 
 def nested(depth: int) -> Any:

@@ -264,7 +264,7 @@ def test_state_is_there_in_the_next_poll_or_fails_this_one(running: Running, sta
 
     if row.status == Status.SUCCESSFUL:
         assert len(seen) == 1
-        assert payload.encode(Puppet.encode_state(state), place="state", max_bytes=MAX_BYTES)
+        assert payload.encode(Puppet.encode_state(state), where="state", max_bytes=MAX_BYTES)
     else:
         (error,) = stored(row.pk, "errors")
         assert error["message"]

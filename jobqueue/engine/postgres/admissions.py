@@ -66,12 +66,12 @@ class PostgresAdmissions(Admissions):
         return _admitted(rows)
 
     def _admit_by_rate(self, keys: Mapping[str, bool]) -> Admitted:
-        found = self.db.query_prepared(
+        answer = self.db.query_prepared(
             "rates_to_count", keys=as_text_array(tuple(keys)), is_urgent=as_array(keys.values())
         )
-        if not found:
+        if not answer:
             return Admitted()
-        names, numbers, seconds = zip(*found, strict=True)
+        names, numbers, seconds = zip(*answer, strict=True)
         rows = self.db.query_prepared(
             "admit_by_rate",
             keys=as_text_array(names),

@@ -149,12 +149,12 @@ class PostgresClaims(Claims):
         """Claim for one pool from many queues: first find the rank down to which to look."""
         passed, wanted = 0, SURPLUS * request.limit + MIN_SURPLUS
         while True:
-            first, near, last = self._horizon(request, pool, (1, passed + request.limit, wanted))
+            first, middle, last = self._horizon(request, pool, (1, passed + request.limit, wanted))
             if first == END:
                 return ClaimedBatch()
             # The claim locks all rows that it reads, and other claims skip them: read as few as possible.
-            claims = ClaimedBatch() if request.max_per_queue or request.limited else self._claim_up_to(near, request)
-            if len(claims) < request.limit and (last != near or not claims):
+            claims = ClaimedBatch() if request.max_per_queue or request.limited else self._claim_up_to(middle, request)
+            if len(claims) < request.limit and (last != middle or not claims):
                 claims += self._claim_up_to(last, replace(request, limit=request.limit - len(claims)))
             claims.is_truncated = last != END and len(claims) < request.limit
             if claims or last == END:

@@ -173,7 +173,7 @@ class TaskConnections:
         """Cancel on the server what the thread waits for."""
         for wrapper in self._wrappers:
             names = ("cancel_safe", "cancel", "interrupt")  # psycopg 3.2 and later, others, sqlite3
-            cancel = next((found for name in names if (found := getattr(wrapper.connection, name, None))), None)
+            cancel = next((method for name in names if (method := getattr(wrapper.connection, name, None))), None)
             if cancel is not None:
                 # In a thread of its own: an unreachable server must not block the caller.
                 threading.Thread(target=quietly, args=(cancel,), name="cancel", daemon=True).start()

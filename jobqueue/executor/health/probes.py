@@ -111,8 +111,8 @@ def _response(request: bytes, status: GetStatus) -> bytes:
     elif path not in (b"/livez", b"/readyz"):
         code, value = HTTPStatus.NOT_FOUND, {"status": "unknown", "paths": ["/livez", "/readyz"]}
     elif problems := status().stalled if path == b"/livez" else status().unready:
-        found = [asdict(problem) for problem in problems]
-        code, value = HTTPStatus.SERVICE_UNAVAILABLE, {"status": "failing", "problems": found}
+        listed = [asdict(problem) for problem in problems]
+        code, value = HTTPStatus.SERVICE_UNAVAILABLE, {"status": "failing", "problems": listed}
     else:
         code, value = HTTPStatus.OK, {"status": "ok"}
     body = json.dumps(value).encode() + b"\n"

@@ -104,10 +104,10 @@ class HealthMonitor:
 
     def _stuck(self, limit_seconds: float) -> str | None:
         """Say what fails in the loop for so long, although its heartbeats reach the database."""
-        found = self._loop.stuck()
-        if found is None or not self._heartbeat.reaches_database or self._database_state.is_unreachable:
+        stuck = self._loop.stuck()
+        if stuck is None or not self._heartbeat.reaches_database or self._database_state.is_unreachable:
             return None
-        seconds, what = found
+        seconds, what = stuck
         return f"Stuck for {seconds:.0f} s. {what}" if seconds > limit_seconds else None
 
     def _unready(self) -> Iterator[str]:

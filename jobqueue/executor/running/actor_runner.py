@@ -110,8 +110,8 @@ def actions_of(returned: Any) -> tuple[list[Action], Disposition | None]:
         if isinstance(action, type):
             raise InvalidActions(f"poll() returned the class {action.__name__}, not {action.__name__}().")
         if not isinstance(action, (Spawn, Send, Yield, Sleep, Suspend, Done)):
-            place = "; it returns actions, or a function that does." if action is returned else " among its actions."
-            raise InvalidActions(f"poll() returned {action!r:.200}{place}")
+            where = "; it returns actions, or a function that does." if action is returned else " among its actions."
+            raise InvalidActions(f"poll() returned {action!r:.200}{where}")
         if isinstance(action, (Sleep, Suspend, Done)) and number < len(actions) - 1:
             raise InvalidActions(f"{type(action).__name__} must come last; poll() returned it before other actions.")
     if actions and isinstance(actions[-1], (Sleep, Suspend, Done)):
@@ -143,7 +143,7 @@ def outcome_of_poll(attempt: Attempt, returned: Any) -> Outcome:
         has_succeeded=True,
         may_unblock_others=claimed.may_unblock_others,
         worker_id=worker_id if is_new_here or columns["status"] in FINAL else None,
-        inner_state=encode(plain(actor.encode_state(context.state)), place=f"{actor.__name__}: state", max_bytes=limit),
+        inner_state=encode(plain(actor.encode_state(context.state)), where=f"{actor.__name__}: state", max_bytes=limit),
         effects=Effects(
             consumed=[*consumed, *context.inbox.replaced],
             unread=unread,

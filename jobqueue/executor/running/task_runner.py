@@ -90,7 +90,7 @@ def missing_limits(claims: Iterable[ClaimedTask]) -> list[tuple[ClaimedTask, dic
     They were enqueued by SQL, or before their code declared the limits. If a key cannot be made, the task runs without
     limits. If the reason is that its arguments do not fit, its attempt fails.
     """
-    found = []
+    missing = []
     for claimed in claims:
         task = registry.get(claimed.task_type)
         if task is None or (task.concurrency is None and task.rate is None) or claimed.is_limited:
@@ -98,8 +98,8 @@ def missing_limits(claims: Iterable[ClaimedTask]) -> list[tuple[ClaimedTask, dic
         with contextlib.suppress(InvalidArguments, TypeError, ValueError, RecursionError):
             parameters = parameters_of(task.func, task.takes_context)
             columns = limit_columns(task, parameters, decode(claimed.args), decode(claimed.kwargs))
-            found.append((claimed, columns))
-    return found
+            missing.append((claimed, columns))
+    return missing
 
 
 def prepare(running: RunningTask, connections: TaskConnections) -> Attempt | CompletedAttempt:

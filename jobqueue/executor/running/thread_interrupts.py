@@ -33,7 +33,11 @@ def _lines_with_calls(code: CodeType) -> frozenset[int]:
     if code.co_name in CALLS or code in ENTRIES:
         return frozenset(line for _, _, line in code.co_lines() if line is not None)
     instructions = dis.get_instructions(code)
-    lines = {each.positions.lineno for each in instructions if each.argval in CALLS and each.positions is not None}
+    lines = {
+        instruction.positions.lineno
+        for instruction in instructions
+        if instruction.argval in CALLS and instruction.positions is not None
+    }
     return frozenset(line for line in lines if line is not None)
 
 

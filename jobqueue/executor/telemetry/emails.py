@@ -25,9 +25,9 @@ def limit_emails(undo: ExitStack) -> None:
     if framework.level == logging.NOTSET and not framework.handlers:
         framework.setLevel(logging.CRITICAL)
         undo.callback(framework.setLevel, logging.NOTSET)
-    loggers = (found for found in logging.root.manager.loggerDict.values() if isinstance(found, logging.Logger))
-    ours = (found for found in loggers if found.name.partition(".")[0] == "jobqueue")
-    handlers = {handler for found in (logging.root, *ours) for handler in found.handlers}
+    loggers = (logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger))
+    ours = (logger for logger in loggers if logger.name.partition(".")[0] == "jobqueue")
+    handlers = {handler for logger in (logging.root, *ours) for handler in logger.handlers}
     for handler in handlers:
         if isinstance(handler, AdminEmailHandler):
             one_an_hour = OneEmailAnHour()

@@ -37,7 +37,7 @@ def from_the_body(error: Error) -> Error:
 def reason_of(error: BaseException) -> BaseException:
     """Return the error that a body answered with Retry: `raise Retry(after=60) from error`. Else the error itself."""
     chain = answers(error)
-    return next((found for found in chain if not issubclass(type(found), Retry)), chain[-1])
+    return next((cause for cause in chain if not issubclass(type(cause), Retry)), chain[-1])
 
 
 def answers(error: BaseException) -> list[BaseException]:

@@ -184,7 +184,7 @@ def _values(text: str) -> list[Any]:
     """
     try:
         value = json.loads(text)
-        encode(value, place="", max_bytes=sys.maxsize)  # refuses what rows cannot store, such as NaN
+        encode(value, where="", max_bytes=sys.maxsize)  # refuses what rows cannot store, such as NaN
     except (ValueError, RecursionError, InvalidArguments):
         return [text]
     if isinstance(value, str):
