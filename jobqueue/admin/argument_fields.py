@@ -92,14 +92,14 @@ class ArgumentField:
 
     @property
     def allows_none(self) -> bool:
-        found = ANNOTATION.fullmatch(self.annotation)
-        return bool(found and (found["optional"] or found["or_none"]))
+        match = ANNOTATION.fullmatch(self.annotation)
+        return bool(match and (match["optional"] or match["or_none"]))
 
     @cached_property
     def kind(self) -> FieldKind:
         """Return how the value is typed: as its annotation says, or as JSON if that would change the stored value."""
-        found, default = ANNOTATION.fullmatch(self.annotation), self.parameter.default
-        kind = KINDS.get(found["name"] or found["optional"], JSON) if found else JSON
+        match, default = ANNOTATION.fullmatch(self.annotation), self.parameter.default
+        kind = KINDS.get(match["name"] or match["optional"], JSON) if match else JSON
         if not self.is_required and default is Kinds.empty:  # *args and **kwargs
             return JSON
         if kind is FLAG and (self.allows_none or not (self.is_required or isinstance(default, bool))):
@@ -171,8 +171,8 @@ class ArgumentField:
         return value
 
 
-def is_same(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and bool(one == other)
+def is_same(value: Any, other: Any) -> bool:
+    return type(value) is type(other) and bool(value == other)
 
 
 class ArgumentsForm(forms.Form):
@@ -220,14 +220,14 @@ class ArgumentsForm(forms.Form):
         """Return args and kwargs of a valid form. Most arguments are given by name."""
         parameters = [argument.parameter for argument in self.arguments.values()]
         values = {name: value for name, value in self.cleaned_data.items() if value is not EMPTY}
-        name_of = {one.kind: one.name for one in parameters}
+        name_of = {parameter.kind: parameter.name for parameter in parameters}
         rest: list[Any] = values.pop(name_of.get(Kinds.VAR_POSITIONAL, ""), [])
         more: dict[str, Any] = values.pop(name_of.get(Kinds.VAR_KEYWORD, ""), {})
         by_position = (Kinds.POSITIONAL_ONLY, Kinds.POSITIONAL_OR_KEYWORD) if rest else (Kinds.POSITIONAL_ONLY,)
-        first = [one for one in parameters if one.kind in by_position]
+        first = [parameter for parameter in parameters if parameter.kind in by_position]
         while first and not rest and first[-1].name not in values:
             first.pop()
-        return [*(values.pop(one.name, one.default) for one in first), *rest], {**values, **more}
+        return [*(values.pop(parameter.name, parameter.default) for parameter in first), *rest], {**values, **more}
 
 
 def _arguments(parameters: Parameters, stored: Call | None, patterns: Sequence[str]) -> dict[str, ArgumentField]:
@@ -245,10 +245,10 @@ def _arguments(parameters: Parameters, stored: Call | None, patterns: Sequence[s
             "args": ArgumentField(any_args, args, masked if patterns else args),
             "kwargs": ArgumentField(any_kwargs, kwargs, redact(kwargs, patterns)),
         }
-    found: dict[str, ArgumentField] = {}
+    fields: dict[str, ArgumentField] = {}
     for name, parameter in parameters.signature.parameters.items():
         path = () if parameter.kind is Kinds.VAR_KEYWORD else (name,)
         value = bound.get(name, EMPTY)
         value = list(value) if parameter.kind is Kinds.VAR_POSITIONAL and name in bound else value
-        found[name] = ArgumentField(parameter, value, value if value is EMPTY else redact(value, patterns, *path))
-    return found
+        fields[name] = ArgumentField(parameter, value, value if value is EMPTY else redact(value, patterns, *path))
+    return fields

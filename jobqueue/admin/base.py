@@ -30,8 +30,8 @@ else:
 
 def database_for(request: HttpRequest) -> str:
     """Return the database of the list: that of the selected backend, else that of the first."""
-    chosen = request.GET.get("backend", "")
-    return options_of(chosen).database if chosen in api.aliases() else databases()[0]
+    backend = request.GET.get("backend", "")
+    return options_of(backend).database if backend in api.aliases() else databases()[0]
 
 
 def permission(codename: str) -> Callable[[Any, HttpRequest], bool]:
@@ -94,7 +94,8 @@ class ReadOnlyAdmin(ModelAdmin):
         """Refuse lookups that are no filters of the list: most would scan the table."""
         filters = self.get_list_filter(request)
         return any(
-            lookup in getattr(one, "parameter_names", (getattr(one, "parameter_name", None),)) for one in filters
+            lookup in getattr(list_filter, "parameter_names", (getattr(list_filter, "parameter_name", None),))
+            for list_filter in filters
         )
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:

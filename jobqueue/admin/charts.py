@@ -73,7 +73,7 @@ class Chart:
     def grid(self) -> str:
         """The path of the horizontal lines."""
         distance = HEIGHT / (len(self.scale) - 1)
-        return "".join(f"M0 {place * distance:g}H{self.width}" for place in range(len(self.scale)))
+        return "".join(f"M0 {index * distance:g}H{self.width}" for index in range(len(self.scale)))
 
 
 def charts_of(timeline: CounterSeries) -> list[Chart]:
@@ -81,18 +81,18 @@ def charts_of(timeline: CounterSeries) -> list[Chart]:
 
 
 def range_of(request: HttpRequest) -> Range:
-    chosen = request.GET.get("range", "")
-    return Range(chosen) if chosen in {*Range} else Range.HOUR
+    name = request.GET.get("range", "")
+    return Range(name) if name in {*Range} else Range.HOUR
 
 
-def ranges(request: HttpRequest, chosen: Range) -> list[tuple[Text, str, bool]]:
+def ranges(request: HttpRequest, selected: Range) -> list[tuple[Text, str, bool]]:
     """Return the words and the address of each range, and whether it is chosen."""
-    found = []
-    for one, label in RANGES.items():
+    links = []
+    for choice, label in RANGES.items():
         query = request.GET.copy()
-        query["range"] = one
-        found.append((label, f"?{query.urlencode()}", one is chosen))
-    return found
+        query["range"] = choice
+        links.append((label, f"?{query.urlencode()}", choice is selected))
+    return links
 
 
 def finished_chart(timeline: CounterSeries) -> Chart:
@@ -106,8 +106,8 @@ def finished_chart(timeline: CounterSeries) -> Chart:
     rates = [[number(point) / minutes for *_ignored, number in outcomes] for point in timeline.points]
     top = round_up(max(sum(rate) for rate in rates))
     series = [
-        Series(kind, shape, name, bars([(sum(rate[:place]) / top, sum(rate[: place + 1]) / top) for rate in rates]))
-        for place, (kind, shape, name, _number) in enumerate(outcomes)
+        Series(kind, shape, name, bars([(sum(rate[:index]) / top, sum(rate[: index + 1]) / top) for rate in rates]))
+        for index, (kind, shape, name, _number) in enumerate(outcomes)
     ]
     total = timeline.total
     summary = _("%(completed)s successful, %(retries)s failed with a retry, %(dead)s failed.") % {
@@ -144,8 +144,8 @@ def wait_chart(timeline: CounterSeries) -> Chart:
         return math.log10(min(max(seconds, FASTEST_SECONDS), EDGES[-1]) / FASTEST_SECONDS) / decades
 
     series = [
-        Series(kind, shape, name, lines([height(row[place]) for row in waits]))
-        for place, (kind, shape, name, _share) in enumerate(shares)
+        Series(kind, shape, name, lines([height(row[index]) for row in waits]))
+        for index, (kind, shape, name, _share) in enumerate(shares)
     ]
     return Chart(
         key="wait",
@@ -153,7 +153,7 @@ def wait_chart(timeline: CounterSeries) -> Chart:
         summary=wait_summary(timeline.total),
         series=series,
         columns=list(columns(timeline, series, [[words(wait) for wait in row] for row in waits])),
-        scale=[decade(FASTEST_SECONDS * 10**place) for place in range(decades, -1, -1)],
+        scale=[decade(FASTEST_SECONDS * 10**index) for index in range(decades, -1, -1)],
         is_lines=True,
         is_empty=not sum(timeline.total.waits),
         times=axis(timeline),
@@ -172,17 +172,17 @@ def wait_summary(total: Counts) -> str:
 
 
 def columns(timeline: CounterSeries, series: Sequence[Series], values: Sequence[Sequence[str]]) -> Iterator[ChartPoint]:
-    for place, (point, row) in enumerate(zip(timeline.points, values, strict=True)):
+    for index, (point, row) in enumerate(zip(timeline.points, values, strict=True)):
         label = clock(point.start, timeline)
-        shown = ", ".join(f"{one.name} {value}" for one, value in zip(series, row, strict=True))
-        yield ChartPoint(place * STEP, label, row, f"{label}: {shown}")
+        text = ", ".join(f"{line.name} {value}" for line, value in zip(series, row, strict=True))
+        yield ChartPoint(index * STEP, label, row, f"{label}: {text}")
 
 
 def bars(spans: Sequence[tuple[float, float]]) -> str:
     """Return the path of one bar for each point. spans: its lower and upper end, as parts of the height."""
     return "".join(
-        f"M{place * STEP + (STEP - BAR) / 2:g} {HEIGHT * (1 - low):.2f}h{BAR}V{HEIGHT * (1 - high):.2f}h-{BAR}z"
-        for place, (low, high) in enumerate(spans)
+        f"M{index * STEP + (STEP - BAR) / 2:g} {HEIGHT * (1 - low):.2f}h{BAR}V{HEIGHT * (1 - high):.2f}h-{BAR}z"
+        for index, (low, high) in enumerate(spans)
         if high > low
     )
 
@@ -190,13 +190,13 @@ def bars(spans: Sequence[tuple[float, float]]) -> str:
 def lines(heights: Sequence[float | None]) -> str:
     """Return the path of a line that is level within each point, and interrupted where there is no value."""
     path, is_drawing = [], False
-    for place, height in enumerate(heights):
+    for index, height in enumerate(heights):
         if height is None:
             is_drawing = False
             continue
         y = f"{HEIGHT * (1 - height):.2f}"
-        path.append(f"V{y}" if is_drawing else f"M{place * STEP} {y}")
-        path.append(f"H{(place + 1) * STEP}")
+        path.append(f"V{y}" if is_drawing else f"M{index * STEP} {y}")
+        path.append(f"H{(index + 1) * STEP}")
         is_drawing = True
     return "".join(path)
 
@@ -234,12 +234,12 @@ def decade(seconds: float) -> str:
 
 def clock(at: datetime, timeline: CounterSeries) -> str:
     """Return when a point starts, with the day of the week if the range has several days."""
-    shown = time_format(local(at), "H:i")
+    time = time_format(local(at), "H:i")
     is_long = timeline.seconds * len(timeline.points) > DAY_SECONDS
-    return f"{WEEKDAYS_ABBR[local(at).weekday()]} {shown}" if is_long else shown
+    return f"{WEEKDAYS_ABBR[local(at).weekday()]} {time}" if is_long else time
 
 
 def axis(timeline: CounterSeries) -> list[str]:
     """Return the labels below a chart, at equal distances."""
     last = len(timeline.points) - 1
-    return [clock(timeline.points[round(last * place / (LABELS - 1))].start, timeline) for place in range(LABELS)]
+    return [clock(timeline.points[round(last * index / (LABELS - 1))].start, timeline) for index in range(LABELS)]

@@ -65,8 +65,8 @@ class OptionsForm(forms.Form):
 
     @property
     def changes(self) -> dict[str, Any]:
-        found = {name: value for name, value in self.cleaned_data.items() if value not in (None, "")}
-        return {**found, "on_conflict": "raise"} if "key" in found else found
+        values = {name: value for name, value in self.cleaned_data.items() if value not in (None, "")}
+        return {**values, "on_conflict": "raise"} if "key" in values else values
 
 
 class EnqueuePage(TaskPage):
@@ -86,9 +86,9 @@ class EnqueuePage(TaskPage):
             if original is None:
                 return self._gone(request, request.GET["copy"])
             call = _call_of(original)
-        known = registry.offered()
+        offered = registry.offered()
         name = original.task_type if original else request.POST.get("task") or request.GET.get("task", "")
-        task = known.get(name)
+        task = offered.get(name)
         data = request.POST if request.method == "POST" and task else None
         first = {name: getattr(original, name) for name in COPIED} if original else None
         form = OptionsForm(data, initial=first)
@@ -103,7 +103,7 @@ class EnqueuePage(TaskPage):
             "task/enqueue",
             title=_("Enqueue a copy") if original else _("Enqueue a task"),
             original=original,
-            known=known,
+            known=offered,
             name=name,
             task=task,
             form=form,

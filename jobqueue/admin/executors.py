@@ -55,9 +55,9 @@ class ExecutorChangeList(ChangeList):
         super().get_results(request)
         with_tasks(self.result_list, self.root_queryset.db)
         mark_versions(self.result_list)
-        found = list(self.all_gone[: GONE_SHOWN + 1])
-        self.gone = found[:GONE_SHOWN]
-        number = Count.capped(len(found), GONE_SHOWN)
+        gone = list(self.all_gone[: GONE_SHOWN + 1])
+        self.gone = gone[:GONE_SHOWN]
+        number = Count.capped(len(gone), GONE_SHOWN)
         text = ngettext("%(number)s executor that is gone", "%(number)s executors that are gone", number.number)
         self.gone_text = text % {"number": number}
 
@@ -117,10 +117,10 @@ class ExecutorAdmin(ReadOnlyAdmin):
         return with_heartbeat(rows)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        found = super().get_object(request, object_id, from_field)
-        if found is not None:
-            with_tasks([found], found._state.db)
-        return found
+        executor = super().get_object(request, object_id, from_field)
+        if executor is not None:
+            with_tasks([executor], executor._state.db)
+        return executor
 
     def get_list_display(self, request: HttpRequest) -> Any:
         return (*self.list_display, *(("buttons",) if self.has_command_permission(request) else ()))
@@ -178,21 +178,21 @@ class ExecutorAdmin(ReadOnlyAdmin):
     def _command(self, request: HttpRequest, queryset: QuerySet[Executor], command: Command, log_message: str) -> None:
         """Send a command to executors that have not stopped, and log it."""
         running = list(queryset.exclude(heartbeat__state=Executor.State.STOPPED))
-        known = [row for row in running if row.backend in api.aliases()]
-        for row in (row for row in running if row not in known):
+        reachable = [row for row in running if row.backend in api.aliases()]
+        for row in (row for row in running if row not in reachable):
             text = _("Executor %(name)s received no command: TASKS of this site has no backend %(backend)s.")
             messages.warning(request, text % {"name": row.name, "backend": row.backend})
-        for backend in {row.backend for row in known}:
+        for backend in {row.backend for row in reachable}:
             try:
-                api.command([row.pk for row in known if row.backend == backend], command, backend=backend)
+                api.command([row.pk for row in reachable if row.backend == backend], command, backend=backend)
             except OperationalError:  # lock timeout
                 text = _("No command was sent: another transaction has locked an executor. Try again in a moment.")
                 messages.error(request, text)
                 return
-        audit_log.write(request, known, log_message)
-        if known:
+        audit_log.write(request, reachable, log_message)
+        if reachable:
             text = _("Sent the command %(command)s to %(names)s. The state below updates within seconds.")
-            names = ", ".join(row.name for row in known)
+            names = ", ".join(row.name for row in reachable)
             messages.success(request, text % {"command": command.lower(), "names": names})
         elif not running:
             messages.warning(request, _("The selected executors have stopped already."))
@@ -247,8 +247,8 @@ class ExecutorAdmin(ReadOnlyAdmin):
             ("stop_selected", _("Stop…")),
         ]
         parts = ((ROW, f"{action}:{executor.pk}", f"{label} {executor.name}", label) for action, label in commands)
-        shown = format_html_join(" ", '<button type="submit" name="{}" value="{}" aria-label="{}">{}</button>', parts)
-        return format_html('<span class="jq-row-buttons">{}</span>', shown)
+        buttons = format_html_join(" ", '<button type="submit" name="{}" value="{}" aria-label="{}">{}</button>', parts)
+        return format_html('<span class="jq-row-buttons">{}</span>', buttons)
 
     @admin.display(description=gettext_lazy("queues"))
     def queue_names(self, executor: Any) -> str:

@@ -65,18 +65,18 @@ class Extensions:
     columns: dict[str, Column] = field(default_factory=dict)
 
     def links_of(self, task: Task, arguments: Arguments) -> list[TaskLink]:
-        found = (_result(links, task, arguments, as_value=list) for links in self.links.values())
-        return [link for links in found if links for link in links]
+        results = (_result(links, task, arguments, as_value=list) for links in self.links.values())
+        return [link for links in results if links for link in links]
 
     def values_of(self, task: Task, arguments: Arguments) -> list[tuple[Text, Any]]:
         """Return titles and values, without empty ones."""
-        values = [(one.title, _result(one.value_of, task, arguments)) for one in self.columns.values()]
+        values = [(column.title, _result(column.value_of, task, arguments)) for column in self.columns.values()]
         return [(title, value) for title, value in values if value not in (None, "")]
 
     @property
     def titles(self) -> dict[str, Text]:
         """The columns of the list by their names."""
-        return {one.name: one.title for one in self.columns.values()}
+        return {column.name: column.title for column in self.columns.values()}
 
     def cell(self, name: str) -> Callable[[Any], Any]:
         """Return a column of the list, as list_display takes it."""
@@ -117,7 +117,7 @@ def _result(
     function: Callable[[Task, Arguments], Any],
     task: Task,
     arguments: Arguments,
-    as_value: Callable[[Any], Any] = lambda found: found,
+    as_value: Callable[[Any], Any] = lambda result: result,
 ) -> Any:
     """
     Call a function of the site. An error is logged: the page must be readable when it matters.
@@ -125,8 +125,8 @@ def _result(
     as_value: what reads the result; a generator raises only then.
     """
     try:
-        found = function(task, arguments)
-        return None if found is None else as_value(found)
+        result = function(task, arguments)
+        return None if result is None else as_value(result)
     except Exception:
         logger.exception("extension.failed function=%s task=%s", function.__qualname__, task.pk)
         return None
@@ -159,20 +159,20 @@ class TasksOfObjectMixin(ModelAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Append the tasks, unless the object is new or the user may not see tasks."""
-        found = []
+        fieldsets = []
         for title, options in super().get_fieldsets(request, obj):
             fields = [name for name in options["fields"] if name != "tasks_of_object"]
-            found.append((title, {**options, "fields": fields}))
+            fieldsets.append((title, {**options, "fields": fields}))
         if obj is None or not request.user.has_perm("jobqueue.view_task"):
-            return found
+            return fieldsets
         obj._tasks_with_payload = request.user.has_perm("jobqueue.view_payload")
-        return [*found, (gettext_lazy("Tasks"), {"fields": ["tasks_of_object"]})]
+        return [*fieldsets, (gettext_lazy("Tasks"), {"fields": ["tasks_of_object"]})]
 
     @admin.display(description=gettext_lazy("Last tasks"))
     def tasks_of_object(self, obj: Any) -> SafeString:
         search, with_payload = self.tasks_search(obj), getattr(obj, "_tasks_with_payload", False)
-        found = [_read(search, database, self.max_tasks, with_payload=with_payload) for database in databases()]
-        return render_to_string("admin/jobqueue/tasks_of_object.html", {"found": found, "search": search})
+        lists = [_read(search, database, self.max_tasks, with_payload=with_payload) for database in databases()]
+        return render_to_string("admin/jobqueue/tasks_of_object.html", {"found": lists, "search": search})
 
 
 class TasksOfObject(NamedTuple):
@@ -187,5 +187,5 @@ class TasksOfObject(NamedTuple):
 def _read(search: str, database: str, limit: int, *, with_payload: bool) -> TasksOfObject:
     selection = select(database, search, with_payload=with_payload)
     rows: list[Any] = read_rows(selection.tasks, list(selection.keys[:limit]), with_payload=with_payload)
-    words = [when(row, row.now, options_of(row.backend).aging, row.executor_name)[0] for row in rows]
-    return TasksOfObject(selection, list(zip(rows, words, strict=True)), selection.number, selection.query)
+    times = [when(row, row.now, options_of(row.backend).aging, row.executor_name)[0] for row in rows]
+    return TasksOfObject(selection, list(zip(rows, times, strict=True)), selection.number, selection.query)

@@ -50,7 +50,7 @@ class Cause:
         return _("%(number)s failed in the last 24 hours.") % {"number": Count.capped(number)}
 
 
-def causes_of(found: Iterable[Failure], pages: AdminUrls) -> list[Cause]:
+def causes_of(failures: Iterable[Failure], pages: AdminUrls) -> list[Cause]:
     return [
         Cause(
             failure,
@@ -60,28 +60,31 @@ def causes_of(found: Iterable[Failure], pages: AdminUrls) -> list[Cause]:
             pages.address(AdminTarget("task", pk=failure.example)),
             sparkline(failure.hours),
         )
-        for failure in found
+        for failure in failures
     ]
 
 
 def read_causes(engine: Engine, pages: AdminUrls, limit: int) -> dict[str, Any]:
     """Read the most frequent causes of the last failures, for a list."""
     frequent = frequent_causes(engine)
-    found = read_failures(engine, frequent[:limit], with_payload=pages.with_payload)
-    return {"causes": causes_of(found, pages), "has_more_causes": len(frequent) > limit}
+    failures = read_failures(engine, frequent[:limit], with_payload=pages.with_payload)
+    return {"causes": causes_of(failures, pages), "has_more_causes": len(frequent) > limit}
 
 
 def read_page(engine: Engine, pages: AdminUrls, number: str) -> dict[str, Any]:
     """Read a page of all causes. number: an invalid one gives the first or the last page."""
     newest = newest_causes(engine)
     page = Paginator(newest, CAUSES_SHOWN).get_page(number)
-    found = read_failures(engine, list(page.object_list), with_payload=pages.with_payload)
+    failures = read_failures(engine, list(page.object_list), with_payload=pages.with_payload)
     numbers = page.paginator.get_elided_page_range(page.number)
     return {
-        "causes": causes_of(found, pages),
+        "causes": causes_of(failures, pages),
         "page": page,
         "number_of_causes": Count.capped(len(newest), MAX_CAUSES_FOUND),
-        "pages": [(one, pages.page("task", "failures", p=one) if isinstance(one, int) else "") for one in numbers],
+        "pages": [
+            (page_number, pages.page("task", "failures", p=page_number) if isinstance(page_number, int) else "")
+            for page_number in numbers
+        ],
     }
 
 
@@ -96,8 +99,8 @@ class FailuresPage(ReadOnlyAdmin):
         if not self.has_view_permission(request):
             raise PermissionDenied
         aliases = api.aliases()
-        chosen = request.GET.get("backend", "")
-        backend = chosen if chosen in aliases else next(iter(aliases), "")
+        requested = request.GET.get("backend", "")
+        backend = requested if requested in aliases else next(iter(aliases), "")
         context: dict[str, Any] = {}
         if backend:
             engine = engine_for(backend)

@@ -63,7 +63,7 @@ class QueueFilter(ColumnFilter):
     parameter_name = "queue"
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
-        return [(name, name) for name in with_chosen(known_queues(database_for(request)), self.value())]
+        return [(name, name) for name in with_selected(known_queues(database_for(request)), self.value())]
 
 
 class TaskNameFilter(ColumnFilter):
@@ -72,7 +72,7 @@ class TaskNameFilter(ColumnFilter):
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
         """Label tasks by their last component, or in full if two share it. Plain text: unfold makes a title of it."""
-        names = with_chosen(set(registry.all()), self.value())
+        names = with_selected(set(registry.all()), self.value())
         shared = Counter(map(short_type, names))
         labels = {name: name if shared[short_type(name)] > 1 else short_type(name) for name in names}
         return [(name, labels[name]) for name in sorted(names, key=lambda name: labels[name].casefold())]
@@ -85,7 +85,7 @@ class BackendFilter(ColumnFilter):
     parameter_name = column = "backend"
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
-        names = with_chosen(set(aliases()), self.value())
+        names = with_selected(set(aliases()), self.value())
         return [(name, name) for name in names] if len(names) > 1 else []
 
 
@@ -96,8 +96,8 @@ class ParentFilter(ColumnFilter):
     parameter_name = "parent"
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
-        chosen = self.value()
-        return [(chosen, short_id(chosen))] if chosen else []
+        selected = self.value()
+        return [(selected, short_id(selected))] if selected else []
 
 
 class CauseFilter(ColumnFilter):
@@ -112,16 +112,16 @@ class CauseFilter(ColumnFilter):
     template = FOLDED
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
-        chosen = self.value()
+        selected = self.value()
         if not request.user.has_perm("jobqueue.view_payload"):  # the list says why it is empty
-            return [(chosen, gettext("hidden"))] if chosen else []
+            return [(selected, gettext("hidden"))] if selected else []
         backend = request.GET.get("backend", "")
         backends = [backend] if backend in aliases() else backends_on(database_for(request))
         titles = newest_titles(backends, CAUSES)
-        if chosen and "," in chosen:
-            titles = {chosen: gettext("%(number)s errors") % {"number": chosen.count(",") + 1}, **titles}
-        elif chosen and chosen not in titles:
-            titles = {chosen: chosen, **titles_of(backends, [chosen]), **titles}
+        if selected and "," in selected:
+            titles = {selected: gettext("%(number)s errors") % {"number": selected.count(",") + 1}, **titles}
+        elif selected and selected not in titles:
+            titles = {selected: selected, **titles_of(backends, [selected]), **titles}
         return [(cause, shortened(title or "?", CHARACTERS)) for cause, title in titles.items()]
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
@@ -140,11 +140,11 @@ class ScheduleFilter(ColumnFilter):
     parameter_name = "schedule"
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
-        chosen = self.value()
-        if not chosen:
+        selected = self.value()
+        if not selected:
             return []
-        rows = Schedule.objects.using(database_for(request)).filter(pk=to_id(chosen))
-        return [(chosen, rows.values_list("name", flat=True).first() or chosen)]
+        rows = Schedule.objects.using(database_for(request)).filter(pk=to_id(selected))
+        return [(selected, rows.values_list("name", flat=True).first() or selected)]
 
 
 class TagFilter(ColumnFilter):
@@ -155,7 +155,7 @@ class TagFilter(ColumnFilter):
     template = FOLDED
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
-        return [(tag, tag) for tag in with_chosen(known_tags(database_for(request)), self.value())]
+        return [(tag, tag) for tag in with_selected(known_tags(database_for(request)), self.value())]
 
 
 class LimitFilter(ColumnFilter):
@@ -165,11 +165,11 @@ class LimitFilter(ColumnFilter):
     parameter_name = "limit"
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
-        chosen = self.value()
-        if not chosen:
+        selected = self.value()
+        if not selected:
             return []
-        key = Key.parse(chosen)
-        return [(chosen, key.title if key else chosen)]
+        key = Key.parse(selected)
+        return [(selected, key.title if key else selected)]
 
 
 class ExecutorFilter(ColumnFilter):
@@ -180,13 +180,13 @@ class ExecutorFilter(ColumnFilter):
     template = FOLDED
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
-        chosen, database = self.value(), database_for(request)
+        selected, database = self.value(), database_for(request)
         rows = Executor.objects.using(database)
         recent = rows.filter(backend__in=backends_on(database)).order_by("-heartbeat__at")
         names = {str(pk): name for pk, name in recent.values_list("pk", "name")[:EXECUTORS]}
-        if chosen and chosen not in names:
-            others = rows.filter(pk__in=[to_uuid(chosen)]).values_list("name", flat=True)
-            names[chosen] = others.first() or short_id(chosen)
+        if selected and selected not in names:
+            others = rows.filter(pk__in=[to_uuid(selected)]).values_list("name", flat=True)
+            names[selected] = others.first() or short_id(selected)
         return sorted(names.items(), key=lambda choice: choice[1])
 
 
@@ -223,10 +223,8 @@ class TimeFilter(ListFilter):
     def choices(self, changelist: ChangeList) -> Iterator[dict[str, Any]]:
         """Yield the choices; the first one has what the form shows, too."""
         since, until = self.parameter_names
-        chosen = {name: at(str(text)) for name, text in self.used_parameters.items()}
-        fields = [
-            (name, label, local_input(chosen.get(name))) for name, label in ((since, _("From")), (until, _("To")))
-        ]
+        times = {name: at(str(text)) for name, text in self.used_parameters.items()}
+        fields = [(name, label, local_input(times.get(name))) for name, label in ((since, _("From")), (until, _("To")))]
         yield {
             "selected": not self.used_parameters,
             "query_string": changelist.get_query_string(remove=[since, until]),
@@ -259,6 +257,6 @@ def local_input(moment: datetime | None) -> str:
     return "" if moment is None else local(moment).strftime("%Y-%m-%dT%H:%M")
 
 
-def with_chosen(names: set[str], chosen: str | None) -> list[str]:
+def with_selected(names: set[str], selected: str | None) -> list[str]:
     """Return sorted names, including the selected one."""
-    return sorted({*sorted(names)[:CHOICES], *([chosen] if chosen else [])})
+    return sorted({*sorted(names)[:CHOICES], *([selected] if selected else [])})

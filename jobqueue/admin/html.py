@@ -99,22 +99,22 @@ def tick_marks(records: Iterable[RecordedTick], zone: str, tasks: str) -> SafeSt
 def tick_mark(record: RecordedTick, zone: str, tasks: str) -> SafeString:
     kind, shape = record.status.lower(), SHAPES.get(record.status, "?")
     parts = (outcome(record.status, record.tick.reason, get_language()), took(record), tick_words(record.tick, zone))
-    words = ", ".join(part for part in parts if part)
+    title = ", ".join(part for part in parts if part)
     if not record.has_task:
         return format_html(
-            '<span class="jq-mark jq-{0}" role="img" aria-label="{1}" title="{1}">{2}</span>', kind, words, shape
+            '<span class="jq-mark jq-{0}" role="img" aria-label="{1}" title="{1}">{2}</span>', kind, title, shape
         )
     return format_html(
         '<a class="jq-mark jq-{}" href="{}{}/change/" title="{}"><span aria-hidden="true">{}</span></a>',
-        kind, tasks, record.tick.task_id, words, shape,
+        kind, tasks, record.tick.task_id, title, shape,
     )  # fmt: skip
 
 
 @lru_cache  # a list shows a thousand, and each translation takes 3 us
 def outcome(status: str, reason: str, language: str | None) -> str:
     """Describe a status and the reason of a skipped tick, in the active language."""
-    words = (WORDS.get(status), dict(ScheduleTick.Reason.choices).get(reason, reason))
-    return ", ".join(str(word) for word in words if word)
+    texts = (WORDS.get(status), dict(ScheduleTick.Reason.choices).get(reason, reason))
+    return ", ".join(str(word) for word in texts if word)
 
 
 def breakable(name: str) -> SafeString:
@@ -123,26 +123,26 @@ def breakable(name: str) -> SafeString:
     return format_html_join(mark_safe("<wbr>"), "{}", ((part,) for part in parts))
 
 
-def with_moment(words: SafeString, at: datetime | None, now: datetime) -> SafeString:
+def with_moment(text: SafeString, at: datetime | None, now: datetime) -> SafeString:
     """Show a time in words, and below them on the clock."""
-    return words if at is None else format_html('{}<span class="jq-clock">{}</span>', words, clock_text(at, now))
+    return text if at is None else format_html('{}<span class="jq-clock">{}</span>', text, clock_text(at, now))
 
 
-def moment(at: datetime | None, now: datetime | None = None, words: str = "") -> SafeString:
+def moment(at: datetime | None, now: datetime | None = None, text: str = "") -> SafeString:
     """Show a time as text, or with `now` how long ago, with the exact time in its title."""
     if at is None:
-        return format_html("{}", words or "–")
+        return format_html("{}", text or "–")
     if now is not None:
         ahead = from_row_time(at) - from_row_time(now)  # without USE_TZ, rows have naive times and ticks aware ones
-        words = _("in %(time)s") if ahead > timedelta(0) else _("%(time)s ago")
-        words %= {"time": duration(abs(ahead))}
+        text = _("in %(time)s") if ahead > timedelta(0) else _("%(time)s ago")
+        text %= {"time": duration(abs(ahead))}
     exact = moment_in_words(at)
-    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), exact, words or exact)
+    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), exact, text or exact)
 
 
 def clock(at: datetime | None, now: datetime) -> SafeString:
     """Show a time on the site's clock, with the exact time in its title."""
-    return moment(at, words="" if at is None else clock_text(at, now))
+    return moment(at, text="" if at is None else clock_text(at, now))
 
 
 def bar_words(bar: Bar) -> str:

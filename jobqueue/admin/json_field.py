@@ -34,9 +34,11 @@ class JsonField(forms.CharField):
             parsed = json.loads(text)
             encode(parsed, where=_("The value"), max_bytes=sys.maxsize)  # the backend checks the size
         except json.JSONDecodeError as error:
-            words = _('Not valid JSON: %(problem)s in line %(line)d, column %(column)d. Strings need quotes: "home".')
+            sentence = _(
+                'Not valid JSON: %(problem)s in line %(line)d, column %(column)d. Strings need quotes: "home".'
+            )
             values = {"problem": error.msg, "line": error.lineno, "column": error.colno}
-            raise ValidationError(words % values) from error
+            raise ValidationError(sentence % values) from error
         except InvalidArguments as error:
             raise ValidationError(f"{error}.") from error
         except (ValueError, RecursionError) as error:

@@ -67,7 +67,9 @@ class LimitAdmin(ReadOnlyAdmin):
         text = request.GET.get("q", "").replace("\x00", "").strip()[:MAX_SEARCH_CHARACTERS]
         listing = list_keys(engine_for(backend), kind, text) if backend else None
         page = Paginator(listing.keys if listing else [], KEYS_PER_PAGE).get_page(request.GET.get("p"))
-        states = read_key_states(engine_for(backend).database, backend, [one.key for one in page]) if backend else []
+        states = (
+            read_key_states(engine_for(backend).database, backend, [listed.key for listed in page]) if backend else []
+        )
         filters = {name: value for name, value in (("q", text), ("kind", kind), ("backend", backend)) if value}
         return self.page(
             request,
@@ -90,11 +92,11 @@ class LimitAdmin(ReadOnlyAdmin):
         """Show a key. POST sets its number, or resets it."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        found = parse_key(unquote(object_id), queue_api.aliases())
-        if found is None:
+        parsed = parse_key(unquote(object_id), queue_api.aliases())
+        if parsed is None:
             self.message_user(request, _("Unknown limit %(id)s.") % {"id": unquote(object_id)}, messages.WARNING)
             return HttpResponseRedirect(reverse(f"{self.admin_site.name}:jobqueue_limit_changelist"))
-        backend, key = found
+        backend, key = parsed
         (state,) = read_key_states(engine_for(backend).database, backend, [key])
         if request.method == "POST":
             if not request.user.has_perm("jobqueue.change_limit"):
@@ -166,10 +168,10 @@ class LimitAdmin(ReadOnlyAdmin):
         self.message_user(request, _("People had not set a limit for this key."), messages.WARNING)
         return HttpResponseRedirect(self._address(state))
 
-    def _changed(self, request: HttpRequest, state: KeyState, words: str) -> HttpResponse:
-        audit_log.write_of(request, Limit, state.id, state.title, words)
+    def _changed(self, request: HttpRequest, state: KeyState, sentence: str) -> HttpResponse:
+        audit_log.write_of(request, Limit, state.id, state.title, sentence)
         # Django's page capitalizes the first word, so the key must not come first.
-        text = _("Limit %(key)s: %(words)s") % {"key": state.title, "words": words}
+        text = _("Limit %(key)s: %(words)s") % {"key": state.title, "words": sentence}
         self.message_user(request, text, messages.SUCCESS)
         return HttpResponseRedirect(self._address(state))
 

@@ -70,15 +70,17 @@ def kinds_of(actor: type[Actor[Any]]) -> list[MessageKind]:
     """Return the classes of messages that an actor takes. Other types, such as str, are written as JSON."""
     message = actor.Message
     members = get_args(message) if isinstance(message, UnionType) or get_origin(message) is Union else (message,)
-    found = [_kind_of(member) for member in members if isinstance(member, type)]
-    return [kind for kind in found if kind is not None]
+    kinds = [_kind_of(member) for member in members if isinstance(member, type)]
+    return [kind for kind in kinds if kind is not None]
 
 
 def _kind_of(member: Any) -> MessageKind | None:
     """Return a class as a kind of message; None if it is no class with fields, or one that forms cannot show."""
     try:
         fields = list(_fields_of(member))
-        constants: dict[str, Any] = {one.name: only for one in fields if (only := _constant(one.kind)) is not None}
+        constants: dict[str, Any] = {
+            member_field.name: only for member_field in fields if (only := _constant(member_field.kind)) is not None
+        }
         config = getattr(member, "__struct_config__", None)
         if config is not None and config.tag is not None:
             constants[config.tag_field] = config.tag
@@ -102,8 +104,12 @@ def _fields_of(member: Any) -> Iterator[Field]:
             yield Field(name, kind, REQUIRED if name in member.__required_keys__ else NO_VALUE)
     elif dataclasses.is_dataclass(member):
         kinds = get_type_hints(member)
-        for one in dataclasses.fields(member):
-            yield Field(one.name, kinds[one.name], _default(one.default, one.default_factory, dataclasses.MISSING))
+        for member_field in dataclasses.fields(member):
+            yield Field(
+                member_field.name,
+                kinds[member_field.name],
+                _default(member_field.default, member_field.default_factory, dataclasses.MISSING),
+            )
     elif issubclass(member, msgspec.Struct) and not member.__struct_config__.array_like:
         for info in msgspec.structs.fields(member):
             default = _default(info.default, info.default_factory, msgspec.NODEFAULT)

@@ -57,8 +57,8 @@ class Figure:
 def read_overview(request: HttpRequest) -> dict[str, Any]:
     """Return the context of the overview: of each part, what the user may see."""
     aliases = api.aliases()
-    chosen = request.GET.get("backend", "")
-    backend = chosen if chosen in aliases else next(iter(aliases), "")
+    requested = request.GET.get("backend", "")
+    backend = requested if requested in aliases else next(iter(aliases), "")
     if not backend:
         return {"backend": ""}
     engine = engine_for(backend)
@@ -66,12 +66,12 @@ def read_overview(request: HttpRequest) -> dict[str, Any]:
     stats = read_stats(engine)
     may_view = {f"may_view_{model}": pages.may_view(model) for model in ("task", "executor", "queue")}
     declared = [message for message in run_checks() if message.level >= checks.WARNING]
-    found = sorted([*declared, *problems(engine, stats)], key=lambda message: -message.level)
+    messages = sorted([*declared, *problems(engine, stats)], key=lambda message: -message.level)
     context: dict[str, Any] = {
         "backend": backend,
         "backends": aliases if len(aliases) > 1 else [],
         "now": stats.now,
-        "problems": [problem for message in found if (problem := problem_of(message, pages))],
+        "problems": [problem for message in messages if (problem := problem_of(message, pages))],
         **may_view,
     }
     if may_view["may_view_task"]:
@@ -82,15 +82,15 @@ def read_overview(request: HttpRequest) -> dict[str, Any]:
             "figures": figures(engine, stats, pages),
             "ranges": ranges(request, range_),
             "charts": charts_of(timeline),
-            "frequent": [named(one, pages) for one in counts[:TASKS_SHOWN]],
+            "frequent": [named(task_counts, pages) for task_counts in counts[:TASKS_SHOWN]],
             "all_causes": pages.page("task", "failures"),
             **read_causes(engine, pages, CAUSES_SHOWN),
-            "slowest": [named(one, pages) for one in slowest(counts, TASKS_SHOWN)],
+            "slowest": [named(task_counts, pages) for task_counts in slowest(counts, TASKS_SHOWN)],
         }
     if may_view["may_view_executor"]:
-        present = [one for one in stats.executors if not one.is_gone]
+        present = [executor for executor in stats.executors if not executor.is_gone]
         context |= {
-            "executors": [(one, executor_address(one, pages)) for one in present[:EXECUTORS_SHOWN]],
+            "executors": [(executor, executor_address(executor, pages)) for executor in present[:EXECUTORS_SHOWN]],
             "more_executors": max(0, len(present) - EXECUTORS_SHOWN),
         }
     return context

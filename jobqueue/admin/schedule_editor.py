@@ -107,10 +107,10 @@ class ScheduleEditor(SchedulePage):
         except OperationalError:  # lock timeout
             form.add_error(None, _("Nothing was saved: another transaction has locked the schedule. Try again later."))
             return None
-        words = form.changes() if form.row else _("Created.")
-        audit_log.write(request, [saved], words, is_new=form.row is None)
+        sentence = form.changes() if form.row else _("Created.")
+        audit_log.write(request, [saved], sentence, is_new=form.row is None)
         # Django's page capitalizes the first word, so a name must not come first.
-        text = _("Schedule %(name)s: %(words)s") % {"name": saved.name, "words": words}
+        text = _("Schedule %(name)s: %(words)s") % {"name": saved.name, "words": sentence}
         self.message_user(request, text, messages.SUCCESS)
         return saved
 

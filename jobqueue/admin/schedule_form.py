@@ -234,13 +234,13 @@ class ScheduleForm(TimingForm):
     def _task_options(self) -> dict[str, Any]:
         """Return the options that differ from the task's, with those that the form does not show."""
         values = self.cleaned_data
-        found = {name: values[name] for name in SHOWN_OPTIONS if values.get(name) not in (None, "")}
-        if "expires" in found:
-            found["expires"] = span(found["expires"])
+        options = {name: values[name] for name in SHOWN_OPTIONS if values.get(name) not in (None, "")}
+        if "expires" in options:
+            options["expires"] = span(options["expires"])
         stored = self.stored.options if self._keeps_task else {}
         kept = {name: value for name, value in stored.items() if name not in SHOWN_OPTIONS}
         backend = values.get("backend") or (self.row.backend if self.row else "")
-        return {**kept, **found, **({"backend": backend} if backend else {})}
+        return {**kept, **options, **({"backend": backend} if backend else {})}
 
     def changes(self) -> str:
         """Return which fields were changed, for the log. Readers of it may lack the permission to see values."""
@@ -315,6 +315,6 @@ def _initial_timing(row: Schedule) -> dict[str, Any]:
         case Every(interval=interval, anchor=anchor):
             seconds = interval.total_seconds()
             unit = max(length for length, _name in LENGTHS if length == 1 or seconds % length == 0)
-            shown = None if anchor == EPOCH else row.anchor_at
-            return {"kind": INTERVAL, "interval": number(seconds / unit), "unit": unit, "anchor": shown}
+            anchor_at = None if anchor == EPOCH else row.anchor_at
+            return {"kind": INTERVAL, "interval": number(seconds / unit), "unit": unit, "anchor": anchor_at}
     return {"kind": CRON, "expression": row.expression, "timezone": row.timezone}

@@ -82,11 +82,11 @@ class SchedulePage(ReadOnlyAdmin):
         return rows
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        found = super().get_object(request, object_id, from_field)
-        if found is not None:
-            rows = Schedule.objects.using(found._state.db).filter(pk=found.pk)
-            found.new_task_text = rows.values_list(raw("new_task"), flat=True).first()
-        return found
+        schedule = super().get_object(request, object_id, from_field)
+        if schedule is not None:
+            rows = Schedule.objects.using(schedule._state.db).filter(pk=schedule.pk)
+            schedule.new_task_text = rows.values_list(raw("new_task"), flat=True).first()
+        return schedule
 
     def get_urls(self) -> list[URLPattern]:
         views = {
@@ -113,8 +113,8 @@ class SchedulePage(ReadOnlyAdmin):
     def _show(self, request: HttpRequest, schedule: Any) -> HttpResponse:
         paginator = CappedPaginator(history(schedule), HISTORY_PAGE)
         page = paginator.get_page(request.GET.get("p"))
-        found = read(schedule.new_task_text)
-        new_task = found if isinstance(found, dict) else {}
+        call = read(schedule.new_task_text)
+        new_task = call if isinstance(call, dict) else {}
         patterns = options_of(schedule.backend).redact
         args, kwargs, options, metadata = (
             read(text) if isinstance(text := new_task.get(name), str) else None
@@ -202,12 +202,12 @@ class SchedulePage(ReadOnlyAdmin):
                 if count
                 else "",
             )
-        words = ngettext(
+        sentence = ngettext(
             "Backfill from %(start)s to %(end)s: %(count)d task.",
             "Backfill from %(start)s to %(end)s: %(count)d tasks.",
             count,
         ) % {"start": start.isoformat(), "end": end.isoformat(), "count": count}
-        self.perform(request, [schedule], partial(backfill, start=start, end=end), words)
+        self.perform(request, [schedule], partial(backfill, start=start, end=end), sentence)
         return self._back_to(schedule)
 
     def _delete(self, request: HttpRequest, schedule: Schedule) -> HttpResponse:
@@ -224,7 +224,7 @@ class SchedulePage(ReadOnlyAdmin):
         request: HttpRequest,
         schedules: Sequence[Schedule],
         action: ScheduleAction,
-        words: str,
+        sentence: str,
         form: forms.Form | None = None,
     ) -> bool:
         """
@@ -248,10 +248,10 @@ class SchedulePage(ReadOnlyAdmin):
             else:
                 self.message_user(request, f"{schedule.name}: {problem}", messages.ERROR)
         if changed:
-            audit_log.write(request, changed, words)
+            audit_log.write(request, changed, sentence)
             # Django's page capitalizes the first word, so a name must not come first.
             text = ngettext("Schedule %(names)s: %(words)s", "Schedules %(names)s: %(words)s", len(changed))
-            self.message_user(request, text % {"names": names_of(changed), "words": words}, messages.SUCCESS)
+            self.message_user(request, text % {"names": names_of(changed), "words": sentence}, messages.SUCCESS)
         return len(changed) == len(schedules)
 
     def _ask(

@@ -67,8 +67,8 @@ class OriginFilter(ColumnFilter):
         return [("code", gettext_lazy("Declared in code")), ("people", gettext_lazy("Created by people"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        chosen = self.value()
-        return queryset.filter(self.conditions.get(chosen, Q(pk__in=[]))) if chosen else queryset
+        origin = self.value()
+        return queryset.filter(self.conditions.get(origin, Q(pk__in=[]))) if origin else queryset
 
 
 class ScheduleChangeList(ChangeList):

@@ -39,8 +39,8 @@ class SummaryPage(ReadOnlyAdmin):
     def summary_view(self, request: HttpRequest) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
-        chosen = request.GET.get("backend", "")
-        backend = chosen if chosen in api.aliases() else next(iter(api.aliases()), "")
+        requested = request.GET.get("backend", "")
+        backend = requested if requested in api.aliases() else next(iter(api.aliases()), "")
         name = request.GET.get("name", "").replace("\0", "")[:500]
         request.current_app = self.admin_site.name
         context = {} if not backend else read_summary(request, AdminUrls(request, backend), self.scope, name)
@@ -49,13 +49,13 @@ class SummaryPage(ReadOnlyAdmin):
 
 def read_summary(request: HttpRequest, pages: AdminUrls, scope: Scope, name: str) -> dict[str, Any]:
     engine = engine_for(pages.backend)
-    chosen = range_of(request)
-    timeline = read_counter_series(engine, chosen, scope, name)
+    span = range_of(request)
+    timeline = read_counter_series(engine, span, scope, name)
     total = timeline.total
     query = {COLUMN[scope]: name}
     return {
         "now": engine.db.now(),
-        "ranges": ranges(request, chosen),
+        "ranges": ranges(request, span),
         "charts": charts_of(timeline),
         "total": total,
         "rate": None if total.failure_rate is None else f"{number_text(100 * total.failure_rate, '.1f')} %",
@@ -83,5 +83,5 @@ def last_failures(engine: Engine, pages: AdminUrls, scope: Scope, name: str) -> 
     filters = {"status": Status.FAILED.value, "backend": engine.alias, COLUMN[scope]: name}
     selection = Selection(engine.database, filters, is_whole=scope is Scope.TASK)  # an index has those of a task
     keys = list(selection.rows.values_list("pk", flat=True)[:FAILURES_SHOWN])
-    found: list[Any] = read_rows(engine.db.tasks.all(), keys, with_payload=pages.with_payload)
-    return [(row, row.headline, pages.address(AdminTarget("task", pk=row.pk))) for row in found]
+    rows: list[Any] = read_rows(engine.db.tasks.all(), keys, with_payload=pages.with_payload)
+    return [(row, row.headline, pages.address(AdminTarget("task", pk=row.pk))) for row in rows]

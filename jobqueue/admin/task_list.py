@@ -113,12 +113,12 @@ class TaskChangeList(ChangeList):
     @cached_property
     def suggestions(self) -> list[str]:
         """The suggestions of the search box: known tasks, their arguments if the user may see them, and tags."""
-        known = list(registry.offered())
-        found = {short_type(name) for name in known}
+        names = list(registry.offered())
+        texts = {short_type(name) for name in names}
         if self.with_payload:
-            found |= {f"args.{name}:" for one in known for name in parameters_of(one)}
+            texts |= {f"args.{name}:" for task_type in names for name in parameters_of(task_type)}
         tags = [f"{TAG}{tag}" for tag in self.tags]
-        return [*sorted(found)[:MAX_SUGGESTIONS], *tags, KEY, TAG, ERROR]
+        return [*sorted(texts)[:MAX_SUGGESTIONS], *tags, KEY, TAG, ERROR]
 
     @property
     def tags(self) -> list[str]:
@@ -131,12 +131,12 @@ class TaskChangeList(ChangeList):
         """All tasks, then those of each status. Only the filter by backend changes the numbers."""
         backend = self.selection.filters.get("backend")
         rows = self.selection.tasks.filter(backend=backend) if backend else self.selection.tasks
-        chosen = self.selection.status
-        tabs = [Tab("", None, self.get_query_string(remove=["status", "p"]), not chosen)]
+        selected = self.selection.status
+        tabs = [Tab("", None, self.get_query_string(remove=["status", "p"]), not selected)]
         for status in Status:
             number = count_of_status(rows, status, exact=CAP)
             address = self.get_query_string({"status": status.value}, remove=["p"])
-            tabs.append(Tab(status, number, address, status == chosen))
+            tabs.append(Tab(status, number, address, status == selected))
         return tabs
 
 

@@ -94,7 +94,7 @@ class TaskPage(ReadOnlyAdmin):
         return find_task(object_id, databases())
 
     def get_urls(self) -> list[URLPattern]:
-        views = {one.name: self._post_view(one.permission, self._action_view(one)) for one in ACTIONS}
+        views = {action.name: self._post_view(action.permission, self._action_view(action)) for action in ACTIONS}
         views["send"] = self._post_view("send_message", self._send)
         return [
             path(f"<path:object_id>/{name}/", self.admin_site.admin_view(view), name=f"jobqueue_task_{name}")
@@ -127,14 +127,14 @@ class TaskPage(ReadOnlyAdmin):
             return bool(request.user.has_perm(f"jobqueue.{permission}"))
 
         # A backend that TASKS no longer has cannot change its tasks.
-        allowed = [one for one in ACTIONS if may(one.permission)] if task.backend in api.aliases() else []
-        shown = describe(task, with_payload=may("view_payload"))
+        allowed = [action for action in ACTIONS if may(action.permission)] if task.backend in api.aliases() else []
+        description = describe(task, with_payload=may("view_payload"))
         is_asked = task.status == Task.Status.RUNNING and task.cancel_requested_at is not None
-        left_out = [CANCEL] if is_asked and not shown["children"].live else []
+        left_out = [CANCEL] if is_asked and not description["children"].live else []
         left_out += [REQUEUE] if is_internal(task.task_type) else []
         context = {
-            **shown,
-            "actions": [one for one in allowed if task.status in one.statuses and one not in left_out],
+            **description,
+            "actions": [action for action in allowed if task.status in action.statuses and action not in left_out],
             "may_cancel": CANCEL in allowed,
             "may_copy": may("enqueue_task") and may("view_payload") and _is_copyable(task),
             **(_message_forms(task, form, kind_form) if may("send_message") and takes_messages(task) else {}),
@@ -220,7 +220,9 @@ class TaskPage(ReadOnlyAdmin):
             unknown = _("Message not sent: this site has no actor of this name.")
             ended = _("Message not sent: the task has ended.")
             return self._answer(request, task, ended if task.is_finished else unknown, messages.WARNING)
-        kind = next((one for one in _kinds(task) if one.name == request.POST.get("kind")), None)
+        kind = next(
+            (message_kind for message_kind in _kinds(task) if message_kind.name == request.POST.get("kind")), None
+        )
         form = MessageForm(request.POST, task=task) if kind is None else kind.form(request.POST)
         if not form.is_valid() or (isinstance(form, MessageKindForm) and not _is_taken(form, task)):
             self.message_user(request, _("Message not sent. Please correct the error below."), messages.ERROR)
@@ -288,8 +290,8 @@ def _number_to_change(task: Task, action: BulkAction, *, is_tree: bool) -> int:
 def _of_the_site(task: Any, *, with_payload: bool) -> dict[str, Any]:
     """Return the site's additions to the page of a task."""
     patterns = options_of(task.backend).redact
-    found = named_arguments(task.task_type, read(task.args_text), read(task.kwargs_text), patterns)
-    arguments = found if with_payload else {}
+    by_name = named_arguments(task.task_type, read(task.args_text), read(task.kwargs_text), patterns)
+    arguments = by_name if with_payload else {}
     return {
         "site_links": links_html(extensions.links_of(task, arguments)),
         "site_values": extensions.values_of(task, arguments),

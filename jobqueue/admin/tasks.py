@@ -109,22 +109,22 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
             raise PermissionDenied
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        known = {**COLUMNS, **extensions.titles}
-        request.session[SESSION_KEY] = [name for name in known if name in request.POST.getlist("column")]
+        titles = {**COLUMNS, **extensions.titles}
+        request.session[SESSION_KEY] = [name for name in titles if name in request.POST.getlist("column")]
         address = reverse(f"{self.admin_site.name}:jobqueue_task_changelist")
         query = QueryDict(request.POST.get("query", "")).urlencode()
         return HttpResponseRedirect(f"{address}?{query}" if query else address)
 
     def get_list_display(self, request: HttpRequest) -> Any:
-        chosen = [name for name, is_chosen in self._columns(request).items() if is_chosen]
-        return ["state", "name", *(name if name in COLUMNS else extensions.cell(name) for name in chosen)]
+        columns = [name for name, is_chosen in self._columns(request).items() if is_chosen]
+        return ["state", "name", *(name if name in COLUMNS else extensions.cell(name) for name in columns)]
 
     def _columns(self, request: HttpRequest) -> dict[str, bool]:
         """Return the columns that the user may choose, and whether each is shown."""
         titles = extensions.titles
-        chosen = request.session.get(SESSION_KEY, [*SHOWN, *titles])
+        selected = request.session.get(SESSION_KEY, [*SHOWN, *titles])
         may_see = request.user.has_perm("jobqueue.view_payload")
-        return {name: name in chosen for name in (*COLUMNS, *titles) if may_see or name != "arguments"}
+        return {name: name in selected for name in (*COLUMNS, *titles) if may_see or name != "arguments"}
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[TaskChangeList]:
         return TaskChangeList
@@ -200,8 +200,8 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
     def queue(self, task: Task) -> SafeString:
         if not task.priority:
             return format_html("{}", task.queue_name)
-        words = _("priority %(number)d") % {"number": task.priority}
-        return format_html('{} <span class="jq-quiet">{}</span>', task.queue_name, words)
+        text = _("priority %(number)d") % {"number": task.priority}
+        return format_html('{} <span class="jq-quiet">{}</span>', task.queue_name, text)
 
     @admin.display(description=COLUMNS["attempt"], empty_value="")
     def attempt(self, task: Any) -> SafeString | None:
@@ -217,9 +217,9 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
 
     @admin.display(description=COLUMNS["time"])
     def time(self, task: Any) -> SafeString:
-        words, at = when(task, task.now, options_of(task.backend).aging, task.executor_name)
-        words = re.sub(r"(?<=\d) ", "\xa0", words)  # units stay with their numbers
-        return with_moment(moment(at, words=words), at, task.now)
+        text, at = when(task, task.now, options_of(task.backend).aging, task.executor_name)
+        text = re.sub(r"(?<=\d) ", "\xa0", text)  # units stay with their numbers
+        return with_moment(moment(at, text=text), at, task.now)
 
     @admin.display(description=COLUMNS["enqueued"])
     def enqueued(self, task: Any) -> SafeString:

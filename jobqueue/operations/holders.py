@@ -43,8 +43,8 @@ def read_holders(database: str, state: KeyState, *, with_payload: bool) -> list[
     parts = [of_key] if state.is_rate else [of_key.filter(counts_while_waiting=counts) for counts in (True, False)]
     rows: list[Task] = []
     for part in parts:
-        found = part.defer(*RAW).annotate(now=Now(), **columns).order_by("status", "rank", "pk")
-        rows += found[: MAX_HOLDERS - len(rows)]
+        waiting = part.defer(*RAW).annotate(now=Now(), **columns).order_by("status", "rank", "pk")
+        rows += waiting[: MAX_HOLDERS - len(rows)]
     patterns = options_of(state.backend).redact
     holders = []
     for row in rows:
@@ -55,7 +55,7 @@ def read_holders(database: str, state: KeyState, *, with_payload: bool) -> list[
     return holders
 
 
-def task_facts(task: Task, database: str, **known: Any) -> TaskFacts:
+def task_facts(task: Task, database: str, **more: Any) -> TaskFacts:
     """Read the executors and the queue of a task."""
     options = options_of(task.backend)
     now: datetime = task.now  # type: ignore[attr-defined]
@@ -86,7 +86,7 @@ def task_facts(task: Task, database: str, **known: Any) -> TaskFacts:
         busy=in_threads[:slots].count() if slots else 0,
         executor=executor,
         silent_seconds=silent_seconds(executor, now) if executor is not None else 0.0,
-        **known,
+        **more,
     )
 
 

@@ -201,20 +201,23 @@ def list_keys(engine: Engine, kind: LimitKind | None = None, text: str = "") -> 
     text: a part of a limit's name, or the beginning of a key, with or without the name and its colon. Locks: none.
     """
     kinds = KINDS if kind is None else (kind,)
-    found: dict[Key, ListedKey] = {}
+    by_key: dict[Key, ListedKey] = {}
     partial: list[str] = []
-    for each in kinds:
-        for name in engine.limits.names(each):
-            keys, is_partial = _read_keys(engine, each, *_range(name, text))
-            found |= {listed.key: listed for listed in keys}
+    for each_kind in kinds:
+        for name in engine.limits.names(each_kind):
+            keys, is_partial = _read_keys(engine, each_kind, *_range(name, text))
+            by_key |= {listed.key: listed for listed in keys}
             partial += [name] * is_partial
     others = [Key(LimitKind(of), stored) for of, stored in numbers_of(engine).values_list("kind", "key")]
     others += [Key(of, f"{name}{SEPARATOR}") for of, name in declared_limits()]
     for key in others:
         first, before = _range(key.name, text)
         if key.kind in kinds and first <= key.stored < before:
-            found.setdefault(key, ListedKey(key))
-    keys = sorted(found.values(), key=lambda one: (-one.blocked, -one.active, one.key.stored, one.key.kind))
+            by_key.setdefault(key, ListedKey(key))
+    keys = sorted(
+        by_key.values(),
+        key=lambda listed_key: (-listed_key.blocked, -listed_key.active, listed_key.key.stored, listed_key.key.kind),
+    )
     return Listing(keys, partial)
 
 
@@ -268,8 +271,8 @@ def read_key_states(database: str, backend: str, keys: Sequence[Key]) -> list[Ke
     stored = {name for key in keys for name in (key.stored, f"{key.name}{SEPARATOR}")}
     rows = Limit.objects.using(database).filter(backend=backend, key__in=stored)
     changed = {Key(LimitKind(row.kind), row.key): row for row in rows}
-    known, now = declared_limits(), read_clock(database)
-    return [_read_key(database, backend, key, changed, known.get((key.kind, key.name), ()), now) for key in keys]
+    declared, now = declared_limits(), read_clock(database)
+    return [_read_key(database, backend, key, changed, declared.get((key.kind, key.name), ()), now) for key in keys]
 
 
 def _read_key(

@@ -28,5 +28,5 @@ def entries(model: type[Model], pk: object) -> list[LogEntry]:
     from django.contrib.contenttypes.models import ContentType
 
     content_type = ContentType.objects.get_for_model(model)
-    found = LogEntry.objects.filter(content_type=content_type, object_id=str(pk)).select_related("user")
-    return list(found.order_by("-action_time")[:SHOWN])
+    rows = LogEntry.objects.filter(content_type=content_type, object_id=str(pk)).select_related("user")
+    return list(rows.order_by("-action_time")[:SHOWN])

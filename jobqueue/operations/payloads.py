@@ -164,15 +164,15 @@ def show_arguments(task_type: str, args: Any, kwargs: Any, patterns: Sequence[st
     else:
         reason = _("Masked, because it has no name: the function of the task takes fewer arguments.")
     rest = arguments(parameters, args, kwargs)
-    shown = [
-        DisplayedValue(name=one.name, text=json.dumps(MASK, ensure_ascii=False), note=reason)
-        if one.value is not UNREADABLE and one.is_hidden(patterns)
-        else show(one.value, patterns, one.name)
-        for one in islice(rest, MAX_ARGUMENTS)
+    displayed = [
+        DisplayedValue(name=argument.name, text=json.dumps(MASK, ensure_ascii=False), note=reason)
+        if argument.value is not UNREADABLE and argument.is_hidden(patterns)
+        else show(argument.value, patterns, argument.name)
+        for argument in islice(rest, MAX_ARGUMENTS)
     ]
     if more := sum(1 for _one in rest):
-        shown.append(DisplayedValue(note=_("%(count)d more arguments are not shown.") % {"count": more}))
-    return shown
+        displayed.append(DisplayedValue(note=_("%(count)d more arguments are not shown.") % {"count": more}))
+    return displayed
 
 
 def arguments_in_line(task_type: str, args: Any, kwargs: Any, patterns: Sequence[str]) -> str:
@@ -180,9 +180,9 @@ def arguments_in_line(task_type: str, args: Any, kwargs: Any, patterns: Sequence
     if UNREADABLE in (args, kwargs):
         return _("too large to show here")
     line = ""
-    for one in arguments(registry.parameters(task_type), args, kwargs):
-        value = MASK if one.is_hidden(patterns) else redact(one.value, patterns, one.name)
-        line += f"{', ' if line else ''}{one.name}={json.dumps(value, ensure_ascii=False)}"
+    for argument in arguments(registry.parameters(task_type), args, kwargs):
+        value = MASK if argument.is_hidden(patterns) else redact(argument.value, patterns, argument.name)
+        line += f"{', ' if line else ''}{argument.name}={json.dumps(value, ensure_ascii=False)}"
         if len(line) > LINE_CHARACTERS:
             return f"{line[: LINE_CHARACTERS - 1]}…"
     return line
@@ -193,8 +193,8 @@ def named_arguments(task_type: str, args: Any, kwargs: Any, patterns: Sequence[s
     if UNREADABLE in (args, kwargs):
         return {}
     return {
-        one.name: MASK if one.is_hidden(patterns) else redact(one.value, patterns, one.name)
-        for one in arguments(registry.parameters(task_type), args, kwargs)
+        argument.name: MASK if argument.is_hidden(patterns) else redact(argument.value, patterns, argument.name)
+        for argument in arguments(registry.parameters(task_type), args, kwargs)
     }
 
 
@@ -233,12 +233,12 @@ def secrets_of(task_type: str, args: Any, kwargs: Any, patterns: Sequence[str]) 
 
 def secrets_of_tasks(database: str, ids: Collection[UUID]) -> Mapping[UUID, Secrets]:
     """Return the masked arguments of tasks, without tasks that are gone or have large arguments."""
-    found: dict[UUID, Secrets] = {}
+    by_task: dict[UUID, Secrets] = {}
     texts = {"args_text": Small("args"), "kwargs_text": Small("kwargs")}
     if not ids:
-        return found
+        return by_task
     rows = Task.objects.using(database).filter(pk__in=ids).annotate(**texts)
     for pk, backend, task_type, args, kwargs in rows.values_list("pk", "backend", "task_type", *texts):
         if args is not None and kwargs is not None:
-            found[pk] = secrets_of(task_type, read(args), read(kwargs), options_of(backend).redact)
-    return found
+            by_task[pk] = secrets_of(task_type, read(args), read(kwargs), options_of(backend).redact)
+    return by_task

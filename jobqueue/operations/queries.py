@@ -29,14 +29,14 @@ ORDER: dict[Status, tuple[str, ...]] = {
 
 def many(count: int | Count, noun: str) -> str:
     """Return a number with its noun: 1 executor, 2 executors, 10,000+ tasks."""
-    shown = str(count if isinstance(count, Count) else Count(count))
-    return f"{shown} {noun}{'' if shown == '1' else 's'}"
+    text = str(count if isinstance(count, Count) else Count(count))
+    return f"{text} {noun}{'' if text == '1' else 's'}"
 
 
 def many_tasks(count: int | Count) -> str:
     """Format a number of tasks as many() does, in the active language."""
-    shown = count if isinstance(count, Count) else Count(count)
-    return ngettext("%(number)s task", "%(number)s tasks", shown.number) % {"number": shown}
+    number = count if isinstance(count, Count) else Count(count)
+    return ngettext("%(number)s task", "%(number)s tasks", number.number) % {"number": number}
 
 
 def many_executors(count: int) -> str:

@@ -95,9 +95,9 @@ def recent_ticks(rows: Collection[Schedule], count: int = RECENT) -> dict[int, l
     schedules = Schedule.objects.using(using).filter(pk__in=[row.pk for row in rows])
     oldest = schedules.annotate(oldest=Subquery(of_schedule[count - 1 : count])).values_list("pk", "oldest")
     wanted = (Q(schedule_id=pk) if at is None else Q(schedule_id=pk, tick_at__gte=at) for pk, at in oldest)
-    found = ticks.filter(reduce(or_, wanted, Q(pk__in=[]))).order_by("schedule_id", "-tick_at", "-pk")
+    last = ticks.filter(reduce(or_, wanted, Q(pk__in=[]))).order_by("schedule_id", "-tick_at", "-pk")
     recent: dict[int, list[RecordedTick]] = {row.pk: [] for row in rows}
-    for record in with_tasks(list(found)):
+    for record in with_tasks(list(last)):
         recent[record.tick.schedule_id].append(record)
     return {pk: newest[:count] for pk, newest in recent.items()}
 

@@ -28,9 +28,9 @@ MAX_DURATION = timedelta(days=100 * 365)
 
 def duration(text: str) -> timedelta:
     """Read 90s, 30m, 12h, 14d or 2w. A number without a unit is refused, because it is ambiguous."""
-    found = re.fullmatch(r"(\d{1,12}(?:\.\d+)?)([smhdw])", text.strip(), re.ASCII)
+    match = re.fullmatch(r"(\d{1,12}(?:\.\d+)?)([smhdw])", text.strip(), re.ASCII)
     try:
-        length = timedelta(**{UNITS[found[2]]: float(found[1])}) if found else None
+        length = timedelta(**{UNITS[match[2]]: float(match[1])}) if match else None
     except OverflowError:
         length = None
     if length is None or length > MAX_DURATION:

@@ -19,31 +19,33 @@ from jobqueue.values.text import did_you_mean
 
 def engines(alias: str | None) -> list[Engine]:
     """Return the engine of a backend, or of every backend. Raises CommandError for an unknown alias."""
-    known = declared_aliases()
-    if not known:
+    aliases = declared_aliases()
+    if not aliases:
         raise CommandError(
             'TASKS has no jobqueue backend. Add {"default": {"BACKEND": "jobqueue.backend.JobQueueBackend"}}.'
         )
-    if alias is not None and alias not in known:
-        raise CommandError(f"TASKS has no jobqueue backend {alias!r}. Its backends: {', '.join(known)}.")
+    if alias is not None and alias not in aliases:
+        raise CommandError(f"TASKS has no jobqueue backend {alias!r}. Its backends: {', '.join(aliases)}.")
     try:
-        return [engine_for(name) for name in ([alias] if alias is not None else known)]
+        return [engine_for(name) for name in ([alias] if alias is not None else aliases)]
     except ImproperlyConfigured as error:
         raise CommandError(str(error)) from error
 
 
 def engine_of(alias: str | None) -> Engine:
     """Return the engine of a backend; without an alias, that of the default backend, else the first."""
-    found = engines(alias)
-    return next((engine for engine in found if engine.alias == DEFAULT_TASK_BACKEND_ALIAS), found[0])
+    candidates = engines(alias)
+    return next((engine for engine in candidates if engine.alias == DEFAULT_TASK_BACKEND_ALIAS), candidates[0])
 
 
 def check_queue_names(engine: Engine, names: Iterable[str]) -> None:
     """Raise CommandError for a misspelled queue. A queue that QUEUES no longer has may be paused or hold tasks."""
-    known = declared_queues(engine.alias)
-    for name in names if known else ():
-        if not (name in known or engine.db.queues.filter(name=name).exists() or name in engine.queues.queues_in_use()):
-            meant, all_known = did_you_mean(name, known), ", ".join(sorted(known))
+    declared = declared_queues(engine.alias)
+    for name in names if declared else ():
+        if not (
+            name in declared or engine.db.queues.filter(name=name).exists() or name in engine.queues.queues_in_use()
+        ):
+            meant, all_known = did_you_mean(name, declared), ", ".join(sorted(declared))
             raise CommandError(f"Unknown queue {name!r}{meant}. QUEUES of TASKS[{engine.alias!r}]: {all_known}.")
 
 
@@ -53,7 +55,7 @@ def report_unknown(
     queues: Sequence[str],
     tasks: Sequence[str],
     *,
-    found: bool,
+    has_rows: bool,
     is_fatal: bool = True,
 ) -> None:
     """Name the queues and tasks that do not exist: as a warning, or if nothing was found as a CommandError."""
@@ -63,12 +65,13 @@ def report_unknown(
         ("queue", queues, {name for database in databases for name in known_queues(database)}),
     )
     unknown = [
-        f"Unknown {kind} {name!r}{did_you_mean(name, known)}."
-        for kind, names, known in kinds
+        f"Unknown {kind} {name!r}{did_you_mean(name, known_names)}."
+        for kind, names, known_names in kinds
         for name in names
-        if name not in known and not (found and len(names) == 1)  # rows may have a name that code no longer has
+        if name not in known_names
+        and not (has_rows and len(names) == 1)  # rows may have a name that code no longer has
     ]
-    if unknown and not found and is_fatal:
+    if unknown and not has_rows and is_fatal:
         raise CommandError(" ".join(unknown))
     for sentence in unknown:
         console.say(f"Warning: {sentence}")

@@ -107,7 +107,7 @@ def _perform_matching(console: Console, flags: Any, run: BulkRun, engine: Engine
     target = Target.of(Selection(engine.database, filters, is_whole=True), run.action)
     number = target.bounds.number or 0
     number = number if flags.limit is None else min(number, flags.limit)
-    report_unknown(console, [engine.database], flags.queue, flags.task, found=bool(number))
+    report_unknown(console, [engine.database], flags.queue, flags.task, has_rows=bool(number))
     tasks = describe(flags, target.statuses, filters)
     expected = f"{many(number, 'task')} ({tasks})"
     if flags.dry_run:
@@ -118,8 +118,8 @@ def _perform_matching(console: Console, flags: Any, run: BulkRun, engine: Engine
 
     def perform_batches() -> Iterator[int]:
         left, rate = number, getattr(flags, "rate", None)
-        for found in target.walk(min(flags.batch, rate or flags.batch)) if number else ():
-            batch = found[:left]
+        for ids in target.walk(min(flags.batch, rate or flags.batch)) if number else ():
+            batch = ids[:left]
             run.perform(batch)
             left -= len(batch)
             yield len(batch)
@@ -137,14 +137,14 @@ def _perform_matching(console: Console, flags: Any, run: BulkRun, engine: Engine
 def _causes(engine: Engine, text: str) -> list[str]:
     """Return the causes of failures that a text names. Raises CommandError without any."""
     try:
-        found = causes_with(engine, text)
+        causes = causes_with(engine, text)
     except TooManyCauses as error:
         raise CommandError(str(error)) from error
-    if found:
-        return found
+    if causes:
+        return causes
     frequent = read_failures(engine, newest_causes(engine)[:MAX_CAUSES], with_payload=True)[:CAUSES_NAMED]
-    known = "; ".join(failure.title for failure in frequent) or "none"
-    raise CommandError(f"No failed task has the error {text!r}. The most frequent errors: {known}.")
+    listed = "; ".join(failure.title for failure in frequent) or "none"
+    raise CommandError(f"No failed task has the error {text!r}. The most frequent errors: {listed}.")
 
 
 def prune(console: Console, flags: Any) -> None:

@@ -65,8 +65,8 @@ def read_entries() -> list[CeleryEntry]:
     Beat's database scheduler copies CELERY_BEAT_SCHEDULE to the table when it starts, so a row of the table wins over
     an entry with its name.
     """
-    found = {entry.name: entry for entry in [*_read_settings(), *_read_tables()]}
-    return [found[name] for name in sorted(found)]
+    by_name = {entry.name: entry for entry in [*_read_settings(), *_read_tables()]}
+    return [by_name[name] for name in sorted(by_name)]
 
 
 def _read_tables() -> Iterator[CeleryEntry]:
@@ -107,28 +107,28 @@ def _from_row(row: Any) -> CeleryEntry:
 
 def _read_settings() -> Iterator[CeleryEntry]:
     """Yield the entries of CELERY_BEAT_SCHEDULE."""
-    for name, found in (getattr(settings, "CELERY_BEAT_SCHEDULE", None) or {}).items():
+    for name, value in (getattr(settings, "CELERY_BEAT_SCHEDULE", None) or {}).items():
         entry = CeleryEntry(str(name), "settings")
-        if not isinstance(found, Mapping) or not {"task", "schedule"} <= found.keys():
-            yield replace(entry, problem=f"it must be a dict with 'task' and 'schedule', not {found!r:.100}")
+        if not isinstance(value, Mapping) or not {"task", "schedule"} <= value.keys():
+            yield replace(entry, problem=f"it must be a dict with 'task' and 'schedule', not {value!r:.100}")
             continue
-        schedule, options = found["schedule"], found.get("options") or {}
+        schedule, options = value["schedule"], value.get("options") or {}
         expires = options.get("expires")
         yield replace(
             entry,
-            task=str(found["task"]),
+            task=str(value["task"]),
             schedule=schedule,
             timezone=_timezone_of(schedule),
             problem=f"its schedule is solar, which has no counterpart: {schedule!r}" if _is_solar(schedule) else "",
-            args=found.get("args") or (),
-            kwargs=found.get("kwargs") or {},
+            args=value.get("args") or (),
+            kwargs=value.get("kwargs") or {},
             options={**options, "expires": None} if isinstance(expires, datetime) else options,
             ends_at=from_row_time(expires) if isinstance(expires, datetime) else None,
         )
 
 
 def _is_solar(schedule: Any) -> bool:
-    return any(each.__name__ == "solar" for each in type(schedule).__mro__)
+    return any(base.__name__ == "solar" for base in type(schedule).__mro__)
 
 
 def _timezone_of(schedule: Any) -> str:
@@ -171,8 +171,8 @@ def declaration_of(
 
 
 def _refuse(problems: Iterable[ValueProblem]) -> None:
-    if found := [str(problem) for problem in problems]:
-        raise ValueError("; ".join(found))
+    if texts := [str(problem) for problem in problems]:
+        raise ValueError("; ".join(texts))
 
 
 def _timing(entry: CeleryEntry, now: datetime) -> tuple[Cron | Every, datetime | None, datetime | None]:
@@ -201,14 +201,14 @@ def task_options(options: Mapping[str, Any]) -> dict[str, Any]:
     expires = used.pop("expires", None) or used.pop("expire_seconds", None)
     if used:
         raise ValueError(f"there is no counterpart of the option {', '.join(sorted(used))}")
-    found: dict[str, Any] = {}
+    converted: dict[str, Any] = {}
     if queue:
-        found["queue_name"] = str(getattr(queue, "name", queue))
+        converted["queue_name"] = str(getattr(queue, "name", queue))
     if expires:
-        found["expires"] = expires if isinstance(expires, timedelta) else timedelta(seconds=expires)
+        converted["expires"] = expires if isinstance(expires, timedelta) else timedelta(seconds=expires)
     if priority is not None:
-        found["priority"] = priority_of(priority)
-    return found
+        converted["priority"] = priority_of(priority)
+    return converted
 
 
 def ignored_options(options: Mapping[str, Any]) -> list[str]:

@@ -53,7 +53,7 @@ def cron_text(crontab: Any) -> str:
                 f"in Celery both the day of the month ({day}) and the day of the week ({weekday}) must match, in cron "
                 "one of them is enough. Schedule one of them, and let the task check the other"
             )
-        weekday = ",".join(f"{each}#{number}" for number in weeks for each in sorted(crontab.day_of_week))
+        weekday = ",".join(f"{week_day}#{number}" for number in weeks for week_day in sorted(crontab.day_of_week))
         day = "*"
     return f"{minute} {hour} {day} {month} {weekday}"
 
@@ -64,7 +64,7 @@ def _field_text(crontab: Any, name: str, cronsim_name: str, size: int) -> str:
     if len(values) == size:
         return "*"
     written = str(getattr(crontab, f"_orig_{name}", ""))
-    fields = [written if each == name else "*" for each, *_ in FIELDS]
+    fields = [written if field_name == name else "*" for field_name, *_ in FIELDS]
     try:
         read = getattr(CronSim(" ".join(fields), EPOCH), cronsim_name)
     except CronSimError:

@@ -164,8 +164,8 @@ def table_lines(
             break
         widths[max(flexible, key=lambda i: widths[i])] -= 1
     for cells in lines:
-        shown = map(_shorten_middle, cells, widths)
-        parts = zip(columns, shown, widths, strict=True)
+        shortened = map(_shorten_middle, cells, widths)
+        parts = zip(columns, shortened, widths, strict=True)
         yield GAP.join(f"{cell:{'>' if column.is_right else '<'}{size}}" for column, cell, size in parts).rstrip()
 
 

@@ -31,16 +31,16 @@ LEVELS = {checks.INFO: "ok", checks.WARNING: "warning", checks.ERROR: "error"}
 
 def doctor(console: Console, flags: Any) -> None:
     """Print what the checks found. Raises CommandError, exit code 1, if one is an error."""
-    found = run_checks() or [checks.Info("Settings: TASKS, tasks, actors and schedules pass the system checks.")]
-    if not _has_error(found):
-        found += [message for engine in engines(flags.backend) for message in _backend(engine)]
+    messages = run_checks() or [checks.Info("Settings: TASKS, tasks, actors and schedules pass the system checks.")]
+    if not _has_error(messages):
+        messages += [message for engine in engines(flags.backend) for message in _backend(engine)]
     lines = [
         {
             "level": LEVELS.get(message.level, "error"),
             "text": f"{message.id}: {message.msg}" if message.id else message.msg,
             "advice": message.hint or "",
         }
-        for message in found
+        for message in messages
     ]
     if console.is_json:
         console.write_json(lines)
@@ -54,10 +54,10 @@ def _has_error(messages: Iterable[checks.CheckMessage]) -> bool:
     return any(message.level >= checks.ERROR for message in messages)
 
 
-def _print(console: Console, found: Sequence[dict[str, str]]) -> None:
+def _print(console: Console, messages: Sequence[dict[str, str]]) -> None:
     width, indent = console.width or 120, " " * 9
-    for one in found:
-        text, advice = printable(f"{one['level']:<8} {one['text']}"), printable(one["advice"])
+    for message in messages:
+        text, advice = printable(f"{message['level']:<8} {message['text']}"), printable(message["advice"])
         for line in (
             *textwrap.wrap(text, width, subsequent_indent=indent),
             *textwrap.wrap(advice, width, initial_indent=indent, subsequent_indent=indent),

@@ -54,15 +54,19 @@ def submit(console: Console, flags: Any) -> None:
 
 def task_named(name: str) -> FunctionTask[..., Any]:
     """Find a registered task. Raises CommandError that names similar tasks."""
-    known = registry.offered()
-    short = {task_type: task_type.rpartition(".")[2] for task_type in known}
-    found = [name] if name in known else [task_type for task_type in known if short[task_type] == name]
-    if len(found) == 1:
-        return known[found[0]]
-    alike = {*difflib.get_close_matches(name, [*known, *short.values()], n=3)}
-    near = found or [task_type for task_type in known if {task_type, short[task_type]} & alike]
-    hint = f"Did you mean {' or '.join(near)}?" if near else "Tasks come from tasks.py and actors.py of INSTALLED_APPS."
-    raise CommandError(f"{'Several tasks are' if found else 'No task is'} named {name!r}. {hint}")
+    offered = registry.offered()
+    short = {task_type: task_type.rpartition(".")[2] for task_type in offered}
+    matching = [name] if name in offered else [task_type for task_type in offered if short[task_type] == name]
+    if len(matching) == 1:
+        return offered[matching[0]]
+    alike = {*difflib.get_close_matches(name, [*offered, *short.values()], n=3)}
+    similar = matching or [task_type for task_type in offered if {task_type, short[task_type]} & alike]
+    hint = (
+        f"Did you mean {' or '.join(similar)}?"
+        if similar
+        else "Tasks come from tasks.py and actors.py of INSTALLED_APPS."
+    )
+    raise CommandError(f"{'Several tasks are' if matching else 'No task is'} named {name!r}. {hint}")
 
 
 def send(console: Console, flags: Any) -> None:

@@ -52,7 +52,7 @@ def executors(console: Console, flags: Any) -> None:
         return
     if bool(flags.names) == flags.all:
         flags.parser.error("Pass either names or ids of executors, or --all.")
-    asked = [(engine, one.row) for engine, one in running if _is_chosen(one, flags.names)]
+    asked = [(engine, stats.row) for engine, stats in running if _is_chosen(stats, flags.names)]
     if unknown := set(flags.names) - {name for _, row in asked for name in (row.name, str(row.pk))}:
         names = ", ".join(map(repr, sorted(unknown)))
         raise CommandError(f"No executor named {names}. See: manage.py jobqueue executors")
@@ -73,11 +73,11 @@ def executors(console: Console, flags: Any) -> None:
         raise CommandError("No executor is running.")
 
 
-def _show(console: Console, found: Sequence[ExecutorStats]) -> None:
+def _show(console: Console, executors: Sequence[ExecutorStats]) -> None:
     if console.is_json:
-        console.write_json([executor_as_json(executor) for executor in found])
-    elif found:
-        console.table(EXECUTORS, [executor_line(executor) for executor in found])
+        console.write_json([executor_as_json(executor) for executor in executors])
+    elif executors:
+        console.table(EXECUTORS, [executor_line(executor) for executor in executors])
     else:
         console.say("No executor is running. Run: manage.py run_executors")
 

@@ -85,17 +85,17 @@ class Importer:
         except (ValueError, TypeError, ArithmeticError, LookupError, JobQueueError, CommandError) as error:
             text = str(error)
             return Conversion(entry, "refused", notes=(text if text.endswith((".", "?")) else f"{text}.",))
-        words = in_words(Schedule(**declaration.columns()))
+        times = in_words(Schedule(**declaration.columns()))
         result = "created" if row is None else "updated"
-        return Conversion(entry, result, declaration.task.task_type, words, tuple(_notes(entry, declaration)))
+        return Conversion(entry, result, declaration.task.task_type, times, tuple(_notes(entry, declaration)))
 
     def _task_for(self, name: str) -> FunctionTask[..., Any]:
         """Return the task for a name of Celery: a mapped one, else the one with this name or at this dotted path."""
         if name in self.names:
             return task_named(self.names[name])
-        known = registry.offered()
-        at_path = (task for task in known.values() if task.module_path == name)
-        if (task := known.get(name) or next(at_path, None)) is not None:
+        offered = registry.offered()
+        at_path = (task for task in offered.values() if task.module_path == name)
+        if (task := offered.get(name) or next(at_path, None)) is not None:
             return task
         raise ValueError(f"no task has the name or the dotted path {name!r}. Declare it, or pass --map {name}=TASK")
 
@@ -125,12 +125,12 @@ def import_celery_beat(console: Console, flags: Any) -> None:
     names = {**flags.map_file, **dict(flags.map)}
     for unused in sorted(names.keys() - {entry.task for entry in entries}):
         console.say(f"No periodic task has the name {unused!r}, which --map or --map-file contains.")
-    known = engines(flags.backend)
-    rows = {(row.backend, row.name): row for engine in known for row in engine.db.schedules.active()}
-    now = from_row_time(known[0].db.now())
+    known_engines = engines(flags.backend)
+    rows = {(row.backend, row.name): row for engine in known_engines for row in engine.db.schedules.active()}
+    now = from_row_time(known_engines[0].db.now())
     importer = Importer(names, flags.backend, rows, now, is_update=flags.update, is_dry_run=flags.dry_run)
     conversions = [importer.convert(entry) for entry in entries]
-    counts = Counter(each.result for each in conversions)
+    counts = Counter(conversion.result for conversion in conversions)
     if not flags.dry_run:
         log("import_celery_beat", **{result.replace(" ", "_"): count for result, count in counts.items()})
     _report(console, conversions, counts, is_dry_run=flags.dry_run)
@@ -151,20 +151,24 @@ def _notes(entry: CeleryEntry, declaration: Declaration) -> Iterator[str]:
 def in_words(row: Schedule) -> str:
     """Return when a schedule runs: "Every 5 minutes, from 2030-01-01 00:00:00 UTC"."""
     bounds = {"from": row.starts_at, "until": row.ends_at}
-    shown = [f", {word} {clock_time(from_row_time(at))}" for word, at in bounds.items() if at]
-    return describe(row) + ("" if row.starts_at and row.starts_at == row.ends_at else "".join(shown))
+    bounds_in_words = [f", {word} {clock_time(from_row_time(at))}" for word, at in bounds.items() if at]
+    return describe(row) + ("" if row.starts_at and row.starts_at == row.ends_at else "".join(bounds_in_words))
 
 
 def _report(console: Console, conversions: list[Conversion], counts: Counter[str], *, is_dry_run: bool) -> None:
     if console.is_json:
-        console.write_json([each.as_json() for each in conversions])
+        console.write_json([conversion.as_json() for conversion in conversions])
         return
     console.table(
-        COLUMNS, [(each.entry.name, each.entry.task, each.task, each.times, each.result) for each in conversions]
+        COLUMNS,
+        [
+            (conversion.entry.name, conversion.entry.task, conversion.task, conversion.times, conversion.result)
+            for conversion in conversions
+        ],
     )
-    for each in conversions:
-        for note in each.notes:
-            console.write(f"{each.entry.name}: {note}")
+    for conversion in conversions:
+        for note in conversion.notes:
+            console.write(f"{conversion.entry.name}: {note}")
     results = ", ".join(f"{count:,} {result}" for result, count in counts.items())
     console.write(f"{'Dry run, nothing was written: ' if is_dry_run else ''}{results}.")
 

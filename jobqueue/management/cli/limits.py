@@ -87,8 +87,8 @@ def list_limits(console: Console, flags: Any) -> None:
         console.write_json([_as_json(state) for state in states])
         return
     backends = list(dict.fromkeys(state.backend for state in states))
-    for place, backend in enumerate(backends):
-        if place:
+    for index, backend in enumerate(backends):
+        if index:
             console.write()
         if len(backends) > 1:
             console.write(f"Backend {backend}")
@@ -172,8 +172,8 @@ def _line(state: KeyState) -> tuple[object, ...]:
     left = "–" if state.left is None else f"{state.left:,}"
     waited = "–" if state.blocked_for is None else duration(state.blocked_for)
     active = "–" if state.is_all else state.active
-    each = " each" if state.is_all else ""
-    return state.key.words, state.key.kind, f"{state.words}{each}", state.blocked, active, left, waited
+    suffix = " each" if state.is_all else ""
+    return state.key.words, state.key.kind, f"{state.words}{suffix}", state.blocked, active, left, waited
 
 
 def _as_json(state: KeyState) -> dict[str, Any]:

@@ -63,25 +63,25 @@ def list_tasks(console: Console, flags: Any) -> None:
     """Show the tasks of a filter in each database of the backends, and how many are not shown."""
     by_database = {engine.database: engine for engine in engines(flags.backend)}
     selections = {database: _selection(engine, flags) for database, engine in by_database.items()}
-    shown: list[Task] = []
+    printed: list[Task] = []
     number, is_about = 0, False
     for selection in selections.values():
-        shown += read_rows(selection.tasks, _keys(selection, flags), with_payload=True)
+        printed += read_rows(selection.tasks, _keys(selection, flags), with_payload=True)
         number, is_about = number + selection.number.number, is_about or selection.number.is_about
         for note in _notes(selection):
             console.say(note)
     queues, tasks = ([name] if name else [] for name in (flags.queue, flags.task))
-    report_unknown(console, by_database, queues, tasks, found=bool(shown))
-    left_off = max(0, number - len(shown))
+    report_unknown(console, by_database, queues, tasks, has_rows=bool(printed))
+    left_off = max(0, number - len(printed))
     if console.is_json:
-        listed = [_as_json(task) for task in shown]
+        listed = [_as_json(task) for task in printed]
         console.write_json({"tasks": listed, "number": number, "is_estimate": is_about, "left_off": left_off})
         return
-    if shown:
-        console.table(COLUMNS, [_line(task) for task in shown])
+    if printed:
+        console.table(COLUMNS, [_line(task) for task in printed])
     about = "about " if is_about else ""
     more = f", {about}{left_off:,} more not shown: raise -n" if left_off else ""
-    console.say(f"{many(len(shown), 'task')}{more}." if shown else "No task matches.")
+    console.say(f"{many(len(printed), 'task')}{more}." if printed else "No task matches.")
 
 
 def _selection(engine: Engine, flags: Any) -> Selection:
@@ -138,10 +138,10 @@ def _schedule(name: str, database: str) -> int:
 
 
 def _line(task: Any) -> list[object]:
-    words, _ = when(task, task.now, options_of(task.backend).aging, task.executor_name)
+    state, _ = when(task, task.now, options_of(task.backend).aging, task.executor_name)
     attempt = attempts_text(task)
     name = short_type(task.task_type)
-    return [task.pk, task.status, name, task.queue_name, attempt, words, task.headline or task.call]
+    return [task.pk, task.status, name, task.queue_name, attempt, state, task.headline or task.call]
 
 
 def _as_json(task: Any) -> dict[str, Any]:

@@ -143,21 +143,21 @@ def add_backfill_arguments(parser: CommandParser) -> None:
 
 def list_schedules(console: Console, flags: Any) -> None:
     """List the schedules of every backend, by name. Retired ones are shown with --all."""
-    found: list[ScheduleState] = []
+    states: list[ScheduleState] = []
     for engine in engines(flags.backend):
         rows = engine.db.schedules if flags.all else engine.db.schedules.active()
         rows = rows.filter(name__icontains=flags.part).order_by("name")
-        found += _with_last_ticks(engine, rows[: flags.lines])
+        states += _with_last_ticks(engine, rows[: flags.lines])
         if (others := rows.count() - flags.lines) > 0:
             others_text = many(others, "more schedule")
             console.say(f"Backend {engine.alias}: {others_text}. Pass --lines or --name to see others.")
     if console.is_json:
-        console.write_json([_as_json(one) for one in found])
-    elif found:
-        console.table(SCHEDULES, [_line(one) for one in found])
-        for one in found:
-            if one.sentence:
-                console.write(one.sentence)
+        console.write_json([_as_json(state) for state in states])
+    elif states:
+        console.table(SCHEDULES, [_line(state) for state in states])
+        for state in states:
+            if state.sentence:
+                console.write(state.sentence)
     else:
         console.say("There are no schedules. Declare one with jobqueue.schedule().")
 
@@ -166,30 +166,30 @@ def show(console: Console, flags: Any) -> None:
     """Show a schedule, its next ticks, and its last ones with their tasks."""
     engine = engine_of(flags.backend)
     row = _find(engine, flags.name, with_retired=True)
-    found = ScheduleState(row, with_tasks(list(history(row)[:RECENT])), engine.db.now())
+    state = ScheduleState(row, with_tasks(list(history(row)[:RECENT])), engine.db.now())
     upcoming = _next_ticks(row, SHOWN_TICKS)
     if console.is_json:
-        last = [_recorded_as_json(record) for record in found.records]
+        last = [_recorded_as_json(record) for record in state.records]
         ticks = {"next": [_next_as_json(tick) for tick in upcoming], "last": last}
-        console.write_json({**_as_json(found), **ticks})
+        console.write_json({**_as_json(state), **ticks})
         return
-    for line in _lines(engine, found):
+    for line in _lines(engine, state):
         console.write(line)
     if upcoming:
         console.write()
         console.table((TableColumn("NEXT TICKS"), *UPCOMING[1:]), [_next_line(tick) for tick in upcoming])
-    if found.records:
+    if state.records:
         console.write()
-        console.table(RECORDED, [_recorded_line(one) for one in found.records])
+        console.table(RECORDED, [_recorded_line(recorded) for recorded in state.records])
 
 
 def next_(console: Console, flags: Any) -> None:
     """Show the next ticks of a schedule, with notes where daylight saving moves one."""
     engine = engine_of(flags.backend)
-    found = ScheduleState(_find(engine, flags.name), (), engine.db.now())
-    upcoming = _next_ticks(found.row, flags.lines)
-    if found.sentence:
-        console.say(found.sentence)
+    state = ScheduleState(_find(engine, flags.name), (), engine.db.now())
+    upcoming = _next_ticks(state.row, flags.lines)
+    if state.sentence:
+        console.say(state.sentence)
     if console.is_json:
         console.write_json([_next_as_json(tick) for tick in upcoming])
     elif upcoming:
@@ -272,12 +272,12 @@ def _value_errors() -> Iterator[None]:
 
 def _report(console: Console, engine: Engine, names: Sequence[str]) -> None:
     now = engine.db.now()
-    found = [ScheduleState(_find(engine, name), (), now) for name in dict.fromkeys(names)]
+    states = [ScheduleState(_find(engine, name), (), now) for name in dict.fromkeys(names)]
     if console.is_json:
-        console.write_json([_as_json(one) for one in found])
+        console.write_json([_as_json(state) for state in states])
         return
-    for one in found:
-        console.write(one.sentence or f"{one.row.name} is active. Its next tick: {_text(one.row.next_at)}.")
+    for state in states:
+        console.write(state.sentence or f"{state.row.name} is active. Its next tick: {_text(state.row.next_at)}.")
 
 
 # --- find
@@ -296,8 +296,8 @@ def _find(engine: Engine, name: str, *, with_retired: bool = False) -> Schedule:
     rows = engine.db.schedules if with_retired else engine.db.schedules.active()
     if row := rows.filter(name=name).first():
         return row
-    near = difflib.get_close_matches(name, rows.values_list("name", flat=True), n=3)
-    advice = f"Did you mean {' or '.join(near)}?" if near else "See: manage.py jobqueue schedules"
+    similar = difflib.get_close_matches(name, rows.values_list("name", flat=True), n=3)
+    advice = f"Did you mean {' or '.join(similar)}?" if similar else "See: manage.py jobqueue schedules"
     raise CommandError(f"No schedule of the backend {engine.alias!r} is named {name!r}. {advice}")
 
 
@@ -317,19 +317,19 @@ def _next_ticks(row: Schedule, count: int) -> list[UpcomingTick]:
 # --- write
 
 
-def _line(found: ScheduleState) -> tuple[object, ...]:
-    row = found.row
-    upcoming = _text(row.next_at) if found.state == "active" else found.state
-    last = found.records[0] if found.records else None
+def _line(schedule: ScheduleState) -> tuple[object, ...]:
+    row = schedule.row
+    upcoming = _text(row.next_at) if schedule.state == "active" else schedule.state
+    last = schedule.records[0] if schedule.records else None
     return row.name, describe(row), upcoming, _text(last.tick.last_at) if last else "–", last.status if last else "–"
 
 
-def _lines(engine: Engine, found: ScheduleState) -> Iterator[str]:
-    row = found.row
-    yield f"{row.name}  {found.state}"
+def _lines(engine: Engine, schedule: ScheduleState) -> Iterator[str]:
+    row = schedule.row
+    yield f"{row.name}  {schedule.state}"
     yield f"{describe(row)}."
-    if found.sentence:
-        yield found.sentence
+    if schedule.sentence:
+        yield schedule.sentence
     yield ""
     for column, title in DETAILS.items():
         if value := getattr(row, column):
@@ -357,17 +357,17 @@ def _recorded_line(record: RecordedTick) -> tuple[object, ...]:
     return _text(tick.last_at), record.status, length, tick.task_id or reason
 
 
-def _as_json(found: ScheduleState) -> dict[str, Any]:
-    row = found.row
+def _as_json(schedule: ScheduleState) -> dict[str, Any]:
+    row = schedule.row
     columns = (
         "name", "backend", "task_type", "expression", "timezone", "next_at", "waiting_at", "paused_at", "paused_by",
         "pause_reason", "resume_at", "declared_at",
     )  # fmt: skip
-    last = _recorded_as_json(found.records[0]) if found.records else None
+    last = _recorded_as_json(schedule.records[0]) if schedule.records else None
     return {
         **{column: getattr(row, column) for column in columns},
         "words": describe(row),
-        "state": found.state,
+        "state": schedule.state,
         "last_tick": last,
     }
 

@@ -81,7 +81,8 @@ def _lines(task: Task, page: Mapping[str, Any], width: int) -> Iterator[str]:
     if page["log"]:
         yield from ("", "Manual actions")
         yield from (
-            f"{INDENT}{clock_time(one.action_time)} {one.user}: {one.get_change_message()}" for one in page["log"]
+            f"{INDENT}{clock_time(entry.action_time)} {entry.user}: {entry.get_change_message()}"
+            for entry in page["log"]
         )
 
 
@@ -118,13 +119,13 @@ def _progress(reported: ShownProgress | None) -> str | None:
 
 
 def _ago(moment: datetime, now: datetime) -> str:
-    words = f"{duration(now - moment)} ago" if moment <= now else f"in {duration(moment - now)}"
-    return f"{clock_time(moment)} ({words})"
+    text = f"{duration(now - moment)} ago" if moment <= now else f"in {duration(moment - now)}"
+    return f"{clock_time(moment)} ({text})"
 
 
 def value_lines(title: str, values: Iterable[DisplayedValue]) -> Iterator[str]:
-    for place, value in enumerate(values):
-        if place == 0:
+    for index, value in enumerate(values):
+        if index == 0:
             yield from ("", title)
         name = f"{value.name} = " if value.name else ""
         yield from textwrap.indent(f"{name}{value.text or f'({value.note})'}", INDENT).splitlines()
@@ -142,9 +143,10 @@ def _timeline(timeline: Timeline) -> Iterator[str]:
             yield f"{INDENT}{at} {step.note}"
             continue
         times = {"waited": step.wait_seconds, "took": step.run_seconds}
-        words = [f"{name} {duration(seconds)}" for name, seconds in times.items() if seconds is not None]
+        durations = [f"{name} {duration(seconds)}" for name, seconds in times.items() if seconds is not None]
         by = [f"on {step.executor}"] if step.executor else []
-        yield f"{INDENT}{at} {step.label}: {', '.join([step.status.lower(), *words, *by, *filter(None, [step.note])])}"
+        parts = [step.status.lower(), *durations, *by, *filter(None, [step.note])]
+        yield f"{INDENT}{at} {step.label}: {', '.join(parts)}"
         if step.headline:
             yield f"{INDENT * 2}{step.headline}"
         yield from textwrap.indent(step.traceback.rstrip(), INDENT * 2).splitlines()
@@ -187,13 +189,13 @@ def _as_json(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
         "status": task.status,
         "why": page["sentence"],
         "held_by": [
-            {"id": one.task.pk, "task": one.task.task_type, "status": one.task.status, "why": one.sentence}
-            for one in page["holders"]
+            {"id": holder.task.pk, "task": holder.task.task_type, "status": holder.task.status, "why": holder.sentence}
+            for holder in page["holders"]
         ],
         **{column: getattr(task, column) for column in (*COLUMNS, *ALSO_IN_JSON)},
         "limits": [
-            {"kind": one.key.kind, "key": one.key.stored, "number": one.number, "active": one.active.number}
-            for one in page["limits"]
+            {"kind": holder.key.kind, "key": holder.key.stored, "number": holder.number, "active": holder.active.number}
+            for holder in page["limits"]
         ],
         "attempt": attempt_number(task),
         "tags": page["tags"],
@@ -204,9 +206,9 @@ def _as_json(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
         "timeline": [step.as_json() for step in reversed(page["timeline"].steps)],
         "errors": page["errors"],
         "messages": [
-            {"id": one.row.pk, "kind": one.kind, "sender": one.row.sender_id, "sent_at": one.row.sent_at,
-             "is_unread": one.row.consumed_at is None, "body": _read(one.body)}
-            for one in page["inbox"].entries
+            {"id": holder.row.pk, "kind": holder.kind, "sender": holder.row.sender_id, "sent_at": holder.row.sent_at,
+             "is_unread": holder.row.consumed_at is None, "body": _read(holder.body)}
+            for holder in page["inbox"].entries
         ],
         "children": page["children"].counts,
     }  # fmt: skip

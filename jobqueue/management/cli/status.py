@@ -62,8 +62,8 @@ def status(console: Console, flags: Any) -> None:
     if console.is_json:
         console.write_json({"backends": [_as_json(report) for report in reports]})
     else:
-        for place, report in enumerate(reports):
-            if place:
+        for index, report in enumerate(reports):
+            if index:
                 console.write()
             if len(reports) > 1:
                 console.write(f"Backend {report.stats.backend}")
@@ -88,10 +88,10 @@ def _show(console: Console, report: Report) -> None:
     stats = report.stats
     # Rare ones are left out, so that the table fits 80 columns.
     rare = {status for status in (Status.BLOCKED, Status.AWAITING_CODE) if not stats.totals[status]}
-    shown = [status for status in (*LIVE, Status.FAILED) if status not in rare]
-    titles = [TableColumn(title, is_right=True) for title in (*shown, "LATENCY", "EXECUTORS")]
+    columns = [status for status in (*LIVE, Status.FAILED) if status not in rare]
+    titles = [TableColumn(title, is_right=True) for title in (*columns, "LATENCY", "EXECUTORS")]
     console.table(
-        [TableColumn("QUEUE", is_flexible=True), *titles], [_queue_line(queue, shown) for queue in stats.queues]
+        [TableColumn("QUEUE", is_flexible=True), *titles], [_queue_line(queue, columns) for queue in stats.queues]
     )
     for queue in stats.queues:
         if queue.pause:
@@ -113,8 +113,8 @@ def _counts(counts: Mapping[Status, Count]) -> str:
     return ", ".join(f"{counts[status]} {status.lower()}" for status in FINAL)
 
 
-def _queue_line(queue: QueueStats, shown: Sequence[Status]) -> list[object]:
-    counts = {status: str(queue.counts[status]) for status in shown}
+def _queue_line(queue: QueueStats, columns: Sequence[Status]) -> list[object]:
+    counts = {status: str(queue.counts[status]) for status in columns}
     if queue.row.max_running is not None:
         counts[Status.RUNNING] += f"/{queue.row.max_running:,}"
     return [queue.name, *counts.values(), queue.latency_text, "paused" if queue.is_paused else queue.executors]

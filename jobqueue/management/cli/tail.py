@@ -58,19 +58,19 @@ def tail(console: Console, flags: Any) -> None:
     backends = engines(flags.backend)
     started = {engine: engine.db.now() for engine in backends}
     try:
-        shown = _ended(flags, dict.fromkeys(started), flags.lines)[-flags.lines :] if flags.lines else []
+        printed = _ended(flags, dict.fromkeys(started), flags.lines)[-flags.lines :] if flags.lines else []
         databases = {engine.database for engine in backends}
-        report_unknown(console, databases, flags.queue, flags.task, found=bool(shown), is_fatal=not flags.follow)
-        _print(console, shown)
+        report_unknown(console, databases, flags.queue, flags.task, has_rows=bool(printed), is_fatal=not flags.follow)
+        _print(console, printed)
         while flags.follow:
             time.sleep(flags.interval.total_seconds())
             since = {engine: max(engine.db.now() - LATE, started[engine]) for engine in backends}
-            found = _ended(flags, since, MAX_LINES)
-            new = [one for one in found if one not in shown]
+            ended = _ended(flags, since, MAX_LINES)
+            new = [task for task in ended if task not in printed]
             _print(console, new)
             if len(new) >= MAX_LINES:
                 console.say("… and more that are not shown.")
-            shown = found
+            printed = ended
     except KeyboardInterrupt:
         return
 
@@ -89,8 +89,8 @@ def _ended(flags: Any, since: Mapping[Engine, datetime | None], limit: int) -> l
     return sorted(ended, key=lambda task: task[:2])
 
 
-def _print(console: Console, found: Sequence[Ended]) -> None:
-    for task in _read(found):
+def _print(console: Console, ended: Sequence[Ended]) -> None:
+    for task in _read(ended):
         if console.is_json:
             console.write_json(_as_json(task), indent=None)
         else:
@@ -99,14 +99,14 @@ def _print(console: Console, found: Sequence[Ended]) -> None:
     console.out.flush()
 
 
-def _read(found: Collection[Ended]) -> Iterator[Task]:
+def _read(ended: Collection[Ended]) -> Iterator[Task]:
     """Read rows in their order, without those that were pruned or requeued since."""
     rows: dict[UUID, Task] = {}
     values = {**row_annotations(), "args_text": raw("args"), "kwargs_text": raw("kwargs")}
-    for engine in {engine for *_, engine in found}:
-        mine = engine.db.by_ids([pk for _, pk, its_engine in found if its_engine is engine])
+    for engine in {engine for *_, engine in ended}:
+        mine = engine.db.by_ids([pk for _, pk, its_engine in ended if its_engine is engine])
         rows |= {row.pk: row for row in mine.only(*COLUMNS).annotate(**values) if row.finished_at is not None}
-    return (rows[pk] for _, pk, _ in found if pk in rows)
+    return (rows[pk] for _, pk, _ in ended if pk in rows)
 
 
 def _lines(task: Any, width: int | None) -> Iterator[str]:
@@ -118,8 +118,8 @@ def _lines(task: Any, width: int | None) -> Iterator[str]:
     names = [f"{task.status:<10}", str(task.pk)]
     if width is None:
         parts = [clock_time(task.finished_at), *names]
-        shown = (task.task_type, f"queue={task.queue_name}", attempt and f"attempt {attempt}", took, error)
-        yield " ".join([*parts, *filter(None, shown)])
+        fields = (task.task_type, f"queue={task.queue_name}", attempt and f"attempt {attempt}", took, error)
+        yield " ".join([*parts, *filter(None, fields)])
         return
     parts = [f"{local(task.finished_at):%H:%M:%S}", *names]
     for line in (" ".join([*parts, f"{attempt:>6}", f"{took:>5}", short_type(task.task_type)]), f"{'':20}{error}"):

@@ -45,8 +45,8 @@ def _several(value: str | Sequence[str] | None) -> Sequence[str]:
 
 def _full_names(name: str, database: str) -> list[str]:
     """Return the names of tasks that have a name, or have it as their last component."""
-    known = [task for task in known_types(database) if name in (task, short_type(task))]
-    return known or [name, f".{name}"]  # rows may have a name that code no longer has
+    matching = [task for task in known_types(database) if name in (task, short_type(task))]
+    return matching or [name, f".{name}"]  # rows may have a name that code no longer has
 
 
 def moment_text(engine: Engine, value: datetime | timedelta) -> str:

@@ -159,12 +159,12 @@ def misspelt_variables(names: Iterable[str], flags: Collection[str]) -> str:
     """Return one line about the variables that are almost flags, "" if there are none."""
     endings = {flag.removeprefix(PREFIX): flag for flag in flags}
     unknown = {name for name in names if name.startswith(PREFIX)} - set(flags)
-    found = [
+    misspelt = [
         f"{name} (did you mean {endings[ending]}?)"
         for name in sorted(unknown)
         for ending in difflib.get_close_matches(name.removeprefix(PREFIX).upper(), endings, 1, 0.6)
     ]
-    return f"run_executors ignores variables of the environment: {', '.join(found)}." if found else ""
+    return f"run_executors ignores variables of the environment: {', '.join(misspelt)}." if misspelt else ""
 
 
 class Command(BaseCommand):
@@ -293,13 +293,15 @@ class Command(BaseCommand):
 
     def _settings(self, options: dict[str, Any]) -> ExecutorSettings:
         backend = options["backend"]
-        known = declared_queues(engine_of(backend).alias)
+        declared = declared_queues(engine_of(backend).alias)
         limits: dict[str, int | None] = {}
         for name, limit in options["queue"] or ():
             if limits.setdefault(name, limit) != limit:
                 raise CommandError(f"Queue {name!r} is named twice, with different limits.")
-            if known and name not in known:
-                raise CommandError(f"Unknown queue {name!r}. QUEUES of TASKS[{backend!r}]: {', '.join(sorted(known))}.")
+            if declared and name not in declared:
+                raise CommandError(
+                    f"Unknown queue {name!r}. QUEUES of TASKS[{backend!r}]: {', '.join(sorted(declared))}."
+                )
         return ExecutorSettings(
             queues=tuple(limits) or None,
             queue_limits={name: limit for name, limit in limits.items() if limit is not None},
@@ -383,8 +385,8 @@ def log_queries(*, connection: BaseDatabaseWrapper, **_: Any) -> None:
 def banner_lines(settings: ExecutorSettings, name: str, processes: int) -> Iterator[str]:
     """Yield what a start prints: the executor, versions, database, queues and slots."""
     database, limits = connections[engine_for(settings.backend).database], settings.queue_limits
-    each = " each" if processes > 1 else ""
-    names = [f"{queue} (max {limits[queue]}{each})" if queue in limits else queue for queue in settings.queues or ()]
+    suffix = " each" if processes > 1 else ""
+    names = [f"{queue} (max {limits[queue]}{suffix})" if queue in limits else queue for queue in settings.queues or ()]
     yield (
         f"jobqueue {__version__} · executor {name} · django {django.get_version()} · python "
         f"{platform.python_version()} · {database.display_name} (database {database.alias!r})"

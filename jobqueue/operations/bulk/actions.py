@@ -41,8 +41,8 @@ class BulkAction:
         """Describe what became of the tasks, in sentences."""
         sentences = {**self.sentences, "moved": MOVED}
         numbers = {name: number for name in sentences if (number := result.get(name))}
-        shown = (str(sentences[name] % numbers_of(Count(number))) for name, number in numbers.items())
-        return " ".join(shown) or _("No task matched.")
+        described = (str(sentences[name] % numbers_of(Count(number))) for name, number in numbers.items())
+        return " ".join(described) or _("No task matched.")
 
 
 def numbers_of(number: Count) -> dict[str, object]:
@@ -51,7 +51,7 @@ def numbers_of(number: Count) -> dict[str, object]:
 
 
 def _numbers(report: RequeueReport | CancelReport | ChangeReport) -> dict[str, int]:
-    values = {one.name: getattr(report, one.name) for one in fields(report)}
+    values = {column.name: getattr(report, column.name) for column in fields(report)}
     return {name: value if isinstance(value, int) else len(value) for name, value in values.items()}
 
 

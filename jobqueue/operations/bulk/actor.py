@@ -115,7 +115,7 @@ def _served_queue(backend: str) -> str:
     """Return the usual queue, or another one if only that has executors."""
     engine = engine_for(backend)
     executors = read_executors(engine, engine.db.now())
-    served = [one.row.queues for one in executors if one.state == ExecutorState.ALIVE]
+    served = [executor.row.queues for executor in executors if executor.state == ExecutorState.ALIVE]
     queues = _queues(backend)
     if not api.declared_queues(backend):  # each name is allowed
         queues += sorted({name for names in served for name in names} - {*queues})

@@ -157,14 +157,14 @@ class Target:
     def examples(self) -> list[UUID]:
         """The first of the tasks, in the order of the list."""
         rows = self.selection.tasks
-        found: list[UUID] = []
+        ids: list[UUID] = []
         for start in range(0, CAP, BATCH):
             keys = list(self.selection.keys[start : start + BATCH])
             matching = {*rows.filter(pk__in=keys, status__in=self.action.statuses).values_list("pk", flat=True)}
-            found += [pk for pk in keys if pk in matching][: EXAMPLES - len(found)]
-            if len(found) == EXAMPLES or len(keys) < BATCH or self.selection.status:
+            ids += [pk for pk in keys if pk in matching][: EXAMPLES - len(ids)]
+            if len(ids) == EXAMPLES or len(keys) < BATCH or self.selection.status:
                 break
-        return found
+        return ids
 
     # --- the walk
 
@@ -190,8 +190,8 @@ class Target:
             if place.until is None:
                 place = replace(place, until=part.end_of_page(place.after), pk=None)
             page = part.page(place.after, place.until or "")
-            found = sorted(page.filter(self._condition).values_list("pk", flat=True))
-            left = [pk for pk in found if place.pk is None or pk > place.pk]
+            ids = sorted(page.filter(self._condition).values_list("pk", flat=True))
+            left = [pk for pk in ids if place.pk is None or pk > place.pk]
             if len(left) > size:
                 return left[:size], replace(place, pk=left[size - 1])
             place = replace(place, after=place.until, until=None) if place.until else Place(part=place.part + 1)

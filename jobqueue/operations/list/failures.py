@@ -111,8 +111,8 @@ def newest_causes(engine: Engine) -> list[str]:
     """Return the causes, the one that failed last first, in one statement. At most MAX_CAUSES_FOUND + 1."""
     with connections[engine.database].cursor() as cursor:
         cursor.execute(CAUSES, {"backend": engine.alias, "limit": MAX_CAUSES_FOUND + 1})
-        found = [(at, cause) for cause, at in cursor.fetchall() if at]
-    return [cause for _at, cause in sorted(found, reverse=True)]
+        causes = [(at, cause) for cause, at in cursor.fetchall() if at]
+    return [cause for _at, cause in sorted(causes, reverse=True)]
 
 
 def frequent_causes(engine: Engine) -> list[str]:
@@ -136,8 +136,8 @@ def read_failures(engine: Engine, causes: Sequence[str], *, with_payload: bool) 
     examples = _examples(engine, causes).only("cause", "task_type", "finished_at").annotate(**texts)
     now = engine.db.now()
     by_cause = {row.cause: _failure(engine, row, now, with_payload=with_payload) for row in examples}
-    found = [by_cause[cause] for cause in causes if cause in by_cause]
-    return sorted(found, key=lambda failure: -failure.number.number)
+    failures = [by_cause[cause] for cause in causes if cause in by_cause]
+    return sorted(failures, key=lambda failure: -failure.number.number)
 
 
 def causes_with(engine: Engine, text: str) -> list[str]:
@@ -162,11 +162,11 @@ def causes_with(engine: Engine, text: str) -> list[str]:
 def causes_in_database(database: str, text: str) -> list[str]:
     """Return the causes that a text names in a database. Raises TooManyCauses, also for more than MAX_CAUSES."""
     engines = map(engine_for, backends_on(database))
-    found = sorted({cause for engine in engines for cause in causes_with(engine, text)})
-    if len(found) > MAX_CAUSES:
+    causes = sorted({cause for engine in engines for cause in causes_with(engine, text)})
+    if len(causes) > MAX_CAUSES:
         problem = _("%(number)s different errors contain “%(text)s”, too many to list. Search for more of the text.")
-        raise TooManyCauses(problem % {"number": number_text(len(found)), "text": text})
-    return found
+        raise TooManyCauses(problem % {"number": number_text(len(causes)), "text": text})
+    return causes
 
 
 def titles_of(backends: Iterable[str], causes: Collection[str]) -> dict[str, str]:
@@ -211,8 +211,8 @@ def _examples(engine: Engine, causes: Sequence[str]) -> TaskQuerySet:
     with connections[engine.database].cursor() as cursor:
         values = {"backend": engine.alias, "causes": json.dumps(list(causes))}
         cursor.execute(LAST_TASKS[cursor.db.vendor], values)
-        found = [pk for (pk,) in cursor.fetchall() if pk is not None]
-    return engine.db.tasks.filter(pk__in=found, status=Status.FAILED)
+        ids = [pk for (pk,) in cursor.fetchall() if pk is not None]
+    return engine.db.tasks.filter(pk__in=ids, status=Status.FAILED)
 
 
 def _failure(engine: Engine, example: Any, now: datetime, *, with_payload: bool) -> Failure:
@@ -220,8 +220,8 @@ def _failure(engine: Engine, example: Any, now: datetime, *, with_payload: bool)
     rows = of_cause(engine, example.cause)
     error = _last_error(engine, example, with_payload=with_payload)
     last = rows.order_by("-finished_at")[: CAP + 1]
-    found = last.aggregate(number=CountOf("finished_at"), first_at=Min("finished_at"))  # columns of the index only
-    number, first_at, edge = Count(found["number"]), found["first_at"], None
+    totals = last.aggregate(number=CountOf("finished_at"), first_at=Min("finished_at"))  # columns of the index only
+    number, first_at, edge = Count(totals["number"]), totals["first_at"], None
     if number.number > CAP:
         number, edge = count_or_estimate(rows), first_at
         first_at = rows.order_by("finished_at").values_list("finished_at", flat=True).first()

@@ -46,10 +46,10 @@ def interpret(text: str, database: str, *, with_payload: bool) -> dict[str, str]
 
 def select(database: str, text: str = "", filters: Mapping[str, str] | None = None, *, with_payload: bool) -> Selection:
     """Return the tasks that filters and a text of the search box select. Raises ValueError if these contradict."""
-    found = interpret(text, database, with_payload=with_payload)
-    text = found.pop("q", "")
-    merged = {**found, **(filters or {})}
-    for name, value in found.items():  # of an error: its status and its causes
+    meaning = interpret(text, database, with_payload=with_payload)
+    text = meaning.pop("q", "")
+    merged = {**meaning, **(filters or {})}
+    for name, value in meaning.items():  # of an error: its status and its causes
         if merged[name] != value:
             problem = _("A search for an error finds tasks with the status FAILED, not %(status)s.")
             raise ValueError(problem % {"status": merged[name]})

@@ -24,9 +24,9 @@ def known_types(database: str) -> list[str]:
 
 def matching_types(text: str, database: str) -> list[str]:
     """Return the task types with a name, else those whose name contains it."""
-    known = known_types(database)
-    exact = [name for name in known if text in (name, short_type(name))]
-    return exact or [name for name in known if text.casefold() in name.casefold()]
+    names = known_types(database)
+    exact = [name for name in names if text in (name, short_type(name))]
+    return exact or [name for name in names if text.casefold() in name.casefold()]
 
 
 def known_queues(database: str) -> set[str]:
@@ -44,6 +44,6 @@ def known_tags(database: str) -> set[str]:
     """Return the tags that code declares, and the most frequent ones of the newest tasks."""
     newest = Task.objects.using(database).filter(backend__in=backends_on(database)).order_by("-pk")
     tags = (tag for value in newest.values_list("tags", flat=True)[:TASKS_READ] for tag in texts_in(value))
-    found = CounterOf(tags)
+    counts = CounterOf(tags)
     declared = {tag for task in registry.all().values() for tag in task.tags}
-    return declared | {tag for tag, _number in found.most_common(TAGS_OF_TASKS)}
+    return declared | {tag for tag, _number in counts.most_common(TAGS_OF_TASKS)}

@@ -36,8 +36,8 @@ def read_rows(rows: QuerySet[Task], keys: Sequence[UUID], *, with_payload: bool)
 
     with_payload: whether the reader may see arguments and errors.
     """
-    found = rows.filter(pk__in=keys).only(*COLUMNS).annotate(now=Now(), **row_annotations())
-    by_key = {row.pk: row for row in found}
+    tasks = rows.filter(pk__in=keys).only(*COLUMNS).annotate(now=Now(), **row_annotations())
+    by_key = {row.pk: row for row in tasks}
     page: list[Task] = [by_key[key] for key in keys if key in by_key]
     for row in page:
         if row.status == Task.Status.SUCCESSFUL:  # its errors are of earlier attempts

@@ -58,8 +58,10 @@ class Search:
             return cls()
         if lower.startswith(KEY):
             key = text[len(KEY) :].strip()
-            words = _("Searched: tasks with the key “%(key)s”. Names, tags, arguments and errors were not searched.")
-            return cls(key=key, words=words % {"key": key})
+            text_searched = _(
+                "Searched: tasks with the key “%(key)s”. Names, tags, arguments and errors were not searched."
+            )
+            return cls(key=key, words=text_searched % {"key": key})
         if lower.startswith(TASK):
             return cls._of_task_types(text[len(TASK) :].strip(), database)
         if lower.startswith(ARGUMENT):
@@ -69,8 +71,10 @@ class Search:
         if lower == TAG:
             return cls(ids=NOTHING, problem=_("To search a tag, write tag:TAG, such as tag:vip."))
         if ids := id_range(text):
-            words = _("Searched: ids that begin with “%(text)s”. Names, tags, arguments and errors were not searched.")
-            return cls(ids=ids, words=words % {"text": text})
+            text_searched = _(
+                "Searched: ids that begin with “%(text)s”. Names, tags, arguments and errors were not searched."
+            )
+            return cls(ids=ids, words=text_searched % {"text": text})
         problem = _(
             "“%(text)s” is neither the start of an id, nor a key, nor a tag, nor part of a task's name. "
             "Arguments and errors were not searched. To search them, write args.NAME:VALUE or error:TEXT."
@@ -79,14 +83,14 @@ class Search:
 
     @classmethod
     def _of_task_types(cls, text: str, database: str) -> Search:
-        found = matching_types(text, database)
-        if not found:
+        types = matching_types(text, database)
+        if not types:
             return cls(ids=NOTHING, problem=_("No task has “%(text)s” in its name.") % {"text": text})
         words = _(
             "Searched: tasks with “%(text)s” in their name: %(names)s. Tags, arguments and errors were not searched."
         )
-        names = ", ".join(map(short_type, found))
-        return cls(rest=Q(task_type__in=found), words=words % {"text": text, "names": names})
+        names = ", ".join(map(short_type, types))
+        return cls(rest=Q(task_type__in=types), words=words % {"text": text, "names": names})
 
     @classmethod
     def _of_error(cls, text: str, database: str, *, with_payload: bool) -> Search:
@@ -108,9 +112,9 @@ class Search:
 
     @classmethod
     def _of_argument(cls, text: str, database: str, *, with_payload: bool) -> Search:
-        found = ARGUMENT_TEXT.fullmatch(text)
-        path = found["path"].split(".") if found else []
-        if not found or not all(path) or any("__" in part for part in path):
+        match = ARGUMENT_TEXT.fullmatch(text)
+        path = match["path"].split(".") if match else []
+        if not match or not all(path) or any("__" in part for part in path):
             problem = _("To search an argument, write args.NAME:VALUE, such as args.order_id:57.")
             return cls(ids=NOTHING, problem=problem)
         if not with_payload:
@@ -122,8 +126,8 @@ class Search:
             problem = _("The argument %(name)s is masked, so it was not searched.")
             return cls(ids=NOTHING, problem=problem % {"name": name})
         words = _("Searched: tasks whose argument %(name)s is “%(value)s”.")
-        condition = argument_condition(path, found["value"].strip())
-        return cls(rest=condition, words=words % {"name": name, "value": found["value"].strip()})
+        condition = argument_condition(path, match["value"].strip())
+        return cls(rest=condition, words=words % {"name": name, "value": match["value"].strip()})
 
     @property
     def condition(self) -> Q:
@@ -172,7 +176,7 @@ def argument_condition(path: Sequence[str], text: str) -> Q:
         if first in positional:
             by_place.setdefault(positional.index(first), []).append(task.task_type)
     of_places = (
-        Q(task_type__in=types) & _is_any("args", [str(place), *rest], values) for place, types in by_place.items()
+        Q(task_type__in=types) & _is_any("args", [str(index), *rest], values) for index, types in by_place.items()
     )
     return reduce(or_, of_places, condition)
 

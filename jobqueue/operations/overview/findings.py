@@ -67,8 +67,8 @@ def findings(engine: Engine, stats: BackendStats, *, keys_checked: int = KEYS_CH
 
 def problems(engine: Engine, stats: BackendStats) -> list[checks.CheckMessage]:
     """Find the problems of a backend, errors first."""
-    found = [message for message in findings(engine, stats) if message.level >= checks.WARNING]
-    return sorted(found, key=lambda message: -message.level)
+    warnings = [message for message in findings(engine, stats) if message.level >= checks.WARNING]
+    return sorted(warnings, key=lambda message: -message.level)
 
 
 def _tasks(status: Status, **query: object) -> AdminTarget:
@@ -144,7 +144,7 @@ def _awaiting_code(engine: Engine, stats: BackendStats) -> Iterator[checks.Check
     executors = list(alive.values_list("queues", "task_types"))
     first: dict[str, datetime] = {}
     queues: dict[str, list[str]] = {}
-    known: set[str] = set()  # names that an executor of each of their queues knows
+    known_names: set[str] = set()  # names that an executor of each of their queues knows
     groups = engine.code_waits.groups()
     for group in groups:
         first[group.task_type] = min(first.get(group.task_type, group.since), group.since)
@@ -152,11 +152,11 @@ def _awaiting_code(engine: Engine, stats: BackendStats) -> Iterator[checks.Check
     for name, of_name in queues.items():
         served = [{*own} or {*of_name} for own, names in executors if name in names]  # without names, it serves all
         if {*of_name} <= set().union(*served):
-            known.add(name)
+            known_names.add(name)
     oldest = sorted(first, key=lambda name: first[name])
     for name in oldest[:MAX_NAMES]:
         rows = engine.db.tasks.awaiting_code().filter(queue_name__in=queues[name], task_type=name)
-        is_known = name in known
+        is_known = name in known_names
         if is_known and (stats.now - first[name] < CODE_AWAITED_LONG or not _is_unbound(engine, rows)):
             continue  # a deploy is under way, or the executors with the code are busy
         values = {
@@ -252,7 +252,7 @@ def _failures(engine: Engine) -> Iterator[checks.CheckMessage]:
 def _executors(stats: BackendStats) -> Iterator[checks.CheckMessage]:
     here, rows = {"backend": stats.backend}, AdminTarget("executor")
     silent = stats.in_state(ExecutorState.NOT_RESPONDING)
-    for executor in (one for one in silent if one.running):
+    for executor in (lost for lost in silent if lost.running):
         text = _("Executor %(executor)s has sent no heartbeat for %(time)s, and still has %(tasks)s.") % {
             "executor": executor.row.name,
             "time": duration(executor.silent_seconds),
@@ -308,15 +308,15 @@ def _unknown_backends(engine: Engine) -> Iterator[checks.CheckMessage]:
     first, *_others = backends_on(engine.database)
     if engine.alias != first:
         return  # one finding for each database
-    known, unknown = set(aliases()), list[str]()
+    configured, unknown = set(aliases()), list[str]()
     for condition in (Status.READY, Status.SCHEDULED):
         names = Task.objects.using(engine.database).filter(status_condition(condition)).order_by("backend")
         name: str | None = ""
-        for _round in range(len(known) + MAX_NAMES):
+        for _round in range(len(configured) + MAX_NAMES):
             name = names.filter(backend__gt=name).values_list("backend", flat=True).first()
             if name is None:
                 break
-            if name not in known and name not in unknown:
+            if name not in configured and name not in unknown:
                 unknown.append(name)
     executors = Executor.objects.using(engine.database).filter(alive(engine.options.heartbeat_timeout))
     others = executors.filter(backend__in=unknown).values_list("backend", flat=True)  # of another site
@@ -326,7 +326,7 @@ def _unknown_backends(engine: Engine) -> Iterator[checks.CheckMessage]:
         yield checks.Error(
             text % {"database": engine.database, "name": repr(name)},
             hint=_("Add the backend to TASKS, or give the tasks one that it has: %(known)s.")
-            % {"known": ", ".join(map(repr, sorted(known)))},
+            % {"known": ", ".join(map(repr, sorted(configured)))},
         )
 
 

@@ -127,49 +127,49 @@ def quantile(histogram: Sequence[int], share: float) -> float | None:
     Within a bucket, the attempts are taken as evenly spread. The last bucket has no end: infinity is returned.
     """
     below, wanted = 0, share * sum(histogram)
-    for place, number in enumerate(histogram):
+    for index, number in enumerate(histogram):
         if number and below + number >= wanted:
-            if place == len(EDGES):
+            if index == len(EDGES):
                 return math.inf
-            first = EDGES[place - 1] if place else 0.0
-            return first + (EDGES[place] - first) * (wanted - below) / number
+            first = EDGES[index - 1] if index else 0.0
+            return first + (EDGES[index] - first) * (wanted - below) / number
         below += number
     return None
 
 
-def read_counter_series(engine: Engine, chosen: Range, scope: Scope, name: str = "") -> CounterSeries:
+def read_counter_series(engine: Engine, span: Range, scope: Scope, name: str = "") -> CounterSeries:
     """Read the counters of a backend, a queue or a task type."""
-    steps = STEPS[chosen]
+    steps = STEPS[span]
     step = timedelta(minutes=steps.minutes)
-    first = first_start(engine.db.now(), chosen)
-    found: list[list[Any]] = [[] for _ in range(steps.number)]
+    first = first_start(engine.db.now(), span)
+    by_step: list[list[Any]] = [[] for _ in range(steps.number)]
     rows = _rows(engine, scope, steps.length, first).filter(name=name)
     for start, *numbers in rows.values_list("start", *SUMMED):
-        found[min((start - first) // step, steps.number - 1)].append(numbers)  # or one that has begun since
-    points = [Point.of(each, start=first + place * step) for place, each in enumerate(found)]
+        by_step[min((start - first) // step, steps.number - 1)].append(numbers)  # or one that has begun since
+    points = [Point.of(rows_of_step, start=first + index * step) for index, rows_of_step in enumerate(by_step)]
     return CounterSeries(points, step.total_seconds(), Counts.of(map(attrgetter(*SUMMED), points)))
 
 
 def read_recent(engine: Engine, scope: Scope, minutes: int) -> dict[str, Counts]:
     """Read the sums of the last minutes by name, with the minute that has begun."""
     first = engine.db.now().replace(second=0, microsecond=0) - timedelta(minutes=minutes)
-    found: defaultdict[str, list[Any]] = defaultdict(list)
+    by_name: defaultdict[str, list[Any]] = defaultdict(list)
     for name, *numbers in _rows(engine, scope, Length.MINUTE, first).values_list("name", *SUMMED):
-        found[name].append(numbers)
-    return {name: Counts.of(rows) for name, rows in found.items()}
+        by_name[name].append(numbers)
+    return {name: Counts.of(rows) for name, rows in by_name.items()}
 
 
-def first_start(now: datetime, chosen: Range) -> datetime:
+def first_start(now: datetime, span: Range) -> datetime:
     """Return when the first point of a range starts."""
-    steps = STEPS[chosen]
+    steps = STEPS[span]
     this = now.replace(minute=now.minute - now.minute % steps.minutes, second=0, microsecond=0)
     return this - (steps.number - 1) * timedelta(minutes=steps.minutes)
 
 
-def read_task_counts(engine: Engine, chosen: Range) -> list[TaskCounts]:
+def read_task_counts(engine: Engine, span: Range) -> list[TaskCounts]:
     """Read the sums of each task type that ran."""
-    first = first_start(engine.db.now(), chosen)
-    length = Length.MINUTE if chosen == Range.HOUR else Length.HOUR
+    first = first_start(engine.db.now(), span)
+    length = Length.MINUTE if span == Range.HOUR else Length.HOUR
     sums = {f"sum_{name}": Sum(name) for name in ("attempts", "dead", "run_seconds")}
     rows = _rows(engine, Scope.TASK, length, first).values("name").annotate(**sums)
     return [
@@ -184,7 +184,7 @@ def read_task_counts(engine: Engine, chosen: Range) -> list[TaskCounts]:
 
 
 def slowest(counts: Iterable[TaskCounts], limit: int) -> list[TaskCounts]:
-    return sorted(counts, key=lambda one: -one.mean_run)[:limit]
+    return sorted(counts, key=lambda task: -task.mean_run)[:limit]
 
 
 def _rows(engine: Engine, scope: Scope, length: Length, first: datetime) -> Any:

@@ -70,8 +70,8 @@ class ScheduleCheck:
 
 
 def title_of(row: Schedule) -> str:
-    place = f" ({row.declared_at})" if row.declared_at else ""
-    return _("Schedule %(name)s") % {"name": row.name} + place
+    location = f" ({row.declared_at})" if row.declared_at else ""
+    return _("Schedule %(name)s") % {"name": row.name} + location
 
 
 def schedule_findings(engine: Engine, stats: BackendStats) -> Iterator[checks.CheckMessage]:

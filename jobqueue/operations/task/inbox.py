@@ -84,22 +84,22 @@ def read_bodies(database: str, rows: Sequence[InboxMessage], patterns: tuple[str
     """Read masked bodies. A child's last message may quote its arguments, so their secrets are masked, too."""
     children = {row.sender_id for row in rows if row.child_status is not None and row.sender_id is not None}
     secrets = secrets_of_tasks(database, children)
-    shown = {}
+    bodies = {}
     for row in rows:
         body = read(row.body_text, READ_CHARACTERS)  # type: ignore[attr-defined]
         if row.child_status is not None:
-            known = secrets.get(row.sender_id) if row.sender_id is not None else None
-            if known is None and isinstance(body, dict):  # it may quote any argument
+            sender_secrets = secrets.get(row.sender_id) if row.sender_id is not None else None
+            if sender_secrets is None and isinstance(body, dict):  # it may quote any argument
                 body |= dict.fromkeys(body.keys() & {"message", "traceback"}, MASK)
-            body = redact_texts(redact(body, patterns), known or NO_SECRETS, patterns)
-        shown[row.pk] = show(body, patterns, max_characters=BODY_CHARACTERS)
-    return shown
+            body = redact_texts(redact(body, patterns), sender_secrets or NO_SECRETS, patterns)
+        bodies[row.pk] = show(body, patterns, max_characters=BODY_CHARACTERS)
+    return bodies
 
 
 def actor_of(task: Task) -> type[Actor[Any]] | None:
     """Return the task's actor class, if this process has it."""
-    known = registry.get(task.task_type)
-    return known.actor if isinstance(known, ActorTask) else None
+    task_of_row = registry.get(task.task_type)
+    return task_of_row.actor if isinstance(task_of_row, ActorTask) else None
 
 
 def takes_messages(task: Task) -> bool:
@@ -115,10 +115,10 @@ def check_message(task_type: str, body: Any, max_bytes: int) -> None:
     An actor that this process does not have is not asked. Raises InvalidArguments or PayloadTooLarge.
     """
     text = encode_message(body, max_bytes=max_bytes)
-    known = registry.get(task_type)
-    if isinstance(known, ActorTask):
+    declared = registry.get(task_type)
+    if isinstance(declared, ActorTask):
         try:
-            known.actor.decode_body(text)
+            declared.actor.decode_body(text)
         except ValueError as error:
-            words = _("Not a valid %(actor)s.Message: %(error)s")
-            raise InvalidArguments(words % {"actor": known.actor.__name__, "error": error}) from error
+            sentence = _("Not a valid %(actor)s.Message: %(error)s")
+            raise InvalidArguments(sentence % {"actor": declared.actor.__name__, "error": error}) from error

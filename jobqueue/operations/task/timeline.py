@@ -221,12 +221,12 @@ def _find_executors(task: Task, steps: Iterable[Step]) -> None:
     names = {step.executor for step in steps} - {""}
     ids = {pk for name in names if (pk := _to_uuid(name)) is not None}
     rows = Executor.objects.using(task._state.db).filter(Q(name__in=names) | Q(pk__in=ids), backend=task.backend)
-    found: dict[str, tuple[UUID, str]] = {}
+    executors: dict[str, tuple[UUID, str]] = {}
     for pk, name in rows.order_by("started_at").values_list("pk", "name") if names else ():
-        found |= {name: (pk, name), str(pk): (pk, name)}
+        executors |= {name: (pk, name), str(pk): (pk, name)}
     for step in steps:
-        if step.executor in found:
-            step.executor_id, step.executor = found[step.executor]
+        if step.executor in executors:
+            step.executor_id, step.executor = executors[step.executor]
         elif _to_uuid(step.executor) is not None:
             step.executor = short_id(step.executor)
 

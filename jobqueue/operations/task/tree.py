@@ -157,13 +157,13 @@ def _draw(database: str, tree: Branch) -> None:
 def _count_children(database: str, parents: Mapping[UUID, Branch], limit: int) -> list[Relative]:
     """Read the children of a level, and count them in its branches."""
     rows = Task.objects.using(database).filter(parent_id__in=list(parents)).order_by("parent_id")
-    found = [Relative(*row) for row in rows.values_list(*Relative._fields)[: limit + 1]] if parents else []
-    for child in found[:limit]:
+    children = [Relative(*row) for row in rows.values_list(*Relative._fields)[: limit + 1]] if parents else []
+    for child in children[:limit]:
         parents[child.parent_id].counts[child.status] += 1  # type: ignore[index]
-    if len(found) > limit:  # the children of the last parent, and of later ones, are not all known
+    if len(children) > limit:  # the children of the last parent, and of later ones, are not all known
         for pk, branch in parents.items():
-            branch.is_truncated = pk >= found[-1].parent_id  # type: ignore[operator]
-    return found[:limit]
+            branch.is_truncated = pk >= children[-1].parent_id  # type: ignore[operator]
+    return children[:limit]
 
 
 def choose(children: Iterable[Relative], limit: int) -> list[Relative]:
@@ -172,9 +172,9 @@ def choose(children: Iterable[Relative], limit: int) -> list[Relative]:
     for child in children:
         by_parent.setdefault(child.parent_id, []).append(child)
     ranked = [
-        (place, child)
+        (index, child)
         for group in by_parent.values()
-        for place, child in enumerate(sorted(group, key=_interest)[:limit])
+        for index, child in enumerate(sorted(group, key=_interest)[:limit])
     ]
     return [child for _, child in sorted(ranked)[:limit]]
 
