@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import TypeVar
 from uuid import UUID
 
@@ -55,14 +55,7 @@ def cancel(
             notify_after_commit(engine, {CANCEL_NOTIFICATION})
         return report
 
-    reports, busy = _in_batches(ids, backend, act, CancelReport)
-    return CancelReport(
-        cancelled=sum(report.cancelled for report in reports),
-        requested=sum(report.requested for report in reports),
-        skipped=sum(report.skipped for report in reports),
-        busy=busy,
-        not_allowed=frozenset(chain.from_iterable(report.not_allowed for report in reports)),
-    )
+    return replace(_in_batches(ids, backend, act, CancelReport), parents=frozenset())
 
 
 def requeue(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = None) -> RequeueReport:
@@ -79,13 +72,7 @@ def requeue(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = Non
             after_commit(engine.database, partial(notify_ready, engine, batch))
         return report
 
-    reports, busy = _in_batches(ids, backend, act, RequeueReport)
-    return RequeueReport(
-        requeued=sum(report.requeued for report in reports),
-        key_taken=sum(report.key_taken for report in reports),
-        skipped=sum(report.skipped for report in reports),
-        busy=busy,
-    )
+    return _in_batches(ids, backend, act, RequeueReport)
 
 
 def run_now(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = None) -> ChangeReport:
@@ -101,27 +88,17 @@ def run_now(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = Non
             after_commit(engine.database, partial(notify_ready, engine, batch))
         return report
 
-    return _change(ids, backend, act)
+    return _in_batches(ids, backend, act, ChangeReport)
 
 
 def discard(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = None) -> ChangeReport:
     """Make FAILED tasks CANCELLED. They can be requeued until they are pruned. backend and `busy`: as for cancel()."""
-    return _change(ids, backend, lambda engine, batch: engine.tasks.discard(batch, wait=False))
+    return _in_batches(ids, backend, lambda engine, batch: engine.tasks.discard(batch, wait=False), ChangeReport)
 
 
 def delete(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = None) -> ChangeReport:
     """Delete ended tasks with their messages. backend and `busy`: as for cancel()."""
-    return _change(ids, backend, lambda engine, batch: engine.tasks.delete(batch, wait=False))
-
-
-def _change(
-    ids: Iterable[UUID | str] | UUID | str,
-    backend: str | None,
-    act: Callable[[Engine, Collection[UUID]], ChangeReport],
-) -> ChangeReport:
-    reports, busy = _in_batches(ids, backend, act, ChangeReport)
-    changed, skipped = (sum(getattr(report, name) for report in reports) for name in ("changed", "skipped"))
-    return ChangeReport(changed=changed, skipped=skipped, busy=busy)
+    return _in_batches(ids, backend, lambda engine, batch: engine.tasks.delete(batch, wait=False), ChangeReport)
 
 
 def _in_batches(
@@ -129,32 +106,29 @@ def _in_batches(
     backend: str | None,
     act: Callable[[Engine, Collection[UUID]], Report],
     report_class: type[Report],
-) -> tuple[list[Report], frozenset[UUID]]:
-    """Act on each batch, and for a second at most again on its locked tasks. Return what stays locked, too."""
+) -> Report:
+    """Act on each batch, and for a second at most again on its locked tasks. Those that stay locked are `busy`."""
 
-    def attempt(engine: Engine, batch: Sequence[UUID], deadline: float) -> list[Report]:
+    def attempt(engine: Engine, batch: Sequence[UUID], deadline: float) -> Report:
         """Act on a batch. If a lock stops it, act on its halves, so that only the locked tasks stay unchanged."""
         try:
             with engine.db.bounded("a task", LOCK_TRY):
-                return [act(engine, batch)]
+                return act(engine, batch)
         except LockTimeout:
             if len(batch) == 1 or time.monotonic() >= deadline:
-                return [report_class(busy=frozenset(batch))]
+                return report_class(busy=frozenset(batch))
         half = len(batch) // 2
         return attempt(engine, batch[:half], deadline) + attempt(engine, batch[half:], deadline)
 
-    reports: list[Report] = []
-    locked: set[UUID] = set()
+    total = report_class()
     for engine, batch in group_by_backend(ids, backend):
         deadline = time.monotonic() + LOCK_WAIT_SECONDS
-        answers = attempt(engine, batch, deadline)
-        reports += answers
-        while (busy := {pk for answer in answers for pk in answer.busy}) and time.monotonic() < deadline:
+        result = attempt(engine, batch, deadline)
+        while (busy := result.busy) and time.monotonic() < deadline:
             time.sleep(LOCK_RETRY_SECONDS)
-            answers = attempt(engine, sorted(busy), deadline)
-            reports += answers
-        locked |= busy
-    return reports, frozenset(locked)
+            result = replace(result, busy=frozenset()) + attempt(engine, sorted(busy), deadline)
+        total += result
+    return total
 
 
 def wake(ids: Iterable[UUID | str] | UUID | str, *, backend: str = "default") -> int:

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Self
 from uuid import UUID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CancelReport:
+class BulkResult:
+    """
+    What became of the tasks of a call, as named numbers and sets of ids.
+
+    The engine returns one for a batch. Their sums go through the API and the bulk actions to the sentences.
+    """
+
+    def __add__(self, other: Self) -> Self:
+        pairs = {column.name: (getattr(self, column.name), getattr(other, column.name)) for column in fields(self)}
+        return type(self)(**{name: a + b if isinstance(a, int) else a | b for name, (a, b) in pairs.items()})
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The numbers by name; of a set, its size."""
+        values = {column.name: getattr(self, column.name) for column in fields(self)}
+        return {name: value if isinstance(value, int) else len(value) for name, value in values.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelReport(BulkResult):
     """The result of cancel(), as numbers and ids of tasks."""
 
     cancelled: int = 0  # ended at once
@@ -20,7 +40,7 @@ class CancelReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequeueReport:
+class RequeueReport(BulkResult):
     """The result of requeue(), as numbers and ids of tasks."""
 
     requeued: int = 0  # READY again
@@ -31,7 +51,7 @@ class RequeueReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeReport:
+class ChangeReport(BulkResult):
     """The result of run_now(), discard() or delete()."""
 
     changed: int = 0  # how many tasks

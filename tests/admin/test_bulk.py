@@ -262,7 +262,7 @@ def test_locked_tasks_take_no_longer_than_the_budget(make, monkeypatch):
 
     run = bulk.perform_ids(CANCEL, [row.pk for row in rows])
 
-    assert (run.result["cancelled"], run.result["busy"]) == (1, 2)
+    assert (run.numbers["cancelled"], run.numbers["busy"]) == (1, 2)
 
 
 def test_cancelled_task_that_is_pruned_at_once_is_logged(act, confirm, make, monkeypatch):
@@ -270,7 +270,7 @@ def test_cancelled_task_that_is_pruned_at_once_is_logged(act, confirm, make, mon
 
     def cancel(ids, backend):
         Task.objects.using(row.backend).filter(pk__in=ids).delete()
-        return {"cancelled": 1}
+        return CancelReport(cancelled=1)
 
     monkeypatch.setattr("jobqueue.admin.tasks.CANCEL", replace(CANCEL, perform=cancel))
 

@@ -85,8 +85,8 @@ def perform(action: BulkAction, console: Console, flags: Any) -> None:
         return
     run = BulkRun(action, flags.backend)
     run.perform(flags.ids)
-    log(action.name, ids=list_ids(flags.ids), **run.result)
-    console.report(run.result, str(run))
+    log(action.name, ids=list_ids(flags.ids), **run.numbers)
+    console.report(run.numbers, str(run))
     if not run.affected:
         raise CommandError("No task was changed.")
 
@@ -127,11 +127,10 @@ def _perform_matching(console: Console, flags: Any, run: BulkRun, engine: Engine
                 time.sleep(len(batch) / rate)
             if not left:
                 break
-        if left:
-            run.result["moved"] = left
+        run.moved = left
 
     logged = {"tasks": tasks, "backend": engine.alias}
-    _run(console, name, logged, perform_batches(), number, run.result, partial(str, run))
+    _run(console, name, logged, perform_batches(), number, lambda: run.numbers, partial(str, run))
 
 
 def _causes(engine: Engine, text: str) -> list[str]:
@@ -180,7 +179,7 @@ def prune(console: Console, flags: Any) -> None:
         return f"Deleted {many(deleted.total(), 'task')} {ended}{_parts(deleted)}."
 
     logged = {"older_than": duration(flags.older_than), "backend": engine.alias}
-    _run(console, "prune", logged, delete_batches(), total, deleted, text)
+    _run(console, "prune", logged, delete_batches(), total, lambda: deleted, text)
 
 
 def _parts(numbers: Mapping[str, int]) -> str:
@@ -194,15 +193,15 @@ def _run(
     logged: Mapping[str, object],
     batches: Iterable[int],
     expected: int,
-    done: Mapping[str, int],
+    done: Callable[[], Mapping[str, int]],
     text: Callable[[], str],
 ) -> None:
     """Run batches until the last one or Ctrl-C. Log and report what was done."""
     try:
         is_interrupted = console.progress(batches, verb, expected)
     finally:  # also after an error, or a second Ctrl-C
-        log(verb, **logged, **done)
-    console.report(done, text())
+        log(verb, **logged, **done())
+    console.report(done(), text())
     if is_interrupted:
         raise CommandError("Interrupted. Run the command again to continue.", returncode=EXIT_INTERRUPTED)
 

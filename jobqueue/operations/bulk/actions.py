@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from django.utils.translation import gettext as _
@@ -13,7 +13,7 @@ from jobqueue import api
 from jobqueue.engine import Count
 from jobqueue.operations import log_entries
 from jobqueue.operations.formatting import Text
-from jobqueue.values.changes import CancelReport, ChangeReport, RequeueReport
+from jobqueue.values.changes import BulkResult
 from jobqueue.values.states import FINAL, LIVE, WAITING, Status
 
 GO_BACK = gettext_lazy("Go back")
@@ -30,29 +30,23 @@ class BulkAction:
     forecast: Text = ""  # what it will do, on the confirmation page
     button: Text = ""  # of the confirmation page
     refusal: Text = GO_BACK  # why it does nothing, on the confirmation page
-    sentences: Mapping[str, Text]  # for each number of perform(), in the order in which they are shown
+    sentences: Mapping[str, Text]  # for each number of the result, in the order in which they are shown
     statuses: tuple[Status, ...]  # the tasks it can change
-    # returns numbers of tasks by what became of them
-    perform: Callable[[Sequence[UUID], str | None], Mapping[str, int]]
+    perform: Callable[[Sequence[UUID], str | None], BulkResult]  # on ids; of one backend, or of each
     has_rate: bool = False  # it makes tasks run, so that a person may want to limit how many a second
     is_destructive: bool = False  # its button is red
 
-    def describe(self, result: Mapping[str, int]) -> str:
-        """Describe what became of the tasks, in sentences."""
+    def describe(self, numbers: Mapping[str, int]) -> str:
+        """Describe what became of the tasks, in sentences. numbers: of a result."""
         sentences = {**self.sentences, "moved": MOVED}
-        numbers = {name: number for name in sentences if (number := result.get(name))}
-        described = (str(sentences[name] % numbers_of(Count(number))) for name, number in numbers.items())
+        named = ((text, numbers[name]) for name, text in sentences.items() if numbers.get(name))
+        described = (str(text % numbers_of(Count(number))) for text, number in named)
         return " ".join(described) or _("No task matched.")
 
 
 def numbers_of(number: Count) -> dict[str, object]:
     """Return the placeholders of a sentence with a plural: the number, and its text with separators."""
     return {"count": number.number, "number": number}
-
-
-def _numbers(report: RequeueReport | CancelReport | ChangeReport) -> dict[str, int]:
-    values = {column.name: getattr(report, column.name) for column in fields(report)}
-    return {name: value if isinstance(value, int) else len(value) for name, value in values.items()}
 
 
 BUSY = ngettext_lazy(
@@ -92,7 +86,7 @@ REQUEUE = BulkAction(
         "busy": BUSY,
     },
     statuses=(Status.FAILED, Status.CANCELLED),
-    perform=lambda ids, backend: _numbers(api.requeue(ids, backend=backend)),
+    perform=lambda ids, backend: api.requeue(ids, backend=backend),
 )
 CANCEL = BulkAction(
     name="cancel",
@@ -120,12 +114,12 @@ CANCEL = BulkAction(
         "busy": BUSY,
     },
     statuses=LIVE,
-    perform=lambda ids, backend: _numbers(api.cancel(ids, backend=backend)),
+    perform=lambda ids, backend: api.cancel(ids, backend=backend),
 )
 CANCEL_TREE = replace(
     CANCEL,
     label=gettext_lazy("Cancel with descendants"),
-    perform=lambda ids, backend: _numbers(api.cancel(ids, backend=backend, tree=True)),
+    perform=lambda ids, backend: api.cancel(ids, backend=backend, tree=True),
 )
 RUN_NOW = BulkAction(
     name="wake",
@@ -153,7 +147,7 @@ RUN_NOW = BulkAction(
         "busy": BUSY,
     },
     statuses=WAITING,
-    perform=lambda ids, backend: _numbers(api.run_now(ids, backend=backend)),
+    perform=lambda ids, backend: api.run_now(ids, backend=backend),
 )
 DISCARD = BulkAction(
     name="discard",
@@ -178,7 +172,7 @@ DISCARD = BulkAction(
         "busy": BUSY,
     },
     statuses=(Status.FAILED,),
-    perform=lambda ids, backend: _numbers(api.discard(ids, backend=backend)),
+    perform=lambda ids, backend: api.discard(ids, backend=backend),
 )
 DELETE = BulkAction(
     name="delete",
@@ -203,6 +197,6 @@ DELETE = BulkAction(
         "busy": BUSY,
     },
     statuses=FINAL,
-    perform=lambda ids, backend: _numbers(api.delete(ids, backend=backend)),
+    perform=lambda ids, backend: api.delete(ids, backend=backend),
 )
 ACTIONS: Mapping[str, BulkAction] = {action.name: action for action in (REQUEUE, CANCEL, RUN_NOW, DISCARD, DELETE)}

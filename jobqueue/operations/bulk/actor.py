@@ -92,7 +92,7 @@ def perform_batch(progress: BulkProgress, target: Target, rate: int | None) -> A
     if ids:
         run = BulkRun(target.action)
         run.perform(ids)
-        progress.result = {name: progress.result.get(name, 0) + count for name, count in run.result.items()}
+        progress.result = {name: progress.result.get(name, 0) + count for name, count in run.numbers.items()}
         progress.handled += len(ids)
     if progress.place is None or progress.handled >= number:
         if moved := number - progress.handled:

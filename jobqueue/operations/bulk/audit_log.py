@@ -49,7 +49,7 @@ def write_run(request: HttpRequest, run: BulkRun, database: str, chosen_by: str 
     An entry each would double the size of a table that is never pruned, and a statement for a thousand tasks does not
     return which of them it changed. chosen_by: the filter; None if the tasks were selected by hand.
     """
-    total = run.result.total()
+    total = run.total
     values = {"action": run.action.label, "result": run, "filter": chosen_by, "limit": MAX_SINGLE, "count": total}
     if run.affected > len(run.changed_ids):
         title = ngettext("%(number)s task", "%(number)s tasks", total) % numbers_of(Count(total))

@@ -7,7 +7,6 @@ A selection is read again when the action runs. Its bounds exclude the tasks tha
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -26,6 +25,7 @@ from jobqueue.operations.backends import backends_on, options_of
 from jobqueue.operations.bulk.actions import ACTIONS, BulkAction
 from jobqueue.operations.list.selection import Selection
 from jobqueue.operations.queries import status_condition
+from jobqueue.values.changes import BulkResult
 from jobqueue.values.states import FINAL, LIVE, Status
 
 WALKED = 5000  # tasks per page of a walk
@@ -275,38 +275,54 @@ class BulkRun:
     """
     An action on batches of tasks.
 
-    result: the sums of their numbers. changed_ids: the tasks that were changed, if each was a batch of its own.
+    result: the sum of their results; None before the first one. changed_ids: the tasks that were changed, if each was a
+    batch of its own. moved: how many of the counted tasks were not found again. unreached: for how many locks left no
+    time.
     """
 
     def __init__(self, action: BulkAction, backend: str | None = None) -> None:
         self.action, self.backend = action, backend
-        self.result = Counter(dict.fromkeys(action.sentences, 0))
+        self.result: BulkResult | None = None
         self.changed_ids: list[UUID] = []
+        self.moved = self.unreached = 0
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The numbers of the result that the sentences have, and of the tasks that have moved."""
+        numbers = self.result.numbers if self.result else {}
+        shown = {name: numbers.get(name, 0) for name in self.action.sentences}
+        shown["busy"] += self.unreached
+        return {**shown, "moved": self.moved} if self.moved else shown
+
+    @property
+    def total(self) -> int:
+        return sum(self.numbers.values())
 
     @property
     def affected(self) -> int:
-        return self.result.total() - sum(self.result[name] for name in UNCHANGED)
+        return sum(number for name, number in self.numbers.items() if name not in UNCHANGED)
 
     def perform(self, ids: Sequence[UUID]) -> None:
         before = self.affected
-        numbers = self.action.perform(ids, self.backend)
-        self.result.update({name: numbers.get(name, 0) for name in self.action.sentences})
+        result = self.action.perform(ids, self.backend)
+        self.result = result if self.result is None else self.result + result
         if len(ids) == 1 and self.affected > before:
             self.changed_ids.append(ids[0])
 
     def __str__(self) -> str:
-        return self.action.describe(self.result)
+        return self.action.describe(self.numbers)
 
 
 def perform_ids(action: BulkAction, ids: Sequence[UUID]) -> BulkRun:
     """Perform an action on tasks by id. Tasks that are left when locks have used up the time count as busy."""
     run = BulkRun(action)
     deadline = time.monotonic() + BUDGET_SECONDS
-    for batch in batches(ids, _size(len(ids))):
-        if time.monotonic() > deadline and run.result.total():
+    size = 1 if len(ids) <= MAX_SINGLE else BATCH
+    for start in range(0, len(ids), size):
+        if time.monotonic() > deadline and run.result is not None:
+            run.unreached = len(ids) - start
             break
-        run.perform(batch)
-    run.result["busy"] += len(ids) - run.result.total()
+        run.perform(ids[start : start + size])
     return run
 
 
@@ -319,14 +335,5 @@ def perform_now(target: Target) -> BulkRun:
     number = target.bounds.number or 0
     ids = list(islice(chain.from_iterable(target.walk(WALKED)), number))
     run = perform_ids(target.action, ids)
-    if moved := number - len(ids):
-        run.result["moved"] = moved
+    run.moved = number - len(ids)
     return run
-
-
-def _size(number: int) -> int:
-    return 1 if number <= MAX_SINGLE else BATCH
-
-
-def batches(ids: Sequence[UUID], size: int) -> Iterator[Sequence[UUID]]:
-    return (ids[start : start + size] for start in range(0, len(ids), size))
