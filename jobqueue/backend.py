@@ -30,7 +30,7 @@ from jobqueue.declarations.checks import backend_problems
 from jobqueue.declarations.function import Call, FunctionTask, changed
 from jobqueue.declarations.limits import replaces_or_reserves
 from jobqueue.declarations.new_task import new_task, new_tasks
-from jobqueue.declarations.schedules import location_of
+from jobqueue.declarations.schedules import find_location
 from jobqueue.exceptions import DuplicateKey, InvalidArguments
 from jobqueue.values.records import Enqueued, NewTask
 from jobqueue.values.states import Status
@@ -182,7 +182,7 @@ class JobQueueBackend(BaseTaskBackend):
                 raise InvalidSubmissions(errors)
             self._notify(engine, rows, answers)
         new = zip(submissions, rows, answers, strict=True)
-        self._send_enqueued([_result_of(row, request.task, answer) for request, row, answer in new if answer.created])
+        self._send_enqueued([_make_result(row, request.task, answer) for request, row, answer in new if answer.created])
         return answers
 
     def new_row(
@@ -248,7 +248,7 @@ class JobQueueBackend(BaseTaskBackend):
             if not answer.created and (holder := stored.get(answer.id)):
                 made.append(results.from_row(holder, registry.get(holder.task_type) or task))
             else:
-                made.append(_result_of(row, task, answer))
+                made.append(_make_result(row, task, answer))
         self._send_enqueued([result for result, answer in zip(made, answers, strict=True) if answer.created])
         return made
 
@@ -290,7 +290,7 @@ def _warn_of_late(task: AnyTask) -> None:
 
     Raises InvalidTask for a task of __main__ without a name: for an executor, that is another module.
     """
-    location = location_of(task)
+    location = find_location(task)
     if task.task_type.startswith(f"{function.MAIN}."):
         raise InvalidTask(
             f"{task.name}: it is declared in {location}, which this process runs as {function.MAIN}. An executor runs "
@@ -306,7 +306,7 @@ def _warn_of_late(task: AnyTask) -> None:
     )
 
 
-def _result_of(row: NewTask, task: AnyTask, answer: Enqueued) -> AnyResult:
+def _make_result(row: NewTask, task: AnyTask, answer: Enqueued) -> AnyResult:
     return results.enqueued(row, task, id=answer.id, enqueued_at=answer.enqueued_at)
 
 

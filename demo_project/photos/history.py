@@ -25,7 +25,7 @@ from demo_project.photos import actors, tasks, uploads
 from jobqueue import GiveUp, Rate, __version__
 from jobqueue.engine import engine_for
 from jobqueue.models import CounterDelta, CounterPeriod, Executor, Heartbeat, Schedule, Task
-from jobqueue.values.causes import cause_of
+from jobqueue.values.causes import fingerprint
 from jobqueue.values.counters import Length, Scope, bucket
 from jobqueue.values.ids import first_id, new_id
 
@@ -193,7 +193,7 @@ def failed_task(work: Work, at: datetime) -> Task:
         attempts=attempts,
         max_attempts=attempts,
         errors=[error],
-        cause=cause_of(work.task.task_type, path, message),
+        cause=fingerprint(work.task.task_type, path, message),
         worker_ids=["photos-1.7"],
     )
 

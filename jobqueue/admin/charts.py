@@ -76,11 +76,11 @@ class Chart:
         return "".join(f"M0 {index * distance:g}H{self.width}" for index in range(len(self.scale)))
 
 
-def charts_of(timeline: CounterSeries) -> list[Chart]:
+def draw_charts(timeline: CounterSeries) -> list[Chart]:
     return [finished_chart(timeline), wait_chart(timeline)]
 
 
-def range_of(request: HttpRequest) -> Range:
+def read_range(request: HttpRequest) -> Range:
     name = request.GET.get("range", "")
     return Range(name) if name in {*Range} else Range.HOUR
 

@@ -85,7 +85,7 @@ class EnqueuePage(TaskPage):
             original = find_task(request.GET["copy"], databases())
             if original is None:
                 return self._gone(request, request.GET["copy"])
-            call = _call_of(original)
+            call = _read_call(original)
         offered = registry.offered()
         name = original.task_type if original else request.POST.get("task") or request.GET.get("task", "")
         task = offered.get(name)
@@ -136,7 +136,7 @@ class EnqueuePage(TaskPage):
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:jobqueue_task_change", args=[result.id]))
 
 
-def _call_of(task: Any) -> Call | None:
+def _read_call(task: Any) -> Call | None:
     args, kwargs = read(task.args_text), read(task.kwargs_text)
     return (args, kwargs) if isinstance(args, list) and isinstance(kwargs, dict) else None
 

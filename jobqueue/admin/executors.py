@@ -32,7 +32,7 @@ from jobqueue.operations.backends import backends_on, options_of
 from jobqueue.operations.bulk import audit_log
 from jobqueue.operations.executors import GONE_SECONDS, ExecutorState
 from jobqueue.operations.formatting import duration, served, short_id, short_type
-from jobqueue.operations.task.inbox import actor_of
+from jobqueue.operations.task.inbox import find_actor
 from jobqueue.values.states import Command, PoolName
 
 ROW = "row"  # of a button in the row of an executor: the action and the id
@@ -154,7 +154,7 @@ class ExecutorAdmin(ReadOnlyAdmin):
             return None
         executors: list[Any] = list(queryset.exclude(heartbeat__state=Executor.State.STOPPED))
         with_tasks(executors, queryset.db)
-        plain = [(task, row) for row in executors for task in row.tasks if actor_of(task) is None]
+        plain = [(task, row) for row in executors for task in row.tasks if find_actor(task) is None]
         button = ngettext("Stop %(count)d executor", "Stop %(count)d executors", len(executors))
         return self.confirm(
             request,

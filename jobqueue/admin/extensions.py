@@ -64,11 +64,11 @@ class Extensions:
     links: dict[str, LinksOf] = field(default_factory=dict)
     columns: dict[str, Column] = field(default_factory=dict)
 
-    def links_of(self, task: Task, arguments: Arguments) -> list[TaskLink]:
+    def read_links(self, task: Task, arguments: Arguments) -> list[TaskLink]:
         results = (_result(links, task, arguments, as_value=list) for links in self.links.values())
         return [link for links in results if links for link in links]
 
-    def values_of(self, task: Task, arguments: Arguments) -> list[tuple[Text, Any]]:
+    def read_values(self, task: Task, arguments: Arguments) -> list[tuple[Text, Any]]:
         """Return titles and values, without empty ones."""
         values = [(column.title, _result(column.value_of, task, arguments)) for column in self.columns.values()]
         return [(title, value) for title, value in values if value not in (None, "")]

@@ -50,7 +50,7 @@ class Cause:
         return _("%(number)s failed in the last 24 hours.") % {"number": Count.capped(number)}
 
 
-def causes_of(failures: Iterable[Failure], pages: AdminUrls) -> list[Cause]:
+def link_causes(failures: Iterable[Failure], pages: AdminUrls) -> list[Cause]:
     return [
         Cause(
             failure,
@@ -68,7 +68,7 @@ def read_causes(engine: Engine, pages: AdminUrls, limit: int) -> dict[str, Any]:
     """Read the most frequent causes of the last failures, for a list."""
     frequent = frequent_causes(engine)
     failures = read_failures(engine, frequent[:limit], with_payload=pages.with_payload)
-    return {"causes": causes_of(failures, pages), "has_more_causes": len(frequent) > limit}
+    return {"causes": link_causes(failures, pages), "has_more_causes": len(frequent) > limit}
 
 
 def read_page(engine: Engine, pages: AdminUrls, number: str) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def read_page(engine: Engine, pages: AdminUrls, number: str) -> dict[str, Any]:
     failures = read_failures(engine, list(page.object_list), with_payload=pages.with_payload)
     numbers = page.paginator.get_elided_page_range(page.number)
     return {
-        "causes": causes_of(failures, pages),
+        "causes": link_causes(failures, pages),
         "page": page,
         "number_of_causes": Count.capped(len(newest), MAX_CAUSES_FOUND),
         "pages": [

@@ -22,7 +22,7 @@ from jobqueue.models import Executor, Schedule, Task
 from jobqueue.operations.backends import backends_on
 from jobqueue.operations.formatting import local, short_id, short_type, shortened
 from jobqueue.operations.limits import Key
-from jobqueue.operations.list.failures import newest_titles, titles_of
+from jobqueue.operations.list.failures import newest_titles, read_titles
 from jobqueue.operations.list.names import known_queues, known_tags
 from jobqueue.operations.list.selection import ENDED, ENQUEUED, at, to_id, to_uuid
 from jobqueue.values.states import Status
@@ -121,7 +121,7 @@ class CauseFilter(ColumnFilter):
         if selected and "," in selected:
             titles = {selected: gettext("%(number)s errors") % {"number": selected.count(",") + 1}, **titles}
         elif selected and selected not in titles:
-            titles = {selected: selected, **titles_of(backends, [selected]), **titles}
+            titles = {selected: selected, **read_titles(backends, [selected]), **titles}
         return [(cause, shortened(title or "?", CHARACTERS)) for cause, title in titles.items()]
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:

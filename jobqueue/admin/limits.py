@@ -169,7 +169,7 @@ class LimitAdmin(ReadOnlyAdmin):
         return HttpResponseRedirect(self._address(state))
 
     def _changed(self, request: HttpRequest, state: KeyState, sentence: str) -> HttpResponse:
-        audit_log.write_of(request, Limit, state.id, state.title, sentence)
+        audit_log.write_entry(request, Limit, state.id, state.title, sentence)
         # Django's page capitalizes the first word, so the key must not come first.
         text = _("Limit %(key)s: %(words)s") % {"key": state.title, "words": sentence}
         self.message_user(request, text, messages.SUCCESS)

@@ -66,18 +66,18 @@ class MessageKindForm(ArgumentsForm):
         return {**self.call()[1], **self.kind.constants}
 
 
-def kinds_of(actor: type[Actor[Any]]) -> list[MessageKind]:
+def list_kinds(actor: type[Actor[Any]]) -> list[MessageKind]:
     """Return the classes of messages that an actor takes. Other types, such as str, are written as JSON."""
     message = actor.Message
     members = get_args(message) if isinstance(message, UnionType) or get_origin(message) is Union else (message,)
-    kinds = [_kind_of(member) for member in members if isinstance(member, type)]
+    kinds = [_make_kind(member) for member in members if isinstance(member, type)]
     return [kind for kind in kinds if kind is not None]
 
 
-def _kind_of(member: Any) -> MessageKind | None:
+def _make_kind(member: Any) -> MessageKind | None:
     """Return a class as a kind of message; None if it is no class with fields, or one that forms cannot show."""
     try:
-        fields = list(_fields_of(member))
+        fields = list(_list_fields(member))
         constants: dict[str, Any] = {
             member_field.name: only for member_field in fields if (only := _constant(member_field.kind)) is not None
         }
@@ -97,7 +97,7 @@ def _kind_of(member: Any) -> MessageKind | None:
     return MessageKind(member.__name__, description if has_own_text else "", signature, constants)
 
 
-def _fields_of(member: Any) -> Iterator[Field]:
+def _list_fields(member: Any) -> Iterator[Field]:
     """Yield the fields of a Struct, a dataclass or a TypedDict. Raises TypeError for other classes."""
     if is_typeddict(member):
         for name, kind in get_type_hints(member).items():

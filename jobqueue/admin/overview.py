@@ -12,7 +12,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from jobqueue import api
-from jobqueue.admin.charts import charts_of, range_of, ranges
+from jobqueue.admin.charts import draw_charts, ranges, read_range
 from jobqueue.admin.failures import read_causes
 from jobqueue.admin.links import AdminUrls
 from jobqueue.declarations.checks import run_checks
@@ -22,7 +22,7 @@ from jobqueue.operations.links import AdminTarget
 from jobqueue.operations.overview.findings import problems
 from jobqueue.operations.overview.periods import TaskCounts, read_counter_series, read_task_counts, slowest
 from jobqueue.operations.overview.stats import BackendStats, read_stats
-from jobqueue.operations.queries import of_status
+from jobqueue.operations.queries import tasks_with_status
 from jobqueue.values.counters import Scope
 from jobqueue.values.states import Status
 
@@ -71,17 +71,17 @@ def read_overview(request: HttpRequest) -> dict[str, Any]:
         "backend": backend,
         "backends": aliases if len(aliases) > 1 else [],
         "now": stats.now,
-        "problems": [problem for message in messages if (problem := problem_of(message, pages))],
+        "problems": [problem for message in messages if (problem := make_finding(message, pages))],
         **may_view,
     }
     if may_view["may_view_task"]:
-        range_ = range_of(request)
+        range_ = read_range(request)
         timeline = read_counter_series(engine, range_, Scope.BACKEND)
         counts = read_task_counts(engine, range_)
         context |= {
             "figures": figures(engine, stats, pages),
             "ranges": ranges(request, range_),
-            "charts": charts_of(timeline),
+            "charts": draw_charts(timeline),
             "frequent": [named(task_counts, pages) for task_counts in counts[:TASKS_SHOWN]],
             "all_causes": pages.page("task", "failures"),
             **read_causes(engine, pages, CAUSES_SHOWN),
@@ -96,7 +96,7 @@ def read_overview(request: HttpRequest) -> dict[str, Any]:
     return context
 
 
-def problem_of(message: checks.CheckMessage, pages: AdminUrls) -> Finding | None:
+def make_finding(message: checks.CheckMessage, pages: AdminUrls) -> Finding | None:
     """Return a problem; None if the user may not see the rows that it is about."""
     rows = message.obj if isinstance(message.obj, AdminTarget) else AdminTarget("executor")
     if not pages.may_view(rows.model):
@@ -111,7 +111,7 @@ def figures(engine: Engine, stats: BackendStats, pages: AdminUrls) -> list[Figur
 
     # From a full minute, or the address would change with each refresh of the page.
     day_ago = (stats.now - DAY).replace(second=0, microsecond=0)
-    failed = of_status(engine, Status.FAILED).filter(finished_at__gte=day_ago)
+    failed = tasks_with_status(engine, Status.FAILED).filter(finished_at__gte=day_ago)
     totals = stats.totals
     blocked, scheduled = totals[Status.BLOCKED], totals[Status.SCHEDULED]
     waiting = [

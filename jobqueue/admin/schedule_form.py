@@ -40,7 +40,7 @@ from jobqueue.declarations.schedules import MAX_CATCH_UP, MAX_JITTER, MAX_NAME, 
 from jobqueue.models import Schedule
 from jobqueue.operations.backends import options_of
 from jobqueue.schedules.expressions import EPOCH, Cron, Every, ValueProblem
-from jobqueue.schedules.rows import expression_of
+from jobqueue.schedules.rows import parse_expression
 from jobqueue.values.json import decode
 from jobqueue.values.records import NewTask
 
@@ -136,7 +136,7 @@ class ScheduleForm(TimingForm):
         self.row = row
         self.stored = StoredTask() if row is None else StoredTask.of(row)
         self.hides_arguments = row is not None and not may_see
-        own = {} if row is None else initial_of(row, self.stored)
+        own = {} if row is None else read_initial(row, self.stored)
         fixed = FIXED if row else ()
         fixed = (*fixed, "task") if self.hides_arguments else fixed
         super().__init__(data, initial={**own, **(typed or {}), **{name: own[name] for name in fixed}})
@@ -290,7 +290,7 @@ class StoredTask:
         return cls((args, kwargs) if is_call else ((), {}), differing)
 
 
-def initial_of(row: Schedule, stored: StoredTask) -> dict[str, Any]:
+def read_initial(row: Schedule, stored: StoredTask) -> dict[str, Any]:
     """Return the values of the fields for a row."""
     names = ("name", "backend", "overlap", "catch_up", "max_catch_up", "starts_at", "ends_at")
     expires = stored.options.get("expires")
@@ -308,7 +308,7 @@ def initial_of(row: Schedule, stored: StoredTask) -> dict[str, Any]:
 
 def _initial_timing(row: Schedule) -> dict[str, Any]:
     try:
-        expression = expression_of(row)
+        expression = parse_expression(row)
     except ValueError:  # shown as it is, to be corrected
         expression = Cron(row.expression, row.timezone)
     match expression:

@@ -139,7 +139,7 @@ class SchedulePage(ReadOnlyAdmin):
             arguments=show_arguments(schedule.task_type, args, kwargs, patterns) if may["view_payload"] else None,
             metadata=show(metadata, patterns) if metadata and may["view_payload"] else None,
             options=show(options, ()) if options else None,
-            log=log_entries.entries_of(schedule),
+            log=log_entries.read_entries(schedule),
             is_paused=is_paused,
             pause=describe_schedule_pause(schedule),
             is_ours=not schedule.declared_at or schedule.retired_at is not None,
@@ -251,7 +251,7 @@ class SchedulePage(ReadOnlyAdmin):
             audit_log.write(request, changed, sentence)
             # Django's page capitalizes the first word, so a name must not come first.
             text = ngettext("Schedule %(names)s: %(words)s", "Schedules %(names)s: %(words)s", len(changed))
-            self.message_user(request, text % {"names": names_of(changed), "words": sentence}, messages.SUCCESS)
+            self.message_user(request, text % {"names": join_names(changed), "words": sentence}, messages.SUCCESS)
         return len(changed) == len(schedules)
 
     def _ask(
@@ -303,7 +303,7 @@ def pause_with(request: HttpRequest, form: PauseFields) -> ScheduleAction:
     return pause
 
 
-def names_of(schedules: Sequence[Schedule]) -> str:
+def join_names(schedules: Sequence[Schedule]) -> str:
     """Return the names for a message: the first ones, and how many others there are."""
     names = ", ".join(row.name for row in schedules[:NAMED])
     more = len(schedules) - NAMED

@@ -10,7 +10,7 @@ from django.urls import URLPattern, path
 
 from jobqueue import api
 from jobqueue.admin.base import ReadOnlyAdmin
-from jobqueue.admin.charts import charts_of, range_of, ranges, words
+from jobqueue.admin.charts import draw_charts, ranges, read_range, words
 from jobqueue.admin.links import AdminUrls
 from jobqueue.engine import Engine, engine_for
 from jobqueue.models import Task
@@ -49,17 +49,17 @@ class SummaryPage(ReadOnlyAdmin):
 
 def read_summary(request: HttpRequest, pages: AdminUrls, scope: Scope, name: str) -> dict[str, Any]:
     engine = engine_for(pages.backend)
-    span = range_of(request)
+    span = read_range(request)
     timeline = read_counter_series(engine, span, scope, name)
     total = timeline.total
     query = {COLUMN[scope]: name}
     return {
         "now": engine.db.now(),
         "ranges": ranges(request, span),
-        "charts": charts_of(timeline),
+        "charts": draw_charts(timeline),
         "total": total,
         "rate": None if total.failure_rate is None else f"{number_text(100 * total.failure_rate, '.1f')} %",
-        "times": times_of(total),
+        "times": describe_times(total),
         "tasks": pages.address(AdminTarget("task", query)),
         "by_status": [
             (status, pages.address(AdminTarget("task", {**query, "status": status})))
@@ -70,7 +70,7 @@ def read_summary(request: HttpRequest, pages: AdminUrls, scope: Scope, name: str
     }
 
 
-def times_of(total: Counts) -> list[tuple[str, list[str]]]:
+def describe_times(total: Counts) -> list[tuple[str, list[str]]]:
     """Return mean and percentiles in words, of the wait and of the run."""
     return [
         ("wait", [words(total.mean_wait), *(words(total.wait(share)) for share in SHARES)]),

@@ -116,7 +116,7 @@ class TaskChangeList(ChangeList):
         names = list(registry.offered())
         texts = {short_type(name) for name in names}
         if self.with_payload:
-            texts |= {f"args.{name}:" for task_type in names for name in parameters_of(task_type)}
+            texts |= {f"args.{name}:" for task_type in names for name in list_parameters(task_type)}
         tags = [f"{TAG}{tag}" for tag in self.tags]
         return [*sorted(texts)[:MAX_SUGGESTIONS], *tags, KEY, TAG, ERROR]
 
@@ -140,7 +140,7 @@ class TaskChangeList(ChangeList):
         return tabs
 
 
-def parameters_of(task_type: str) -> tuple[str, ...]:
+def list_parameters(task_type: str) -> tuple[str, ...]:
     """Return the names of the arguments of a known task that are not masked."""
     parameters, patterns = registry.parameters(task_type), options_of(registry.all()[task_type].backend).redact
     names = parameters.signature.parameters if parameters else ()

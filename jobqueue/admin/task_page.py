@@ -23,7 +23,7 @@ from jobqueue import api
 from jobqueue.admin.base import ReadOnlyAdmin
 from jobqueue.admin.extensions import extensions, links_html
 from jobqueue.admin.json_field import JsonField
-from jobqueue.admin.message_forms import MessageKind, MessageKindForm, kinds_of
+from jobqueue.admin.message_forms import MessageKind, MessageKindForm, list_kinds
 from jobqueue.declarations import registry
 from jobqueue.engine import Count, engine_for
 from jobqueue.exceptions import JobQueueError, TaskNotFound
@@ -39,12 +39,12 @@ from jobqueue.operations.bulk.actions import (
     REQUEUE,
     RUN_NOW,
     BulkAction,
-    numbers_of,
+    plural_values,
 )
 from jobqueue.operations.bulk.target import BulkRun
 from jobqueue.operations.payloads import named_arguments, read
 from jobqueue.operations.task.detail import describe, find_task
-from jobqueue.operations.task.inbox import actor_of, check_message, takes_messages
+from jobqueue.operations.task.inbox import check_message, find_actor, takes_messages
 from jobqueue.values.records import is_internal
 
 View = Callable[[HttpRequest, Task], HttpResponse]
@@ -67,7 +67,7 @@ class MessageForm(forms.Form):
     @property
     def schema(self) -> str:
         """Return the JSON Schema of the actor's `Message`, or nothing if it has none."""
-        actor = actor_of(self.task)
+        actor = find_actor(self.task)
         try:
             schema = msgspec.json.schema(actor.Message) if actor else None
         except (TypeError, ValueError, RuntimeError):  # some types have no schema
@@ -140,7 +140,7 @@ class TaskPage(ReadOnlyAdmin):
             **(_message_forms(task, form, kind_form) if may("send_message") and takes_messages(task) else {}),
             "original": task,
             "progress": self._progress(task),
-            **_of_the_site(task, with_payload=may("view_payload")),
+            **_read_extensions(task, with_payload=may("view_payload")),
             "has_view_permission": True,
         }
         return self.page(request, "task/detail", title=task.task_type, **context)
@@ -189,7 +189,7 @@ class TaskPage(ReadOnlyAdmin):
         self, request: HttpRequest, task: Task, action: BulkAction, number: int, hidden: list[tuple[str, object]]
     ) -> HttpResponse:
         """Ask before a task is changed, perhaps with its live descendants. number: how many tasks that are."""
-        numbers = numbers_of(Count(number))
+        numbers = plural_values(Count(number))
         button = str(action.button % numbers)
         return self.confirm(
             request,
@@ -256,8 +256,8 @@ class TaskPage(ReadOnlyAdmin):
 
 
 def _kinds(task: Task) -> list[MessageKind]:
-    actor = actor_of(task)
-    return kinds_of(actor) if actor else []
+    actor = find_actor(task)
+    return list_kinds(actor) if actor else []
 
 
 def _message_forms(task: Task, form: MessageForm | None, kind_form: MessageKindForm | None) -> dict[str, Any]:
@@ -287,14 +287,14 @@ def _number_to_change(task: Task, action: BulkAction, *, is_tree: bool) -> int:
     return number + len(engine_for(task.backend).tasks.descendants([task.pk])) if is_tree else number
 
 
-def _of_the_site(task: Any, *, with_payload: bool) -> dict[str, Any]:
+def _read_extensions(task: Any, *, with_payload: bool) -> dict[str, Any]:
     """Return the site's additions to the page of a task."""
     patterns = options_of(task.backend).redact
     by_name = named_arguments(task.task_type, read(task.args_text), read(task.kwargs_text), patterns)
     arguments = by_name if with_payload else {}
     return {
-        "site_links": links_html(extensions.links_of(task, arguments)),
-        "site_values": extensions.values_of(task, arguments),
+        "site_links": links_html(extensions.read_links(task, arguments)),
+        "site_values": extensions.read_values(task, arguments),
     }
 
 

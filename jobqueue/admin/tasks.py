@@ -45,7 +45,7 @@ from jobqueue.models import Task
 from jobqueue.operations.backends import backends_on, options_of
 from jobqueue.operations.bulk import actor as bulk_actor
 from jobqueue.operations.bulk import audit_log
-from jobqueue.operations.bulk.actions import CANCEL, DELETE, DISCARD, REQUEUE, RUN_NOW, BulkAction, numbers_of
+from jobqueue.operations.bulk.actions import CANCEL, DELETE, DISCARD, REQUEUE, RUN_NOW, BulkAction, plural_values
 from jobqueue.operations.bulk.target import EXAMPLES, MAX_IN_REQUEST, BulkRun, Target, perform_ids, perform_now
 from jobqueue.operations.formatting import Text, attempts_text, duration, short_id, short_type, time_run, when
 from jobqueue.operations.list.interpretation import interpret
@@ -152,7 +152,7 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
         if context and "cl" in context:
             number = context["cl"].number
             text = ngettext("%(number)s task selected", "All %(number)s tasks selected", number.number)
-            context["selection_note_all"] = text % numbers_of(number)
+            context["selection_note_all"] = text % plural_values(number)
         return response
 
     def _exact_address(self, request: HttpRequest) -> str | None:
@@ -194,7 +194,7 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
     def arguments(self, task: Any) -> SafeString:
         """Show the arguments, and below them the links of the site."""
         call = format_html('<code class="jq-call">{}</code>', task.call) if task.call else ""
-        return format_html("{}{}", call, links_html(extensions.links_of(task, task.named_arguments)))
+        return format_html("{}{}", call, links_html(extensions.read_links(task, task.named_arguments)))
 
     @admin.display(description=COLUMNS["queue"])
     def queue(self, task: Task) -> SafeString:
@@ -335,7 +335,7 @@ class TaskAdmin(FailuresPage, SummaryPage, EnqueuePage):
         hidden: list[tuple[str, object]],
         **context: Any,
     ) -> HttpResponse:
-        numbers = numbers_of(Count(number))
+        numbers = plural_values(Count(number))
         button = str(action.button % numbers)
         return self.confirm(
             request,

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from jobqueue.api.notifications import after_commit
-from jobqueue.conf.compat import is_heard, is_received, of_site, task_backends, task_finished
+from jobqueue.conf.compat import is_heard, is_received, task_backends, task_finished, without_own_receivers
 from jobqueue.declarations import registry, results
 from jobqueue.declarations.results import Result
 from jobqueue.engine import Database, Engine, engine_for, listen_to_ends
@@ -54,7 +54,7 @@ def finished(engine: Engine, ids: Sequence[UUID]) -> Iterator[tuple[Any, Result]
         batch = ids[first : first + BATCH]
         for row in engine.db.tasks.filter(pk__in=batch, finished_at__isnull=False).order_by("pk"):
             if (task := registry.get(row.task_type)) is not None:
-                signal = of_site(task_finished) if row.status == Status.CANCELLED else task_finished
+                signal = without_own_receivers(task_finished) if row.status == Status.CANCELLED else task_finished
                 yield signal, results.from_row(row, task)
 
 

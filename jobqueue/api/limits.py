@@ -10,7 +10,7 @@ from typing import Any
 from jobqueue.api.notifications import ADMIT_NOTIFICATION, notify_after_commit
 from jobqueue.declarations.limits import MAX_LIMIT, Concurrency, Rate
 from jobqueue.declarations.registry import declared_limits
-from jobqueue.engine import Engine, engine_for, of_limit
+from jobqueue.engine import Engine, engine_for, tasks_of_limit
 from jobqueue.exceptions import LimitNotFound
 from jobqueue.models import Limit
 from jobqueue.values.limit_keys import SEPARATOR, split_key
@@ -32,7 +32,7 @@ def set_limit(
     Raises OperationalError if another transaction has locked the limit for more than a second.
     """
     engine = engine_for(backend)
-    kind, key = kind_of(kind), stored_key(key)
+    kind, key = parse_kind(kind), stored_key(key)
     if not issubclass(type(number), int) or isinstance(number, bool) or not 1 <= number <= MAX_LIMIT:
         raise ValueError(
             f"The number of a limit must be a whole number from 1 to {MAX_LIMIT:,}, not {number!r:.200}. "
@@ -50,8 +50,8 @@ def set_limit(
 def reset_limit(kind: LimitKind | str, key: str, *, backend: str = "default") -> bool:
     """Remove the number that people have set for a key, or for all keys of a limit. Return whether there was one."""
     engine = engine_for(backend)
-    kind, key = kind_of(kind), stored_key(key)
-    if not numbers_of(engine).filter(kind=kind, key=key).exists():
+    kind, key = parse_kind(kind), stored_key(key)
+    if not changed_numbers(engine).filter(kind=kind, key=key).exists():
         return False
     engine.limits.set(kind, key, None)
     notify_after_commit(engine, {ADMIT_NOTIFICATION})
@@ -63,19 +63,19 @@ def reset_non_adjustable_limits(engine: Engine) -> int:
     fixed = {named for named, limits in declared_limits().items() if not all(limit.adjustable for limit in limits)}
     if not fixed:
         return 0
-    changed = [(LimitKind(kind), key) for kind, key in numbers_of(engine).values_list("kind", "key")]
+    changed = [(LimitKind(kind), key) for kind, key in changed_numbers(engine).values_list("kind", "key")]
     removed = [(kind, key) for kind, key in changed if (kind, split_key(key)[0]) in fixed]
     for kind, key in removed:
         engine.limits.set(kind, key, None)
     return len(removed)
 
 
-def numbers_of(engine: Engine) -> Any:
+def changed_numbers(engine: Engine) -> Any:
     """Return the numbers that people have set, as a query."""
     return Limit.objects.using(engine.database).filter(backend=engine.alias)
 
 
-def kind_of(text: LimitKind | str) -> LimitKind:
+def parse_kind(text: LimitKind | str) -> LimitKind:
     if text not in KINDS:
         raise ValueError(f"The kind of a limit must be 'concurrency' or 'rate', not {text!r:.200}.")
     return LimitKind(text)
@@ -117,7 +117,7 @@ def check_known(engine: Engine, kind: LimitKind, key: str) -> None:
     limits = declared_limits().get((kind, name), [])
     if any(not own_key or _can_make(limit, own_key) for limit in limits):
         return
-    if numbers_of(engine).filter(kind=kind, key=key).exists() or _has_tasks(engine, kind, key):
+    if changed_numbers(engine).filter(kind=kind, key=key).exists() or _has_tasks(engine, kind, key):
         return
     if limits or (own_key and _has_tasks(engine, kind, f"{name}{SEPARATOR}")):
         templates = sorted({limit.key for limit in limits if isinstance(limit.key, str)})
@@ -137,7 +137,9 @@ def _has_tasks(engine: Engine, kind: LimitKind, key: str) -> bool:
     # Also tasks that have ended: a rate counts their starts.
     column = "concurrency_key" if kind is LimitKind.CONCURRENCY else "rate_key"
     live = engine.db.tasks.live() if kind is LimitKind.CONCURRENCY else engine.db.tasks
-    return live.filter(of_limit(kind, key), **{f"{column}__isnull": False}).order_by("backend", column)[:1].exists()
+    return (
+        live.filter(tasks_of_limit(kind, key), **{f"{column}__isnull": False}).order_by("backend", column)[:1].exists()
+    )
 
 
 def _can_make(limit: Concurrency | Rate, own_key: str) -> bool:

@@ -71,9 +71,9 @@ def notify_ready(engine: Engine, ids: Collection[UUID]) -> None:
     """Notify executors of those of these tasks that are READY, and of those that a limit may let run."""
     if engine.options.notify:
         rows = engine.db.tasks.filter(pk__in=ids)
-        blocked = {ADMIT_NOTIFICATION + queue for queue in queues_of(rows.blocked())}
-        notifier.send(engine, queues_of(rows.ready()) | blocked)
+        blocked = {ADMIT_NOTIFICATION + queue for queue in read_queues(rows.blocked())}
+        notifier.send(engine, read_queues(rows.ready()) | blocked)
 
 
-def queues_of(tasks: TaskQuerySet) -> set[str]:
+def read_queues(tasks: TaskQuerySet) -> set[str]:
     return set(tasks.order_by().values_list("queue_name", flat=True).distinct())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from jobqueue.declarations.schedules import Declaration, declarations, digest_of
+from jobqueue.declarations.schedules import Declaration, compute_digest, declarations
 from jobqueue.engine import LOCK_WAIT, Engine, LockTimeout, silent
 from jobqueue.models import Schedule, ScheduleDeployment
 from jobqueue.values.safe_log import safe_logger
@@ -35,7 +35,7 @@ class DeclaredSchedules:
         usable = [declaration for declaration in own if not [*declaration.problems()]]
         by_name = {declaration.name: declaration for declaration in reversed(usable)}  # of two with one name, the first
         unusable = frozenset(str(declaration.name) for declaration in own) - by_name.keys()
-        return cls(by_name, digest_of(by_name.values()), unusable)
+        return cls(by_name, compute_digest(by_name.values()), unusable)
 
     def synchronize(self, engine: Engine) -> bool:
         """

@@ -22,7 +22,7 @@ from jobqueue.engine import Engine, engine_for
 from jobqueue.exceptions import DuplicateKey, ScheduleChanged, ScheduleNotFound
 from jobqueue.models import Schedule
 from jobqueue.schedules.expressions import ticks_after
-from jobqueue.schedules.rows import from_row_time, queue_name_of, ticks_of
+from jobqueue.schedules.rows import from_row_time, parse_ticks, queue_name_of
 from jobqueue.values.records import Enqueued
 from jobqueue.values.states import Status
 
@@ -93,7 +93,7 @@ def preview_backfill(name: str, start: datetime, end: datetime, *, backend: str 
     ends after now or before it starts, or has more than MAX_BACKFILL ticks.
     """
     engine = engine_for(backend)
-    return _backfill_of(engine, _find(engine, name), start, end)
+    return _plan_backfill(engine, _find(engine, name), start, end)
 
 
 def backfill(name: str, start: datetime, end: datetime, *, backend: str = "default") -> int:
@@ -104,7 +104,7 @@ def backfill(name: str, start: datetime, end: datetime, *, backend: str = "defau
     """
     engine = engine_for(backend)
     row = _find(engine, name)
-    ticks = _backfill_of(engine, row, start, end).ticks
+    ticks = _plan_backfill(engine, row, start, end).ticks
     with engine.db.bounded(f"the schedule {name!r}, or the key of its task,"):
         answers = engine.schedules.backfill(row.pk, ticks)
     _announce(engine, row, answers)
@@ -178,7 +178,7 @@ def _refuse_declared(row: Schedule) -> None:
         raise ValueError(f"Code declares the schedule {row.name!r} at {row.declared_at}. Change it there.")
 
 
-def _backfill_of(engine: Engine, row: Schedule, start: datetime, end: datetime) -> Backfill:
+def _plan_backfill(engine: Engine, row: Schedule, start: datetime, end: datetime) -> Backfill:
     for name, moment in (("start", start), ("end", end)):
         if moment.tzinfo is None:
             raise ValueError(f"{name} must have a time zone, not {moment!r}.")
@@ -186,7 +186,7 @@ def _backfill_of(engine: Engine, row: Schedule, start: datetime, end: datetime) 
         raise ValueError(f"The range ends ({end.isoformat()}) before it starts ({start.isoformat()}).")
     if end > from_row_time(engine.ticks.now()):
         raise ValueError(f"The range must not end after now, but ends at {end.isoformat()}.")
-    ticks = takewhile(lambda tick: tick <= end, ticks_after(ticks_of(row), start - RESOLUTION))
+    ticks = takewhile(lambda tick: tick <= end, ticks_after(parse_ticks(row), start - RESOLUTION))
     due = list(islice(ticks, MAX_BACKFILL + 1))
     if len(due) > MAX_BACKFILL:
         raise ValueError(f"The range has more than {MAX_BACKFILL:,} ticks. Choose a shorter one.")

@@ -74,12 +74,30 @@ else:
     )
 
 __all__ = [
-    "DEFAULT_TASK_BACKEND_ALIAS", "DEFAULT_TASK_PRIORITY", "DEFAULT_TASK_QUEUE_NAME", "PACKAGE",
-    "TASK_MAX_PRIORITY", "TASK_MIN_PRIORITY",
-    "BaseTaskBackend", "InvalidTask", "InvalidTaskBackend", "Task", "TaskContext",
-    "TaskError", "TaskResult", "TaskResultDoesNotExist", "TaskResultMismatch", "TaskResultStatus",
-    "is_heard", "is_received", "load_backends", "of_site",
-    "task_backends", "task_enqueued", "task_finished", "task_started",
+    "DEFAULT_TASK_BACKEND_ALIAS",
+    "DEFAULT_TASK_PRIORITY",
+    "DEFAULT_TASK_QUEUE_NAME",
+    "PACKAGE",
+    "TASK_MAX_PRIORITY",
+    "TASK_MIN_PRIORITY",
+    "BaseTaskBackend",
+    "InvalidTask",
+    "InvalidTaskBackend",
+    "Task",
+    "TaskContext",
+    "TaskError",
+    "TaskResult",
+    "TaskResultDoesNotExist",
+    "TaskResultMismatch",
+    "TaskResultStatus",
+    "is_heard",
+    "is_received",
+    "load_backends",
+    "task_backends",
+    "task_enqueued",
+    "task_finished",
+    "task_started",
+    "without_own_receivers",
 ]  # fmt: skip
 
 
@@ -122,7 +140,7 @@ def is_received(signal: Any) -> bool:
     return False
 
 
-def of_site(signal: Signal) -> Signal:
+def without_own_receivers(signal: Signal) -> Signal:
     """Return a signal with the same receivers, but without the framework's own."""
     copy = Signal()
     copy.receivers = [entry for entry in signal.receivers if entry[0][0] not in _own_receivers]

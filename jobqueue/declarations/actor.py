@@ -21,7 +21,7 @@ from jobqueue.declarations.actions import Action, Kind, Message
 from jobqueue.declarations.context import checked_progress, not_shown
 from jobqueue.declarations.function import Call, CommonOptions, FunctionTask, invalid_declarations, unknown_option
 from jobqueue.values import typed
-from jobqueue.values.arguments import signature_of
+from jobqueue.values.arguments import read_signature
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -269,7 +269,7 @@ def _is_plain(state: Any) -> bool:
 def _check(cls: type[Actor[Any]]) -> None:
     if not inspect.isfunction(cls.poll) or cls.poll is Actor.poll:
         raise InvalidTask(f"{cls.__name__}: an actor needs a method poll(self, context, ...).")
-    parameters = list(signature_of(cls.poll).parameters)
+    parameters = list(read_signature(cls.poll).parameters)
     if len(parameters) < 2 or parameters[1] != "context":
         raise InvalidTask(f"{cls.__name__}: poll's second parameter must be called 'context', after self.")
     if inspect.isasyncgenfunction(cls.poll):
@@ -290,7 +290,7 @@ def _check(cls: type[Actor[Any]]) -> None:
 def unreadable(cls: type[Actor[Any]], name: str) -> TypeError | NameError | None:
     """Return why State or Message cannot be read. A NameError may name a class further down in the module."""
     try:
-        typed.reading_of(getattr(cls, name))
+        typed.choose_reading(getattr(cls, name))
     except (TypeError, NameError) as error:
         return error
     return None
@@ -299,7 +299,7 @@ def unreadable(cls: type[Actor[Any]], name: str) -> TypeError | NameError | None
 def _missing(state: Any) -> str:
     """Return why State() cannot be called, or an empty text."""
     try:
-        signature_of(state).bind()
+        read_signature(state).bind()
     except ValueError:  # a builtin
         return ""
     except TypeError as error:
@@ -319,7 +319,7 @@ def _stand_in(cls: type[Actor[Any]]) -> Callable[..., Any]:
         return stand_in(*args, **kwargs)
 
     function: Any = astand_in if inspect.iscoroutinefunction(cls.poll) else stand_in
-    signature = signature_of(cls.poll)
+    signature = read_signature(cls.poll)
     function.__signature__ = signature.replace(parameters=list(signature.parameters.values())[2:])
     function.__module__, function.__qualname__, function.__name__ = cls.__module__, cls.__qualname__, cls.__name__
     function.__doc__ = cls.__doc__

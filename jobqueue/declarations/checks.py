@@ -21,7 +21,7 @@ from jobqueue.declarations import function, registry
 from jobqueue.declarations import schedules as declared_schedules
 from jobqueue.declarations.actor import ActorTask, unreadable
 from jobqueue.declarations.limits import Concurrency, Rate, has_fields
-from jobqueue.declarations.schedules import location_of
+from jobqueue.declarations.schedules import find_location
 from jobqueue.values.states import LimitKind
 from jobqueue.values.text import did_you_mean
 
@@ -107,8 +107,8 @@ def check_late_tasks(**_: Any) -> list[checks.CheckMessage]:
         get_resolver().url_patterns  # noqa: B018 - imports them
     return [
         checks.Warning(
-            f"The task {task.task_type!r:.300} is declared in {location_of(task)}, which Django does not import in its "
-            "setup, so executors may not know it.",
+            f"The task {task.task_type!r:.300} is declared in {find_location(task)}, which Django does not import in "
+            "its setup, so executors may not know it.",
             hint="Move it to an installed app's tasks.py, or import its module there.",
             id="jobqueue.W008",
         )
@@ -229,8 +229,8 @@ def check_declarations(**_: Any) -> list[checks.CheckMessage]:
 def check_task_names(**_: Any) -> list[checks.CheckMessage]:
     """Check that no two functions have one task name."""
     texts = {
-        f"The task {first.task_type!r} is declared twice: {first.module_path} in {location_of(first)} and "
-        f"{second.module_path} in {location_of(second)}."
+        f"The task {first.task_type!r} is declared twice: {first.module_path} in {find_location(first)} and "
+        f"{second.module_path} in {find_location(second)}."
         for first, second in function.duplicates
     }
     hint = "Rows contain this name, so it must belong to one function. Change one name=."

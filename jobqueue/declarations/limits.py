@@ -193,17 +193,17 @@ def limit_columns(task: Any, parameters: Parameters, args: Sequence[Any], kwargs
     """
     columns: dict[str, Any] = {}
     if (concurrency := task.concurrency) is not None:
-        columns["concurrency_key"] = key_of(concurrency, task, parameters, args, kwargs)
+        columns["concurrency_key"] = format_key(concurrency, task, parameters, args, kwargs)
         columns["concurrency_limit"] = concurrency.limit
         columns["hold_while_retrying"] = concurrency.hold_while_retrying
     if (rate := task.rate) is not None:
-        columns["rate_key"] = key_of(rate, task, parameters, args, kwargs)
+        columns["rate_key"] = format_key(rate, task, parameters, args, kwargs)
         columns["rate_limit"] = rate.limit
         columns["rate_seconds"] = rate.seconds
     return columns
 
 
-def key_of(
+def format_key(
     limit: Concurrency | Rate, task: Any, parameters: Parameters, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> str:
     """Return the name of a limit and the key of a call, as one text for the row. Raises InvalidArguments."""

@@ -13,7 +13,7 @@ from jobqueue.declarations.function import Call, FunctionTask
 from jobqueue.declarations.limits import limit_columns
 from jobqueue.declarations.options import stored_options
 from jobqueue.exceptions import InvalidArguments
-from jobqueue.values.arguments import encode_arguments, parameters_of
+from jobqueue.values.arguments import encode_arguments, read_parameters
 from jobqueue.values.ids import new_id
 from jobqueue.values.json import encode
 from jobqueue.values.records import NewTask
@@ -45,7 +45,7 @@ def new_task(
     )
     values = {"id": new_id(), **(columns or shared_columns(task, options)), **own}
     if task.concurrency is not None or task.rate is not None:
-        values |= limit_columns(task, parameters_of(task.func, task.takes_context), args, kwargs)
+        values |= limit_columns(task, read_parameters(task.func, task.takes_context), args, kwargs)
     return NewTask(args=args_text, kwargs=kwargs_text, **values)
 
 

@@ -22,7 +22,7 @@ from jobqueue.declarations.limits import (
     rate_problems,
     unique_for_problems,
 )
-from jobqueue.values.arguments import Parameters, parameters_of
+from jobqueue.values.arguments import Parameters, read_parameters
 from jobqueue.values.backoff import Backoff
 from jobqueue.values.json import Normalizer
 from jobqueue.values.records import INTERNAL_PREFIX, is_internal
@@ -94,7 +94,7 @@ def _class_problems(option: str, task: Any) -> Iterator[str]:
 
 
 def _function_problems(task: Any) -> Iterator[str]:
-    if task.takes_context and not parameters_of(task.func, True).is_context_positional:
+    if task.takes_context and not read_parameters(task.func, True).is_context_positional:
         # Django checks the name only.
         yield "takes_context=True needs a first argument of 'context' that is given by position"
     if task.atomic is True and inspect.iscoroutinefunction(task.func):
@@ -122,8 +122,8 @@ def _metadata_problems(task: Any) -> Iterator[str]:
         yield f"metadata must be a mapping, not {shown(task.metadata)}"
 
 
-def _limits_of(check: Callable[[Any, Parameters], Iterator[str]]) -> Callable[[Any], Iterator[str]]:
-    return lambda task: check(task, parameters_of(task.func, task.takes_context))
+def _check_limits(check: Callable[[Any, Parameters], Iterator[str]]) -> Callable[[Any], Iterator[str]]:
+    return lambda task: check(task, read_parameters(task.func, task.takes_context))
 
 
 def _expiry_problems(task: Any) -> Iterator[str]:
@@ -143,8 +143,8 @@ CHECKS: Mapping[str, Callable[[Any], Iterator[str]]] = {
     **{option: partial(_text_problems, option) for option in MAX_CHARACTERS},
     "tags": _tag_problems,
     "metadata": _metadata_problems,
-    "concurrency": _limits_of(concurrency_problems),
-    "rate": _limits_of(rate_problems),
+    "concurrency": _check_limits(concurrency_problems),
+    "rate": _check_limits(rate_problems),
     "on_conflict": conflict_problems,
     "unique_for": unique_for_problems,
     "debounce": debounce_problems,
@@ -239,7 +239,7 @@ class StoredTick(msgspec.Struct, frozen=True):
 NO_TICK = StoredTick()
 
 
-def tick_of(stored: str) -> StoredTick:
+def read_tick(stored: str) -> StoredTick:
     """Return the schedule and the tick of a row. stored: the row's `options`, which run_options() has accepted."""
     return NO_TICK if stored == "{}" else msgspec.json.decode(stored, type=StoredTick)
 

@@ -12,7 +12,7 @@ from django.utils.module_loading import autodiscover_modules
 
 from jobqueue.declarations.function import FunctionTask, declared
 from jobqueue.declarations.limits import Concurrency, Rate
-from jobqueue.values.arguments import Parameters, parameters_of
+from jobqueue.values.arguments import Parameters, read_parameters
 from jobqueue.values.records import is_internal
 from jobqueue.values.states import LimitKind, PoolName
 
@@ -33,7 +33,7 @@ def offered() -> dict[str, FunctionTask[..., Any]]:
 def parameters(task_type: str) -> Parameters | None:
     """Return the parameters of a task without its context, or None if this process knows no such task."""
     task = get(task_type)
-    return None if task is None else parameters_of(task.func, task.takes_context)
+    return None if task is None else read_parameters(task.func, task.takes_context)
 
 
 @lru_cache(maxsize=4096)

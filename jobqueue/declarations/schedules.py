@@ -260,7 +260,7 @@ def declarations() -> list[Declaration]:
     """Return the schedules that code declares. The one of a task's own `schedule` has the task's type as its name."""
     own = [task for task in registry.all().values() if task.schedule is not None]
     return declared + [
-        Declaration(task.task_type, task, task.schedule, location_of(task))  # type: ignore[arg-type]
+        Declaration(task.task_type, task, task.schedule, find_location(task))  # type: ignore[arg-type]
         for task in own
     ]
 
@@ -275,7 +275,7 @@ def duplicates() -> list[tuple[Declaration, Declaration]]:
     return [(earlier, later) for earlier, later in pairs if earlier is not later]
 
 
-def digest_of(declarations: Iterable[Declaration]) -> str:
+def compute_digest(declarations: Iterable[Declaration]) -> str:
     """Return a digest that changes with the set of declarations."""
     columns = sorted(
         (declaration.name, msgspec.json.encode(declaration.columns(), enc_hook=str)) for declaration in declarations
@@ -283,7 +283,7 @@ def digest_of(declarations: Iterable[Declaration]) -> str:
     return hashlib.blake2b(repr(columns).encode(), digest_size=8).hexdigest()
 
 
-def location_of(task: FunctionTask[..., Any]) -> str:
+def find_location(task: FunctionTask[..., Any]) -> str:
     """Return the file and line of a declared task."""
     if not isinstance(task, ActorTask):
         code = inspect.unwrap(task.func).__code__

@@ -39,7 +39,7 @@ from django.core.signals import setting_changed
 from django.db import connections
 
 from jobqueue.conf.options import options_for
-from jobqueue.engine.admissions import INDEXED, IS_STARTING, IS_WAITING, REQUESTS_READ, of_limit
+from jobqueue.engine.admissions import INDEXED, IS_STARTING, IS_WAITING, REQUESTS_READ, tasks_of_limit
 from jobqueue.engine.code_waits import (
     FIRST,
     HEAD_TASKS,
@@ -150,7 +150,6 @@ __all__ = [
     "missing_objects",
     "missing_tables",
     "notify_from_elsewhere",
-    "of_limit",
     "rank_from",
     "read_clock",
     "read_list",
@@ -160,5 +159,6 @@ __all__ = [
     "silent_seconds",
     "sqlstate_of",
     "statement",
+    "tasks_of_limit",
     "with_heartbeat",
 ]

@@ -71,7 +71,7 @@ IS_WAITING = {
 }
 
 
-def of_limit(kind: LimitKind, key: str) -> Q:
+def tasks_of_limit(kind: LimitKind, key: str) -> Q:
     """Return the condition for tasks with a key. Without text after the colon, for tasks with any key of the limit."""
     column = f"{kind}_key"
     name, own_key = split_key(key)
@@ -210,7 +210,7 @@ class Admissions(Part):
 
     def request_all(self, kind: LimitKind, key: str) -> None:
         """Request to look at all keys of a limit that have BLOCKED tasks."""
-        waiting = self.db.tasks.filter(INDEXED[kind] & of_limit(kind, key), status=Status.BLOCKED)
+        waiting = self.db.tasks.filter(INDEXED[kind] & tasks_of_limit(kind, key), status=Status.BLOCKED)
         self.insert_requests({(kind, limit_key) for limit_key in _values(waiting, f"{kind}_key")})
 
     @property

@@ -193,7 +193,7 @@ class CodeWaits(Part):
         after: those that began to wait later, the first of them first. Otherwise the last ones first; before: those
         that began to wait earlier.
         """
-        rows = self._of_group(group)
+        rows = self._tasks_of_group(group)
         order = ["backend", "queue_name", "task_type", "awaits_code_since", "pk"]
         if after is not None:
             rows = rows.filter(awaits_code_since__gte=after[0])
@@ -214,7 +214,7 @@ class CodeWaits(Part):
         rows = self.db.by_ids(ids).values_list("pk", Cast("errors", TextField()))
         return {pk: next(reversed(read_list(text)), None) for pk, text in rows}
 
-    def _of_group(self, group: Group) -> TaskQuerySet:
+    def _tasks_of_group(self, group: Group) -> TaskQuerySet:
         rows = self.db.tasks.awaiting_code()
         return rows.filter(queue_name=group.queue_name, task_type=group.task_type, awaits_code_since__isnull=False)
 

@@ -30,7 +30,7 @@ from jobqueue.engine.database import (
     with_texts,
 )
 from jobqueue.engine.inserts import Inserts
-from jobqueue.engine.messages import Messages, ending_of
+from jobqueue.engine.messages import Messages, make_ending
 from jobqueue.engine.tasks import LockedRow, Tasks
 from jobqueue.engine.timeouts import SHORT_WAIT, is_locked
 from jobqueue.exceptions import DuplicateKey, MessageAlreadyConsumed, TaskFinished, TaskNotFound
@@ -349,7 +349,7 @@ def final_status(outcome: Outcome, *, is_cancelled: bool) -> Status:
 
 
 def ending(outcome: Outcome, entering: Status, row: LockedRow) -> NewMessage | None:
-    return ending_of(row, entering, outcome.return_value if entering is Status.SUCCESSFUL else outcome.error)
+    return make_ending(row, entering, outcome.return_value if entering is Status.SUCCESSFUL else outcome.error)
 
 
 def refuse_taken_keys(children: Sequence[NewTask], answers: Sequence[Enqueued]) -> None:

@@ -37,7 +37,7 @@ class Table:
     sums: tuple[str, ...]  # the columns that are added up
     histograms: tuple[str, ...]  # the JSON columns with lists of counts
 
-    def key_of(self, row: Counter | CounterPeriod) -> Key:
+    def group_key(self, row: Counter | CounterPeriod) -> Key:
         return tuple(getattr(row, name) for name in self.key)
 
     def add(self, row: Any, other: Any, histograms: Mapping[str, Sequence[int]]) -> None:
@@ -175,8 +175,8 @@ class Counters(Part):
         try:
             with self.db.transaction():
                 taken = self._take_deltas(limit)
-                self._add_to(TOTALS, totals_of(taken))
-                self._add_to(PERIODS, periods_of(taken))
+                self._add_to(TOTALS, sum_totals(taken))
+                self._add_to(PERIODS, sum_periods(taken))
         except IntegrityError as error:  # another session aggregated the same deltas first
             logger.info("counters.deferred error=%s", error)
             return 0
@@ -208,9 +208,9 @@ class Counters(Part):
         rows = table.model._default_manager.using(self.db.using)
         wanted = {f"{name}__in": {getattr(row, name) for row in added.values()} for name in table.key}
         candidates = rows.filter(**wanted).select_for_update().order_by("pk")
-        stored = [row for row in candidates if table.key_of(row) in added]
+        stored = [row for row in candidates if table.group_key(row) in added]
         for row in stored:
-            table.add(added[table.key_of(row)], row, {name: getattr(row, name) for name in table.histograms})
+            table.add(added[table.group_key(row)], row, {name: getattr(row, name) for name in table.histograms})
         rows.filter(pk__in=[row.pk for row in stored])._raw_delete(self.db.using)
         rows.bulk_create(added.values())
 
@@ -242,29 +242,29 @@ class Counters(Part):
         return is_full
 
 
-def totals_of(taken: Iterable[DeltaSum]) -> dict[Key, Counter]:
+def sum_totals(taken: Iterable[DeltaSum]) -> dict[Key, Counter]:
     """Add up deltas by queue and task type."""
     counters: dict[Key, Counter] = {}
     for summed in taken:
         row = Counter(backend=summed.backend, queue_name=summed.queue_name, task_type=summed.task_type)
-        TOTALS.add(counters.setdefault(TOTALS.key_of(row), row), summed, histograms_of(summed))
+        TOTALS.add(counters.setdefault(TOTALS.group_key(row), row), summed, make_histograms(summed))
     return counters
 
 
-def periods_of(taken: Iterable[DeltaSum]) -> dict[Key, CounterPeriod]:
+def sum_periods(taken: Iterable[DeltaSum]) -> dict[Key, CounterPeriod]:
     """Add up deltas by minute and by hour, for each backend, queue and task type."""
     counters: dict[Key, CounterPeriod] = {}
     for summed in taken:
-        histograms = histograms_of(summed)
+        histograms = make_histograms(summed)
         names = {Scope.BACKEND: "", Scope.QUEUE: summed.queue_name, Scope.TASK: summed.task_type}
         starts = {Length.MINUTE: summed.minute, Length.HOUR: summed.minute.replace(minute=0)}
         for (scope, name), (length, start) in product(names.items(), starts.items()):
             row = CounterPeriod(backend=summed.backend, scope=scope, name=name, length=length, start=start)
-            PERIODS.add(counters.setdefault(PERIODS.key_of(row), row), summed, histograms)
+            PERIODS.add(counters.setdefault(PERIODS.group_key(row), row), summed, histograms)
     return counters
 
 
-def histograms_of(summed: DeltaSum) -> dict[str, list[int]]:
+def make_histograms(summed: DeltaSum) -> dict[str, list[int]]:
     return {
         "waits": histogram(summed.wait_bucket, summed.attempts),
         "runs": histogram(summed.run_bucket, summed.attempts),

@@ -9,7 +9,7 @@ from typing import Final
 from jobqueue.models import Schedule
 from jobqueue.schedules.expressions import Expression
 from jobqueue.schedules.planning import Plan, Policy, first_tick, make_plan
-from jobqueue.schedules.rows import from_row_time, policy_of, ticks_of, to_row_time
+from jobqueue.schedules.rows import from_row_time, make_policy, parse_ticks, to_row_time
 
 FOREVER: Final = datetime.max.replace(tzinfo=UTC)
 
@@ -30,7 +30,7 @@ class DueSchedule:
         """Read a row. Raises ValueError if it is not valid."""
         paused_until = None if row.paused_at is None else from_row_time(row.resume_at) or FOREVER
         next_at, waiting_at = from_row_time(row.next_at), from_row_time(row.waiting_at)
-        return cls(row, ticks_of(row), policy_of(row), next_at, waiting_at, paused_until)
+        return cls(row, parse_ticks(row), make_policy(row), next_at, waiting_at, paused_until)
 
     def plan(self, now: datetime, *, has_live_task: bool, with_jitter: bool = True) -> Plan:
         """Plan the due ticks. now: a time of the database."""
@@ -65,4 +65,4 @@ def set_next(row: Schedule, next_at: datetime | None) -> None:
     """Write the next tick to a row, and when it is due. The caller saves it."""
     tick = from_row_time(next_at)
     row.next_at = to_row_time(tick)
-    row.due_at = None if tick is None else to_row_time(tick + policy_of(row).delay)
+    row.due_at = None if tick is None else to_row_time(tick + make_policy(row).delay)

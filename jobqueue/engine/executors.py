@@ -16,11 +16,11 @@ from jobqueue.engine.counters import Counters
 from jobqueue.engine.database import ERRORS_KEPT, WORKERS_KEPT, Part, read_list, with_texts
 from jobqueue.engine.ends import ended
 from jobqueue.engine.heartbeats import is_silent, silent
-from jobqueue.engine.messages import Messages, ending_of
+from jobqueue.engine.messages import Messages, make_ending
 from jobqueue.exceptions import ExecutorLost
 from jobqueue.models import ISOLATION_LOSSES, CounterDelta, Executor, Heartbeat, Task, TaskQuerySet
 from jobqueue.models.clock import AHEAD_SECONDS, Clock, clock_to_compare, iso_utc, rank_from
-from jobqueue.values.causes import cause_of
+from jobqueue.values.causes import fingerprint
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.records import ExecutorInfo, NewMessage, OwnedTask, PendingWork, Rescued
 from jobqueue.values.states import FINAL, WAITING, Command, Status
@@ -198,14 +198,14 @@ class Executors(Part):
             rank=rank_from(F("enqueued_at"), self.db.options.aging) if status is Status.BLOCKED else F("rank"),
             finished_at=Clock() if status in FINAL else None,
             errors=[*read_list(row.errors_text), error][-ERRORS_KEPT:],
-            cause=cause_of(row.task_type, error["exception_class_path"], error["message"]),
+            cause=fingerprint(row.task_type, error["exception_class_path"], error["message"]),
             worker_ids=[*read_list(row.worker_ids_text), str(row.executor_id)][-WORKERS_KEPT:],
         )
         silent_seconds = silent[row.executor_id]
         rescued = Rescued(
             row.pk, row.queue_name, row.task_type, status, executor_losses, row.executor_id, silent_seconds
         )
-        return rescued, ending_of(row, status, json.dumps(error))
+        return rescued, make_ending(row, status, json.dumps(error))
 
 
 def count_of_loss(rescued: Rescued) -> CounterDelta:

@@ -64,7 +64,7 @@ class Inserts(Part):
 
     def _insert_keyed(self, task: Task) -> Enqueued:
         for _ in range(KEY_TRIES):
-            if holder := self.holders_of({task.key}).get(task.key):
+            if holder := self.find_holders({task.key}).get(task.key):
                 return holder
             try:
                 with transaction.atomic(using=self.db.using):
@@ -78,7 +78,7 @@ class Inserts(Part):
         """Select the live tasks that hold keys."""
         return self.db.tasks.live().filter(key__in=keys, taken_over_by_id__isnull=True)
 
-    def holders_of(self, keys: Collection[str | None]) -> dict[str | None, Enqueued]:
+    def find_holders(self, keys: Collection[str | None]) -> dict[str | None, Enqueued]:
         """Return the live tasks that hold keys."""
         return self._as_holders(self.holders(keys), "key")
 

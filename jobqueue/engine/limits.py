@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from django.db.models import Count, Min, Q
 
-from jobqueue.engine.admissions import INDEXED, IS_WAITING, Admissions, of_limit
+from jobqueue.engine.admissions import INDEXED, IS_WAITING, Admissions, tasks_of_limit
 from jobqueue.engine.counting import CAP
 from jobqueue.engine.database import Part
 from jobqueue.models import Limit
@@ -62,7 +62,9 @@ class Limits(Part):
         gauges = []
         for kind in INDEXED:
             for name in self.names(kind):
-                rows = self.db.tasks.filter(INDEXED[kind] & of_limit(kind, f"{name}{SEPARATOR}"), IS_WAITING[kind])
+                rows = self.db.tasks.filter(
+                    INDEXED[kind] & tasks_of_limit(kind, f"{name}{SEPARATOR}"), IS_WAITING[kind]
+                )
                 counted = rows.order_by("backend", f"{kind}_key")[:CAP]
                 sums = counted.aggregate(blocked=Count("pk"), rank=Min("rank"))
                 seconds = (now - sums["rank"]).total_seconds() if sums["rank"] else 0.0

@@ -165,7 +165,7 @@ class Messages(Part):
             return self.inbox.wake_locked([row.pk for row in self.db.lock(ids).only("pk")])
 
 
-def ending_of(row: Any, status: Status, body: str | None) -> NewMessage | None:
+def make_ending(row: Any, status: Status, body: str | None) -> NewMessage | None:
     """
     Return the message for the parent of a task that ends with this status, once until the task is requeued.
 

@@ -115,14 +115,14 @@ def _repair(command: str) -> str:
 def changed_columns(database: str, models: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Return the columns that our tables lack, and those of others that an INSERT would have to name."""
     lacking, foreign = [], []
-    for table, columns in columns_of(database, sorted(models)).items():
+    for table, columns in read_columns(database, sorted(models)).items():
         ours = {str(field.column) for field in models[table]._meta.local_concrete_fields}
         lacking += [f"{table}.{name}" for name in sorted(ours - {*columns})]
         foreign += [f"{table}.{name}" for name in sorted({*columns} - ours) if not columns[name]]
     return lacking, foreign
 
 
-def columns_of(database: str, tables: Collection[str]) -> dict[str, dict[str, bool]]:
+def read_columns(database: str, tables: Collection[str]) -> dict[str, dict[str, bool]]:
     """Return the columns of each table that exists, and whether an INSERT may leave each out."""
     connection = connections[database]
     if connection.vendor == "postgresql":

@@ -18,13 +18,13 @@ from jobqueue.engine.ends import ended
 from jobqueue.engine.heartbeats import silent
 from jobqueue.engine.inbox import UNSUCCESSFUL
 from jobqueue.engine.inserts import Inserts
-from jobqueue.engine.messages import Messages, ending_of
+from jobqueue.engine.messages import Messages, make_ending
 from jobqueue.engine.reports import Reports
 from jobqueue.models import Executor, Task, TaskQuerySet
 from jobqueue.models.clock import Clock, clock_to_compare, rank_from
 from jobqueue.values.changes import CancelReport, ChangeReport, RequeueReport
 from jobqueue.values.failpoints import failpoint
-from jobqueue.values.history import Event, line_of
+from jobqueue.values.history import Event, format_line
 from jobqueue.values.records import is_internal
 from jobqueue.values.states import FINAL, WAITING, Status
 
@@ -107,7 +107,7 @@ class Tasks(Part):
     def _with_free_parents(self, rows: list[Task]) -> list[Task]:
         """Leave out the locked tasks that would end now, and whose message would wait for the lock of their parent."""
         queued = [row for row in rows if row.status not in (Status.RUNNING, *FINAL)]
-        parent_of = {row.pk: end.task_id for row in queued if (end := ending_of(row, Status.CANCELLED, None))}
+        parent_of = {row.pk: end.task_id for row in queued if (end := make_ending(row, Status.CANCELLED, None))}
         unreachable = self.messages.inbox.unreachable({*parent_of.values()} - {row.pk for row in rows})
         return [row for row in rows if parent_of.get(row.pk) not in unreachable] if unreachable else rows
 
@@ -136,7 +136,7 @@ class Tasks(Part):
         self.cancel_queued(queued)
         if running:
             self.db.tasks.filter(pk__in=running).update(cancel_requested_at=Coalesce("cancel_requested_at", Clock()))
-        endings = [ending for pk in queued if (ending := ending_of(live[pk], Status.CANCELLED, None))]
+        endings = [ending for pk in queued if (ending := make_ending(live[pk], Status.CANCELLED, None))]
         return queued, running, self.messages.report_ends(endings)
 
     def cancel_queued(self, ids: Collection[UUID]) -> None:
@@ -208,7 +208,7 @@ class Tasks(Part):
             finished_at=None,
             return_value=None,
             parent_notified_at=None,
-            history=appended(line_of(Event.REQUEUED, self.db.now())),
+            history=appended(format_line(Event.REQUEUED, self.db.now())),
             taken_over_by_id=None,
         )
         self.admissions.request(parent_of)

@@ -19,7 +19,7 @@ from jobqueue.exceptions import DuplicateKey
 from jobqueue.models import STOPPED_BY, Schedule, ScheduleQuerySet, ScheduleTick, TaskQuerySet, is_paused
 from jobqueue.models.clock import clock_to_compare
 from jobqueue.schedules.planning import Plan, Skipped
-from jobqueue.schedules.rows import task_of, to_row_time
+from jobqueue.schedules.rows import make_task, to_row_time
 from jobqueue.values.changes import CancelReport
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.policies import MAX_COUNTED, Overlap, SkipReason
@@ -178,7 +178,7 @@ class Ticks(Part):
 
         A tick whose key another task has gets no ScheduleTick.
         """
-        tasks = [task_of(row, tick) for row, tick in runs]
+        tasks = [make_task(row, tick) for row, tick in runs]
         answers = self._insert(tasks) if trigger == ScheduleTick.Trigger.SCHEDULE else self._inserts.insert(tasks)
         now = self.now()
         self.db.ticks.bulk_create(

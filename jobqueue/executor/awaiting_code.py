@@ -31,7 +31,7 @@ from jobqueue.executor.running.attempt import ExecutorIdentity
 from jobqueue.executor.running.task_runner import UNKNOWN, problem_of_state, unbound_call, unknown_task
 from jobqueue.executor.telemetry.errors import path_of
 from jobqueue.executor.telemetry.logger import get_logger
-from jobqueue.values.arguments import parameters_of
+from jobqueue.values.arguments import read_parameters
 from jobqueue.values.json import decode
 from jobqueue.values.records import ClaimedTask
 from jobqueue.values.states import LimitKind, PoolName
@@ -97,7 +97,7 @@ class AwaitingCode:
         """Note a task that waits for code now. Others like it are in the way of the next claims, or of its limits."""
         self._count(claimed.task_type, type(error).__name__, 1)
         keys = {LimitKind.CONCURRENCY: claimed.concurrency_key, LimitKind.RATE: claimed.rate_key}
-        heads: list[Head] = [ReadyHead(claimed.queue_name, PoolName.of_row(claimed.pool))]
+        heads: list[Head] = [ReadyHead(claimed.queue_name, PoolName.pool_of_row(claimed.pool))]
         heads += [BlockedHead(kind, key) for kind, key in keys.items() if key is not None]
         self._heads.update(dict.fromkeys(heads))
         if registry.get(claimed.task_type) is not None:
@@ -278,7 +278,7 @@ def why_unbound(task_type: str, call: StoredCall) -> str | None:
     if task is None:
         return UNKNOWN
     try:
-        problem = parameters_of(task.func, task.takes_context).problem(decode(call.args), decode(call.kwargs))
+        problem = read_parameters(task.func, task.takes_context).problem(decode(call.args), decode(call.kwargs))
     except Exception:  # noqa: BLE001 - the row may hold anything
         return None
     return problem or problem_of_state(task, call.state)

@@ -11,7 +11,7 @@ import django.db
 
 from jobqueue.engine import UNREACHABLE, sqlstate_of
 from jobqueue.executor.database.connection import GuardedConnection
-from jobqueue.executor.telemetry.errors import first_line_of
+from jobqueue.executor.telemetry.errors import format_first_line
 from jobqueue.executor.telemetry.logger import get_logger
 
 logger = get_logger(__name__)
@@ -106,7 +106,7 @@ class Budgets:
                 size,
                 seconds,
                 budget.next_at - now,
-                first_line_of(error),
+                format_first_line(error),
             )
 
     def _succeed(self, verb: str, budget: Budget, size: int) -> None:

@@ -16,7 +16,7 @@ from jobqueue.exceptions import ClaimLost, TaskCancelled
 from jobqueue.executor.database.connection import DatabaseState, GuardedConnection, ReconnectBackoff
 from jobqueue.executor.running.attempt import RunningTask
 from jobqueue.executor.running_tasks import RunningTasks
-from jobqueue.executor.telemetry.errors import first_line_of
+from jobqueue.executor.telemetry.errors import format_first_line
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.records import ExecutorInfo, OwnedTask
@@ -141,7 +141,7 @@ class Heartbeat(threading.Thread):
                         backoff.reset()
                         wait = self.moved_at + interval - time.monotonic()
                 except django.db.Error as error:
-                    self._punctual_since, self.problem = None, first_line_of(error)
+                    self._punctual_since, self.problem = None, format_first_line(error)
                     self._database_state.lost("heartbeat", error)
                     self._connection.drop()
                     wait = backoff.next_seconds()
@@ -197,7 +197,7 @@ class Heartbeat(threading.Thread):
                 with self._connection:
                     self._engine.executors.heartbeat(replace(self._executor_info(), state="STOPPED"))
         except django.db.Error as error:
-            logger.debug("executor.deregister_failed error=%s", first_line_of(error))
+            logger.debug("executor.deregister_failed error=%s", format_first_line(error))
 
     def _compare(self, before: Mapping[UUID, RunningTask], held: Mapping[UUID, OwnedTask]) -> None:
         """Interrupt tasks that are to be cancelled, and tasks with a lost claim."""

@@ -13,7 +13,7 @@ from django.db import connections
 from jobqueue.api.notifications import ADMIT_NOTIFICATION, CANCEL_NOTIFICATION
 from jobqueue.engine import Engine, notify_from_elsewhere, statement
 from jobqueue.executor.database.connection import DatabaseState, ReconnectBackoff, discard
-from jobqueue.executor.telemetry.errors import first_line_of
+from jobqueue.executor.telemetry.errors import format_first_line
 from jobqueue.executor.telemetry.logger import get_logger
 
 logger = get_logger(__name__)
@@ -68,7 +68,7 @@ class Listener(threading.Thread):
             except Exception as error:  # noqa: BLE001 - polling goes on
                 if self.is_listening:
                     backoff.reset()
-                    logger.info("listener.disconnected error=%s", first_line_of(error))
+                    logger.info("listener.disconnected error=%s", format_first_line(error))
                 self.is_listening = False
                 self._is_stopping.wait(backoff.next_seconds())
             finally:

@@ -26,7 +26,7 @@ from jobqueue.executor.running.attempt import CompletedAttempt, ExecutorIdentity
 from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.stop import LAST_TRIES, Stop
-from jobqueue.executor.telemetry.errors import first_line_of
+from jobqueue.executor.telemetry.errors import format_first_line
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.values.records import ClaimedBatch, ClaimRequest, CommitResult, Outcome
 from jobqueue.values.states import Command, PoolName
@@ -241,7 +241,7 @@ class ExecutorLoop(threading.Thread):
         """Expect that a claim or a commit without an answer may have succeeded."""
         if not self._connection.has_timed_out(error):
             self._database.lost("loop", error)
-        self._failing = (time.monotonic() if self._failing is None else self._failing[0]), first_line_of(error)
+        self._failing = (time.monotonic() if self._failing is None else self._failing[0]), format_first_line(error)
         self._connection.drop(error)
         self.running_tasks.mark_in_doubt()
         self._maintenance.expect_unknown_claims()

@@ -19,7 +19,7 @@ from jobqueue.executor.maintenance import Maintenance
 from jobqueue.executor.running.attempt import CompletedAttempt, ExecutorIdentity, with_start
 from jobqueue.executor.running.events import task_fields
 from jobqueue.executor.running_tasks import RunningTasks
-from jobqueue.executor.telemetry.errors import first_line_of
+from jobqueue.executor.telemetry.errors import format_first_line
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.records import CommitResult, Outcome
@@ -151,7 +151,9 @@ class Outcomes:
             return  # before it claims more, the next turn finds out whether this commit has succeeded
         counts = is_alone and is_writable and has_timed_out
         self._running_tasks.mark_in_doubt()
-        self._running_tasks.commit_failed(outcomes, first_line_of(error), time.monotonic() - began_at, counts=counts)
+        self._running_tasks.commit_failed(
+            outcomes, format_first_line(error), time.monotonic() - began_at, counts=counts
+        )
 
     def has_timed_out(self, error: Exception) -> bool:
         return isinstance(error, MemoryError) or self._connection.has_timed_out(error)

@@ -36,7 +36,7 @@ from jobqueue.executor.running.attempt import ExecutorIdentity, RunningTask
 from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.signals import ORPHANED, SignalPipe, SignalPipeClosed
-from jobqueue.executor.telemetry.errors import first_line_of
+from jobqueue.executor.telemetry.errors import format_first_line
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.executor.watchdog import Watchdog
 from jobqueue.values.records import ExecutorInfo
@@ -195,7 +195,7 @@ class ExecutorProcess:
             if self._heartbeat.has_beaten:
                 if (error := connect_once(self.engine.database)) is None:
                     return True
-                problem = f"The heartbeat has the only connection that the server gives ({first_line_of(error)})"
+                problem = f"The heartbeat has the only connection that the server gives ({format_first_line(error)})"
             if time.monotonic() > give_up_at:
                 logger.error(
                     "database.connect_timed_out after_s=%g error=%s",
@@ -326,7 +326,7 @@ class ExecutorProcess:
         self._stop_claiming()
 
     def _on_failure(self, failure: BaseException) -> NoReturn:
-        logger.critical("executor.failed error=%s", first_line_of(failure))
+        logger.critical("executor.failed error=%s", format_first_line(failure))
         exit_now(codes.EXIT_INTERNAL)
 
     def _handle(self, events: bytes) -> None:

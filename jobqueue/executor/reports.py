@@ -14,7 +14,7 @@ import django.db
 
 from jobqueue.conf.options import Options
 from jobqueue.engine import Engine
-from jobqueue.executor.telemetry.errors import first_line_of
+from jobqueue.executor.telemetry.errors import format_first_line
 from jobqueue.executor.telemetry.logger import get_logger, mask_for
 from jobqueue.values.records import ClaimedTask
 from jobqueue.values.reports import MESSAGE_CHARACTERS, NAME_CHARACTERS, BodyLog, LogLine, Progress
@@ -44,9 +44,9 @@ class LogOfBody:
 
     def add(self, record: logging.LogRecord) -> None:
         """Add the message of a record, and its exception, as one line."""
-        message = message_of(record)
+        message = format_message(record)
         if record.exc_info and (error := record.exc_info[1]) is not None:
-            message = f"{message} {first_line_of(error)}".lstrip()
+            message = f"{message} {format_first_line(error)}".lstrip()
         if len(message) > MESSAGE_CHARACTERS:  # half a secret would not be found when the line is shown
             message = self._mask(message)[:MESSAGE_CHARACTERS]
         line = LogLine(
@@ -148,7 +148,7 @@ class BodyLogHandler(logging.Handler):
         return True
 
 
-def message_of(record: logging.LogRecord) -> str:
+def format_message(record: logging.LogRecord) -> str:
     """Return the message; without its arguments, if they do not fit. Other handlers report their error."""
     try:
         return record.getMessage()

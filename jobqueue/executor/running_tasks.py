@@ -20,7 +20,7 @@ from jobqueue.executor.commit_batches import LONE_TRIES, CommitBatches
 from jobqueue.executor.running.attempt import CompletedAttempt, RunningTask
 from jobqueue.executor.running.events import task_fields
 from jobqueue.executor.running.task_runner import count_undelivered, is_atomic, reject_by_database
-from jobqueue.executor.telemetry.errors import first_line_of
+from jobqueue.executor.telemetry.errors import format_first_line
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.values.records import ClaimedTask, CommitResult, Outcome, Start
 from jobqueue.values.states import Status
@@ -110,8 +110,8 @@ class RunningTasks:
             "commit.deferred tasks=%d after_s=%.1f ids=%s names=%s error=%s",
             len(outcomes),
             seconds,
-            first_of([outcome.task_id for outcome in outcomes]),
-            first_of(sorted(set(names))),
+            list_first([outcome.task_id for outcome in outcomes]),
+            list_first(sorted(set(names))),
             error,
         )
         hopeless = self.batches.fail(outcomes, error, seconds, counts=counts)
@@ -119,7 +119,7 @@ class RunningTasks:
             return
         completed = self._completed[hopeless]
         reason = f"its commit alone took {seconds:.0f} s and was cancelled, {LONE_TRIES} times ({error})"
-        refusal = DatabaseError(f"{reason}. {size_of(completed.outcome)}")
+        refusal = DatabaseError(f"{reason}. {describe_size(completed.outcome)}")
         rejected = reject_by_database(completed, refusal)
         if hopeless in self._in_doubt and completed.outcome.has_succeeded:
             rejected = replace(rejected, success_in_doubt=completed)
@@ -213,10 +213,10 @@ class RunningTasks:
             self._uncounted.pop(pk, None)
 
     def _wait(self, waiting: Mapping[UUID, Exception]) -> None:
-        new = self.batches.wait({pk: first_line_of(error) for pk, error in waiting.items()})
+        new = self.batches.wait({pk: format_first_line(error) for pk, error in waiting.items()})
         if new:
             logger.info(
-                "commit.blocked tasks=%d ids=%s error=%s", len(new), first_of(new), first_line_of(waiting[new[0]])
+                "commit.blocked tasks=%d ids=%s error=%s", len(new), list_first(new), format_first_line(waiting[new[0]])
             )
 
     def remove(self, task: RunningTask) -> None:
@@ -278,13 +278,13 @@ def with_undelivered(
         yield (replace(completed, undelivered=count) if count else completed), status
 
 
-def first_of(values: Sequence[Any]) -> str:
+def list_first(values: Sequence[Any]) -> str:
     """Return the first values as one text for the log."""
     more = f",+{len(values) - NAMED}" if len(values) > NAMED else ""
     return ",".join(map(str, values[:NAMED])) + more
 
 
-def size_of(outcome: Outcome) -> str:
+def describe_size(outcome: Outcome) -> str:
     """Describe the size of an outcome and how to make it smaller, for its error."""
     effects = outcome.effects
     return (

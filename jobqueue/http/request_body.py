@@ -45,10 +45,10 @@ def read_request(request: HttpRequest, kind: type[RequestType], *, max_bytes: in
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise HttpError(400, problem_of(error)) from None
+        raise HttpError(400, parse_problem(error)) from None
 
 
-def problem_of(error: msgspec.ValidationError) -> Problem:
+def parse_problem(error: msgspec.ValidationError) -> Problem:
     """Turn an error of msgspec into a problem with a JSON pointer to the member."""
     text = str(error)
     match = PLACE.search(text) or FIELD.search(text)

@@ -21,7 +21,7 @@ from jobqueue.exceptions import DuplicateKey, PayloadTooLarge
 from jobqueue.http import schemas
 from jobqueue.http.auth import Caller
 from jobqueue.http.endpoint import endpoint
-from jobqueue.http.request_body import ENVELOPE_BYTES, problem_of, read_json
+from jobqueue.http.request_body import ENVELOPE_BYTES, parse_problem, read_json
 from jobqueue.http.request_headers import IDEMPOTENCY_KEY, idempotency_key, refuse_idempotency_key
 from jobqueue.http.responses import MAX_PROBLEMS, HttpError, respond, task_url
 from jobqueue.http.schemas import MAX_BATCH, BatchItem, Problem, TaskReference
@@ -90,7 +90,7 @@ def _submit(caller: Caller, values: Sequence[Any], pointers: Sequence[str]) -> l
     for status, listed in problems.items():
         if listed:
             raise HttpError(status, *listed)
-    backend = _backend_of(submissions)
+    backend = _find_backend(submissions)
     try:
         results = backend.submit(submissions)
     except InvalidSubmissions as error:
@@ -111,7 +111,7 @@ def _parse(value: Any, caller: Caller) -> EnqueueRequest:
     try:
         request = msgspec.convert(value, schemas.Submission)
     except msgspec.ValidationError as error:
-        raise HttpError(400, problem_of(error)) from None
+        raise HttpError(400, parse_problem(error)) from None
     task = _task(request, caller)
     problems: list[Problem] = []
     for member, option in OPTIONS.items():
@@ -165,7 +165,7 @@ def _option(value: Any) -> Any:
     return value
 
 
-def _backend_of(submissions: Sequence[EnqueueRequest]) -> JobQueueBackend:
+def _find_backend(submissions: Sequence[EnqueueRequest]) -> JobQueueBackend:
     first, *others = dict.fromkeys(submission.task.backend for submission in submissions)
     if others:
         raise HttpError(400, f"A batch needs tasks of one backend, not of {first!r} and {others[0]!r}.")

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from jobqueue.engine import CAP, Engine, is_silent, silent_seconds, with_heartbeat
 from jobqueue.models import Executor
-from jobqueue.operations.queries import of_status
+from jobqueue.operations.queries import tasks_with_status
 from jobqueue.values.states import PoolName, Status
 
 MAX_EXECUTORS = 1000
@@ -60,7 +60,7 @@ class ExecutorStats:
 
 def read_executors(engine: Engine, now: datetime) -> Iterator[ExecutorStats]:
     """Yield the executors of a backend, the last heartbeat first."""
-    busy = Counter(of_status(engine, Status.RUNNING).values_list("executor_id", "pool")[: CAP + 1])
+    busy = Counter(tasks_with_status(engine, Status.RUNNING).values_list("executor_id", "pool")[: CAP + 1])
     executors = with_heartbeat(engine.db.executors).defer("task_types").order_by("-heartbeat__at")
     for row in executors[:MAX_EXECUTORS]:
         yield ExecutorStats(

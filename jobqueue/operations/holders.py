@@ -15,8 +15,8 @@ from jobqueue.engine import alive, silent_seconds, with_heartbeat
 from jobqueue.models import Executor, Queue, Task
 from jobqueue.operations.backends import options_of
 from jobqueue.operations.explain import TaskFacts, explain
-from jobqueue.operations.limits import KeyState, active_of
-from jobqueue.operations.payloads import RAW, raw, read, secrets_of, shown_errors
+from jobqueue.operations.limits import KeyState, counts_for
+from jobqueue.operations.payloads import RAW, find_secrets, raw, read, shown_errors
 
 MAX_EXECUTORS = 1000
 MAX_HOLDERS = 3  # of a limit by key; others are only counted
@@ -39,7 +39,7 @@ def read_holders(database: str, state: KeyState, *, with_payload: bool) -> list[
     if state.is_all or state.left or not state.active:
         return []
     columns = {f"{column}_text": raw(column) for column in RAW}
-    of_key = Task.objects.using(database).filter(active_of(state.key), backend=state.backend)
+    of_key = Task.objects.using(database).filter(counts_for(state.key), backend=state.backend)
     parts = [of_key] if state.is_rate else [of_key.filter(counts_while_waiting=counts) for counts in (True, False)]
     rows: list[Task] = []
     for part in parts:
@@ -49,7 +49,7 @@ def read_holders(database: str, state: KeyState, *, with_payload: bool) -> list[
     holders = []
     for row in rows:
         args, kwargs, stored = (read(getattr(row, f"{name}_text")) for name in ("args", "kwargs", "errors"))
-        secrets = secrets_of(row.task_type, args, kwargs, patterns)
+        secrets = find_secrets(row.task_type, args, kwargs, patterns)
         errors = shown_errors(stored, patterns, secrets, with_payload=with_payload)
         holders.append(Holder(row, explain(row, task_facts(row, database, errors=errors, limit=state))))
     return holders

@@ -15,10 +15,10 @@ from django.db.models import Count as CountOf
 from django.db.models import Q
 from django.utils.translation import gettext as _
 
-from jobqueue.api.limits import KINDS, numbers_of
+from jobqueue.api.limits import KINDS, changed_numbers
 from jobqueue.declarations.limits import Concurrency, Rate
 from jobqueue.declarations.registry import declared_limits
-from jobqueue.engine import INDEXED, IS_STARTING, IS_WAITING, Count, Engine, count, of_limit, read_clock
+from jobqueue.engine import INDEXED, IS_STARTING, IS_WAITING, Count, Engine, count, read_clock, tasks_of_limit
 from jobqueue.models import AdmissionRequest, Limit, RateStart, Task
 from jobqueue.operations.backends import options_of
 from jobqueue.operations.formatting import Text, duration, ready_since, short_type
@@ -173,12 +173,12 @@ def kind_words(kind: LimitKind) -> Text:
     return dict(Limit.Kind.choices)[kind]
 
 
-def active_of(key: Key) -> Q:
+def counts_for(key: Key) -> Q:
     """Return the condition for the tasks that count for a key. For a rate, without the starts in the window."""
-    return INDEXED[key.kind] & of_limit(key.kind, key.stored) & IS_ACTIVE[key.kind]
+    return INDEXED[key.kind] & tasks_of_limit(key.kind, key.stored) & IS_ACTIVE[key.kind]
 
 
-def keys_of(task: Task) -> list[Key]:
+def list_task_keys(task: Task) -> list[Key]:
     """Return the keys of a task's limits, the concurrency limit first, as executors look at them."""
     stored = ((LimitKind.CONCURRENCY, task.concurrency_key), (LimitKind.RATE, task.rate_key))
     return [Key(kind, key) for kind, key in stored if key is not None]
@@ -187,7 +187,7 @@ def keys_of(task: Task) -> list[Key]:
 def key_that_matters(task: Task) -> Key | None:
     """Return the key for which a BLOCKED task waits, or for which a SCHEDULED task still counts."""
     waits = task.status == Status.BLOCKED
-    keys = keys_of(task) if waits or (task.counts_while_waiting and task.status == Status.SCHEDULED) else []
+    keys = list_task_keys(task) if waits or (task.counts_while_waiting and task.status == Status.SCHEDULED) else []
     return keys[-1] if waits and task.counts_while_waiting and keys else keys[0] if keys else None
 
 
@@ -208,7 +208,7 @@ def list_keys(engine: Engine, kind: LimitKind | None = None, text: str = "") -> 
             keys, is_partial = _read_keys(engine, each_kind, *_range(name, text))
             by_key |= {listed.key: listed for listed in keys}
             partial += [name] * is_partial
-    others = [Key(LimitKind(of), stored) for of, stored in numbers_of(engine).values_list("kind", "key")]
+    others = [Key(LimitKind(of), stored) for of, stored in changed_numbers(engine).values_list("kind", "key")]
     others += [Key(of, f"{name}{SEPARATOR}") for of, name in declared_limits()]
     for key in others:
         first, before = _range(key.name, text)
@@ -285,7 +285,7 @@ def _read_key(
 ) -> KeyState:
     tasks = Task.objects.using(database).filter(backend=backend)
     column, is_rate = f"{key.kind}_key", key.kind is LimitKind.RATE
-    of_key = tasks.filter(INDEXED[key.kind] & of_limit(key.kind, key.stored))
+    of_key = tasks.filter(INDEXED[key.kind] & tasks_of_limit(key.kind, key.stored))
     waiting = of_key.filter(IS_WAITING[key.kind])
     columns = ("concurrency_limit", "rate_limit", "rate_seconds", "rank", "priority", "enqueued_at")
     # The order leads the planner to the index of the key, also where its statistics are old.

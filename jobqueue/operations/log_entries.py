@@ -15,7 +15,7 @@ SHOWN = 100  # entries of a row
 REQUEUE = gettext_lazy("Requeue")  # the first word of the entry of a requeue
 
 
-def entries_of(row: Model) -> list[LogEntry]:
+def read_entries(row: Model) -> list[LogEntry]:
     """Return the manual actions on a row, newest first; none on a site without the admin."""
     return entries(type(row), row.pk)
 

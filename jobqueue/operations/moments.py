@@ -18,7 +18,7 @@ def read_moment(text: Any) -> datetime | None:
         return None
 
 
-def moment_of(seconds: float) -> datetime | None:
+def from_timestamp(seconds: float) -> datetime | None:
     """Return the moment so many seconds after 1970; None outside the calendar."""
     try:
         return _local(datetime.fromtimestamp(seconds, UTC))

@@ -226,7 +226,7 @@ def shown_errors(
     ]
 
 
-def secrets_of(task_type: str, args: Any, kwargs: Any, patterns: Sequence[str]) -> Secrets:
+def find_secrets(task_type: str, args: Any, kwargs: Any, patterns: Sequence[str]) -> Secrets:
     """Return the masked arguments of a task."""
     return argument_secrets(registry.parameters(task_type), args, kwargs, patterns)
 
@@ -240,5 +240,5 @@ def secrets_of_tasks(database: str, ids: Collection[UUID]) -> Mapping[UUID, Secr
     rows = Task.objects.using(database).filter(pk__in=ids).annotate(**texts)
     for pk, backend, task_type, args, kwargs in rows.values_list("pk", "backend", "task_type", *texts):
         if args is not None and kwargs is not None:
-            by_task[pk] = secrets_of(task_type, read(args), read(kwargs), options_of(backend).redact)
+            by_task[pk] = find_secrets(task_type, read(args), read(kwargs), options_of(backend).redact)
     return by_task

@@ -65,6 +65,6 @@ def status_condition(status: str) -> Q:
     return Q(status=status)
 
 
-def of_status(engine: Engine, status: Status) -> TaskQuerySet:
+def tasks_with_status(engine: Engine, status: Status) -> TaskQuerySet:
     """Return the tasks of a status in the order of its index."""
     return engine.db.tasks.filter(status_condition(status)).order_by(*ORDER[status])

@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 
 from jobqueue.models import Schedule, ScheduleTick, Task
 from jobqueue.schedules.expressions import ClockChange, Cron, Expression, upcoming
-from jobqueue.schedules.rows import expression_of, from_row_time
+from jobqueue.schedules.rows import from_row_time, parse_expression
 
 RECENT = 20
 SKIPPED, DELETED = "SKIPPED", "DELETED"  # beside the statuses of tasks
@@ -51,7 +51,7 @@ def describe(row: Schedule) -> str:
         moment = from_row_time(row.starts_at).astimezone(get_default_timezone())
         return _("Once, at %(moment)s") % {"moment": f"{moment:%Y-%m-%d %H:%M:%S %Z}"}
     try:
-        return expression_of(row).describe()
+        return parse_expression(row).describe()
     except ValueError as error:
         return str(error)
 
@@ -59,7 +59,7 @@ def describe(row: Schedule) -> str:
 def next_ticks(row: Schedule, count: int) -> list[UpcomingTick]:
     """Return the next ticks of a schedule, as if it were not paused. Empty if it has ended or cannot be used."""
     try:
-        expression = expression_of(row)
+        expression = parse_expression(row)
     except ValueError:
         return []
     if row.next_at is None:
@@ -90,10 +90,10 @@ def recent_ticks(rows: Collection[Schedule], count: int = RECENT) -> dict[int, l
         return {}
     using = next(iter(rows))._state.db
     ticks = ScheduleTick.objects.using(using)
-    of_schedule = ticks.filter(schedule_id=OuterRef("pk")).order_by("-tick_at").values("tick_at")
+    tasks_of_schedule = ticks.filter(schedule_id=OuterRef("pk")).order_by("-tick_at").values("tick_at")
     # The oldest tick that is wanted of each, so that no others are read.
     schedules = Schedule.objects.using(using).filter(pk__in=[row.pk for row in rows])
-    oldest = schedules.annotate(oldest=Subquery(of_schedule[count - 1 : count])).values_list("pk", "oldest")
+    oldest = schedules.annotate(oldest=Subquery(tasks_of_schedule[count - 1 : count])).values_list("pk", "oldest")
     wanted = (Q(schedule_id=pk) if at is None else Q(schedule_id=pk, tick_at__gte=at) for pk, at in oldest)
     last = ticks.filter(reduce(or_, wanted, Q(pk__in=[]))).order_by("schedule_id", "-tick_at", "-pk")
     recent: dict[int, list[RecordedTick]] = {row.pk: [] for row in rows}

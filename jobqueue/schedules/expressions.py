@@ -269,7 +269,7 @@ class Every:
     anchor: datetime  # the moment from which ticks are counted, by default the start of 1970 in UTC
 
     def __init__(self, interval: timedelta | None = None, *, anchor: datetime = EPOCH, **units: Unpack[Units]) -> None:
-        object.__setattr__(self, "interval", _interval_of(interval, units))
+        object.__setattr__(self, "interval", _parse_interval(interval, units))
         object.__setattr__(self, "anchor", anchor)
 
     def problems(self) -> Iterator[ValueProblem]:
@@ -299,7 +299,7 @@ def _is_a(kind: type, value: object) -> bool:
     return isinstance(value, kind)
 
 
-def _interval_of(interval: Any, units: Mapping[str, Any]) -> Any:
+def _parse_interval(interval: Any, units: Mapping[str, Any]) -> Any:
     """Return the interval. Values that make none are returned as they are, and problems() describes them."""
     if interval is not None:
         return {"interval": interval, **units} if units else interval

@@ -44,7 +44,7 @@ class ScheduleRow(Protocol):
     resume_at: datetime | None
 
 
-def expression_of(row: ScheduleRow) -> Expression:
+def parse_expression(row: ScheduleRow) -> Expression:
     """Return the expression of a row. Raises ValueError if it is not valid."""
     expression: Cron | Every
     if row.expression.startswith(EVERY):
@@ -58,9 +58,9 @@ def expression_of(row: ScheduleRow) -> Expression:
     return expression
 
 
-def ticks_of(row: ScheduleRow) -> Expression:
+def parse_ticks(row: ScheduleRow) -> Expression:
     """Return the expression of a row, with the ticks that a row can store. Raises ValueError if it is not valid."""
-    expression = expression_of(row)
+    expression = parse_expression(row)
     return expression if settings.USE_TZ else OncePerLocalTime(expression)
 
 
@@ -93,7 +93,7 @@ def expression_columns(expression: Cron | Every) -> dict[str, Any]:
             return {"expression": f"{EVERY}{seconds}", "timezone": "", "anchor_at": to_row_time(expression.anchor)}
 
 
-def policy_of(row: ScheduleRow) -> Policy:
+def make_policy(row: ScheduleRow) -> Policy:
     """Return the policy of a row. The delay is a fixed part of the jitter, which depends on the name only."""
     window = row.catch_up_window_seconds
     digest = blake2b(f"{row.backend} {row.name}".encode(), digest_size=4).digest()
@@ -113,7 +113,7 @@ def queue_name_of(row: ScheduleRow) -> str:
     return str(row.new_task.get("queue_name", "default"))[:MAX_QUEUE_NAME] if is_object else "default"
 
 
-def task_of(row: ScheduleRow, tick: datetime) -> NewTask:
+def make_task(row: ScheduleRow, tick: datetime) -> NewTask:
     """Return the task of a tick, with a new id. Its options name the schedule and the tick."""
     template = msgspec.convert(row.new_task, dict[str, Any])
     new_task = msgspec.convert({**template, "id": new_id()}, NewTask)

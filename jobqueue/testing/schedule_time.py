@@ -22,7 +22,7 @@ from jobqueue.executor.running.events import is_enqueued_heard, send_enqueued
 from jobqueue.models import Schedule, ScheduleDeployment, ScheduleTick
 from jobqueue.schedules.expressions import ticks_after
 from jobqueue.schedules.planning import MAX_TICKS, first_tick
-from jobqueue.schedules.rows import expression_of, from_row_time, policy_of, to_row_time
+from jobqueue.schedules.rows import from_row_time, make_policy, parse_expression, to_row_time
 from jobqueue.values.policies import CatchUp
 from jobqueue.values.records import FiredSchedules
 
@@ -57,7 +57,7 @@ class ScheduleTime:
             raise ValueError(f"The schedule {fired.schedule.name!r} has a tick after {moment}: {fired.last_at}.")
         for row in rows:
             after = max(moment, from_row_time(row.starts_at) - timedelta.resolution) if row.starts_at else moment
-            set_next(row, first_tick(expression_of(row), policy_of(row), from_row_time(after)))
+            set_next(row, first_tick(parse_expression(row), make_policy(row), from_row_time(after)))
         self._engine.db.schedules.bulk_update(rows, ["next_at", "due_at"])
         self._write(to_row_time(moment))
 
@@ -117,7 +117,7 @@ class ScheduleTime:
         while (fired := self._announced(self._engine.ticks.fire())).count:
             ids = [task.id for task, _ in fired.tasks]
             for tick in db.ticks.filter(task_id__in=ids).select_related("schedule"):
-                due_at = tick.tick_at + policy_of(tick.schedule).delay
+                due_at = tick.tick_at + make_policy(tick.schedule).delay
                 move_back(db.tasks.filter(pk=str(tick.task_id)), end - max(start, due_at))
 
     def _announced(self, fired: FiredSchedules) -> FiredSchedules:
@@ -130,7 +130,7 @@ class ScheduleTime:
 def _last_of_step(row: Schedule, end: datetime) -> datetime:
     """Return when the last tick of the next step is due, at most `end`."""
     try:
-        expression, policy = expression_of(row), policy_of(row)
+        expression, policy = parse_expression(row), make_policy(row)
     except ValueError:  # fire() pauses the schedule and logs the reason
         return end
     first: datetime = from_row_time(row.next_at or end)

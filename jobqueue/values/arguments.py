@@ -16,7 +16,7 @@ from jobqueue.exceptions import InvalidArguments, PayloadTooLarge
 from jobqueue.values.json import Normalizer, Oversized, Rejected
 
 
-def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+def read_signature(function: Callable[..., Any]) -> inspect.Signature:
     """Return the signature of a function or class."""
     if sys.version_info >= (3, 14):
         from annotationlib import Format
@@ -68,9 +68,9 @@ class Parameters:
 
 
 @lru_cache(maxsize=4096)
-def parameters_of(function: Callable[..., Any], takes_context: bool) -> Parameters:
+def read_parameters(function: Callable[..., Any], takes_context: bool) -> Parameters:
     """Return the parameters of a function. A decorator that changes them should set __signature__."""
-    signature = signature_of(function)
+    signature = read_signature(function)
     parameters = list(signature.parameters.values())
     context = parameters.pop(0) if takes_context and parameters else None
     kinds = inspect.Parameter
@@ -107,7 +107,7 @@ def encode_arguments(
     name: the task in errors, such as `send_receipt()`. max_bytes: of both texts together, in UTF-8.
     Raises InvalidArguments, which names the argument and the path inside it, or PayloadTooLarge.
     """
-    parameters = parameters_of(function, takes_context)
+    parameters = read_parameters(function, takes_context)
     problem = parameters.problem(args, kwargs)
     if problem is not None:
         raise InvalidArguments(f"{name}: {problem}")

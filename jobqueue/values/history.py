@@ -40,7 +40,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     claim_number: int = 0  # of the attempt
 
 
-def line_of(
+def format_line(
     event: Event,
     at: datetime,
     wait_seconds: float = 0.0,

@@ -38,7 +38,7 @@ class PoolName(StrEnum):
     ASYNC = "async"
 
     @classmethod
-    def of_row(cls, text: str) -> PoolName:
+    def pool_of_row(cls, text: str) -> PoolName:
         """Return the pool of a row. A pool that only newer code knows counts as worker threads."""
         return cls(text) if text in {*cls} else cls.THREADS
 

@@ -33,7 +33,7 @@ def decode(text: str, kind: Any) -> Any:
 
 def member_for(text: str, kind: Any) -> Any:
     """Return the member of a union of dataclasses that the JSON names, or the type itself if it is no such union."""
-    by_type, other = reading_of(kind)
+    by_type, other = choose_reading(kind)
     if not by_type:
         return other
     try:
@@ -48,7 +48,7 @@ def member_for(text: str, kind: Any) -> Any:
 
 
 @cache
-def reading_of(kind: Any) -> Reading:
+def choose_reading(kind: Any) -> Reading:
     """Return how to read a type. Raises TypeError if that is impossible, NameError for a name not defined yet."""
     try:
         msgspec.json.Decoder(kind)
@@ -61,16 +61,16 @@ def reading_of(kind: Any) -> Reading:
         return Reading({}, kind)
     by_type: dict[str, Any] = {}
     for member in tagged:
-        for name in names_of(member):
+        for name in literal_names(member):
             if name in by_type:
                 raise TypeError(f"{by_type[name].__name__} and {member.__name__} have the same `type` {name!r}")
             by_type[name] = member
     others = tuple(member for member in members if member not in tagged)
     other = Union[others] if others else None  # noqa: UP007 - of a tuple
-    return Reading(by_type, None if other is None else reading_of(other).other)
+    return Reading(by_type, None if other is None else choose_reading(other).other)
 
 
-def names_of(member: Any) -> tuple[str, ...]:
+def literal_names(member: Any) -> tuple[str, ...]:
     """Return the values of a dataclass's `type`. Raises TypeError if it has no such field."""
     msgspec.json.Decoder(member)
     hint = get_type_hints(member).get("type")

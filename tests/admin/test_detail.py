@@ -17,7 +17,7 @@ from jobqueue import task
 from jobqueue.models import Task, TaskProgress
 from jobqueue.operations import payloads as payload_display
 from jobqueue.operations.payloads import SHOWN_CHARACTERS, UNREADABLE, read, show_arguments
-from jobqueue.values.history import Event, line_of
+from jobqueue.values.history import Event, format_line
 from jobqueue.values.redaction import MASK
 from tests.admin.pages import BOTH, SCRIPT, task_url
 from tests.cli.commands import jobqueue
@@ -241,7 +241,7 @@ def test_page_escapes_values(make, show, backend, make_executor):
         metadata={SCRIPT: SCRIPT},
         inner_state={SCRIPT: SCRIPT},
         errors=[error(SCRIPT, executor=SCRIPT, attempt=SCRIPT, exception_class_path=SCRIPT, traceback=SCRIPT)],
-        history=line_of(Event.RELEASED, ago(9), executor=SCRIPT),
+        history=format_line(Event.RELEASED, ago(9), executor=SCRIPT),
     )
     TaskProgress.objects.using(backend).create(
         task_id=row.pk, claim_number=1, done=1, total=2, note=SCRIPT, reported_at=ago(9)

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue.admin import failures as admin_failures
 from jobqueue.operations.list import failures
-from jobqueue.values.causes import cause_of
+from jobqueue.values.causes import fingerprint
 from tests.admin.pages import BOTH, LIST_URL, SCRIPT, messages_of, reload, status_of
 from tests.cli.commands import jobqueue
 from tests.factories import ago, error, make_user
@@ -26,7 +26,7 @@ def fail(make):
     def create(message="order 1 has no address", class_path="shop.errors.BadOrder", **columns):
         task_type = columns.setdefault("task_type", "shop.tasks.send_receipt")
         entry = error(message, exception_class_path=class_path)
-        return make(failed=True, errors=[entry], cause=cause_of(task_type, class_path, message), **columns)
+        return make(failed=True, errors=[entry], cause=fingerprint(task_type, class_path, message), **columns)
 
     return create
 

@@ -12,7 +12,7 @@ from django.test import Client
 
 from jobqueue.admin.extensions import extensions, task_column
 from jobqueue.models import Task
-from jobqueue.values.causes import cause_of
+from jobqueue.values.causes import fingerprint
 from tests.admin.pages import BOTH, LIST_URL, messages_of, status_of, task_url
 from tests.cli.commands import jobqueue
 from tests.factories import error, make_user
@@ -29,7 +29,7 @@ def row(make):
     """A failed task, of which the message and the traceback of the error quote an address."""
     return make(
         failed=True, errors=[error(MESSAGE, exception_class_path=CLASS)],
-        cause=cause_of("shop.tasks.send_receipt", CLASS, MESSAGE),
+        cause=fingerprint("shop.tasks.send_receipt", CLASS, MESSAGE),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from jobqueue import Actor, Suspend
-from jobqueue.admin.message_forms import kinds_of
+from jobqueue.admin.message_forms import list_kinds
 from jobqueue.models import InboxMessage
 from tests.admin.pages import BOTH, messages_of, task_url
 from tests.factories import MessageFactory, TaskFactory, ago, make_user
@@ -88,7 +88,7 @@ def bodies(row):
 
 
 def test_kinds_are_the_classes_of_message():
-    found = {actor: [(kind.name, [*kind.signature.parameters], kind.constants) for kind in kinds_of(actor)]
+    found = {actor: [(kind.name, [*kind.signature.parameters], kind.constants) for kind in list_kinds(actor)]
              for actor in (Order, Magazine, Review, Anything)}  # fmt: skip
 
     assert found == {

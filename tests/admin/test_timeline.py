@@ -11,7 +11,7 @@ from jobqueue.admin.html import foldable
 from jobqueue.engine import engine_for
 from jobqueue.models import TaskLog, TaskProgress
 from jobqueue.operations.task.detail import describe, find_task
-from jobqueue.values.history import Event, line_of
+from jobqueue.values.history import Event, format_line
 from jobqueue.values.reports import LogLine, as_text
 from tests.actors import Fibonacci
 from tests.admin.pages import BOTH, reload, task_url
@@ -86,9 +86,9 @@ def test_divider_does_not_name_who_did_something_else(client, staff, make, timel
 
 def test_timeline_of_actor_numbers_its_polls(make, timeline):
     lines = [
-        line_of(Event.POLLED, ago(50), 0.1, 0.2, "web-1", consumed=1, spawned=2, sent=3),
-        line_of(Event.RELEASED, ago(45), 0.1, 0.2, "web-1"),
-        line_of(Event.SUSPENDED, ago(40), 0.1, 0.2, "web-1"),
+        format_line(Event.POLLED, ago(50), 0.1, 0.2, "web-1", consumed=1, spawned=2, sent=3),
+        format_line(Event.RELEASED, ago(45), 0.1, 0.2, "web-1"),
+        format_line(Event.SUSPENDED, ago(40), 0.1, 0.2, "web-1"),
     ]
     row = make(
         successful=True, task_type=Fibonacci.task.task_type, polls=9, history="".join(lines),
@@ -109,7 +109,7 @@ def test_timeline_of_actor_numbers_its_polls(make, timeline):
 
 
 def test_timeline_skips_lines_of_history_that_cannot_be_read(make, show, timeline):
-    last = line_of(Event.SUSPENDED, ago(9))
+    last = format_line(Event.SUSPENDED, ago(9))
     row = make(suspended=True, history=f'ED",1]\n[]\nx\n["NEW",1]\n["POLLED",1e300]\n{last}')
 
     assert [step.status for step in timeline(row).steps] == ["SUSPENDED", "READY"]
@@ -252,7 +252,7 @@ def log(backend):
 
 def test_log_is_shown_with_the_attempt_that_wrote_it(make, show, timeline, log):
     errors = [error(attempt=1, claim_number=1), error(attempt=2, claim_number=["no number"])]
-    history = line_of(Event.RELEASED, ago(50), claim_number=3)
+    history = format_line(Event.RELEASED, ago(50), claim_number=3)
     row = make(successful=True, attempts=2, errors=errors, history=history, claim_number=4)
     for number in (1, 3, 4, 5):
         log(row, f"of claim {number}", claim_number=number)

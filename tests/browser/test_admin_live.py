@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.urls import reverse
 
-from jobqueue.values.causes import cause_of
+from jobqueue.values.causes import fingerprint
 from tests.browser.webdriver import Browser
 from tests.factories import TaskFactory
 
@@ -94,7 +94,7 @@ def test_key_of_an_action_leads_to_its_button_and_does_nothing_itself(admin: Bro
 
 def test_key_on_failures_by_cause_leads_to_the_button_of_the_cause(admin: Browser) -> None:
     for task_type in ("shop.tasks.send_receipt", "shop.tasks.ship"):
-        TaskFactory.create(failed=True, task_type=task_type, cause=cause_of(task_type, "builtins.KeyError", "x"))
+        TaskFactory.create(failed=True, task_type=task_type, cause=fingerprint(task_type, "builtins.KeyError", "x"))
     admin.open(f"{LIST}failures/")
     addresses = admin.run(
         "return Array.from(document.querySelectorAll('.jq-cause-number'), (link) => link.getAttribute('href'))"

@@ -17,7 +17,7 @@ from django.test import modify_settings, override_settings
 from jobqueue.api import schedules as api
 from jobqueue.models import Schedule
 from jobqueue.schedules.expressions import Every, upcoming
-from jobqueue.schedules.rows import expression_of, task_of
+from jobqueue.schedules.rows import make_task, parse_expression
 from tests.cli.commands import BOTH, CommandResult, jobqueue
 from tests.factories import now
 
@@ -216,7 +216,7 @@ class TestTables:
         last = now() - timedelta(seconds=seconds / 2)
         beat.models.PeriodicTask.objects.filter(pk=periodic.pk).update(last_run_at=last)
         row = imported()
-        assert expression_of(row) == Every(seconds=seconds, anchor=last.replace(microsecond=0))
+        assert parse_expression(row) == Every(seconds=seconds, anchor=last.replace(microsecond=0))
 
     def test_interval_below_a_second_is_refused(self, beat: Beat) -> None:
         beat.add(**beat.interval(500, "microseconds"))
@@ -232,7 +232,7 @@ class TestTables:
     @override_settings(CELERY_TIMEZONE="Asia/Tokyo")
     def test_crontab_keeps_its_time_zone(self, beat: Beat) -> None:
         beat.add(**beat.crontab("30", "2", "America/New_York"))
-        expression = expression_of(imported())
+        expression = parse_expression(imported())
         assert upcoming(expression, datetime(2026, 12, 24, tzinfo=UTC), 1) == [
             datetime(2026, 12, 24, 7, 30, tzinfo=UTC)
         ]
@@ -260,7 +260,7 @@ class TestTables:
         assert only(run("--dry-run", "--json"))["times"] == f"Once, at {moment:%Y-%m-%d %H:%M:%S} UTC"
         row = imported()
         assert (row.starts_at, row.next_at, row.ends_at) == (moment, moment, moment)
-        assert expression_of(row).next_after(moment) == moment + DAY
+        assert parse_expression(row).next_after(moment) == moment + DAY
         beat.models.ClockedSchedule.objects.filter(pk=periodic.clocked_id).update(clocked_time=now() - HOUR)
         assert only(run("--json"))["result"] == "exists"
 
@@ -302,7 +302,7 @@ class TestTables:
 
     def test_expire_seconds_and_queue_are_those_of_each_task(self, beat: Beat) -> None:
         beat.add(expire_seconds=90, queue="reports")
-        task = task_of(imported(), now())
+        task = make_task(imported(), now())
         assert (task.queue_name, task.expires_after_seconds) == ("reports", 90.0)
 
     @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ class TestTables:
         beat.add(priority=priority)
         with override_settings(CELERY_BROKER_URL=broker):
             notes = only(run("--dry-run", "--json"))["notes"]
-            assert task_of(imported(), now()).priority == expected
+            assert make_task(imported(), now()).priority == expected
         assert notes == ([] if priority == expected else [f"Its priority becomes {expected}."])
 
     def test_options_of_the_transport_are_ignored_by_name(self, beat: Beat) -> None:
@@ -322,7 +322,7 @@ class TestTables:
 
     def test_arguments_become_those_of_the_task(self, beat: Beat) -> None:
         beat.add(args='["é"]', kwargs='{"b": {"c": null}}')
-        task = task_of(imported(), now())
+        task = make_task(imported(), now())
         assert (json.loads(task.args), json.loads(task.kwargs)) == (["é"], {"b": {"c": None}})
 
     @pytest.mark.parametrize(
@@ -360,12 +360,12 @@ class TestSettings:
 
     def test_seconds_become_an_interval(self) -> None:
         row = self.convert({"task": ADD, "schedule": 30.0, "kwargs": {"a": 1}})
-        assert expression_of(row) == Every(seconds=30)
+        assert parse_expression(row) == Every(seconds=30)
 
     def test_options_become_those_of_the_task(self) -> None:
         options = {"queue": "reports", "expires": 60, "priority": 3, "serializer": "json"}
         row = self.convert({"task": ADD, "schedule": timedelta(minutes=5), "args": [1], "options": options})
-        task = task_of(row, now())
+        task = make_task(row, now())
         assert (task.queue_name, task.expires_after_seconds, task.priority) == ("reports", 60.0, 3)
 
     def test_moment_that_expires_ends_the_schedule(self) -> None:

@@ -20,7 +20,7 @@ from django.http import HttpRequest
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue.engine import counting
-from jobqueue.management.cli.backends import engine_of
+from jobqueue.management.cli.backends import find_engine
 from jobqueue.management.cli.console import TableColumn, table_lines
 from jobqueue.operations import queries
 from jobqueue.operations.bulk import audit_log, target
@@ -324,7 +324,7 @@ def test_table_shortens_the_widest_flexible_column() -> None:
 def test_walk_skips_no_row_with_equal_moments(make, monkeypatch) -> None:
     same: list[Any] = [make(failed=True, finished_at=ago(5)) for _ in range(1)]
     same += [make(failed=True, finished_at=same[0].finished_at) for _ in range(6)]
-    engine = engine_of(same[0].backend)
+    engine = find_engine(same[0].backend)
     monkeypatch.setattr(target, "WALKED", 2)
     selection = Selection(engine.database, {"backend": engine.alias, "status": "FAILED"}, is_whole=True)
     pages = target.Target.of(selection, REQUEUE).walk(2)

@@ -7,7 +7,7 @@ from django.db import connections
 from django.db.models import Model
 
 from jobqueue.models import Executor, Heartbeat
-from jobqueue.values.causes import cause_of
+from jobqueue.values.causes import fingerprint
 from jobqueue.values.records import ClaimedTask, Rescued
 from jobqueue.values.states import Status
 from tests.engine.bench import Bench, new, outcome
@@ -197,7 +197,7 @@ class TestRescue:
         assert (rescued.status, rescued.executor_losses) == (Status.FAILED, 3)
         assert (row.status, row.executor_losses, row.executor_id) == ("FAILED", 3, None)
         error = row.errors[-1]
-        assert row.cause == cause_of(row.task_type, error["exception_class_path"], error["message"])
+        assert row.cause == fingerprint(row.task_type, error["exception_class_path"], error["message"])
         assert row.finished_at is not None
         assert row.errors[-1]["exception_class_path"] == "jobqueue.exceptions.ExecutorLost"
         assert "loss 3" in row.errors[-1]["message"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobqueue import Actor, Backoff, GiveUp, Retry, Stale, task
-from jobqueue.executor.telemetry.errors import first_line_of
+from jobqueue.executor.telemetry.errors import format_first_line
 from jobqueue.models import Task
 from jobqueue.values.states import Status
 from tests.executor.harness import Burst, on_both_databases, on_postgresql, row_of
@@ -110,18 +110,20 @@ def error_of(how: str, reply: BaseException, reason: BaseException = REFUSED) ->
     ],
 )
 def test_answer_is_shown_with_what_it_answers(reply: Any, how: str, line: str) -> None:
-    assert first_line_of(error_of(how, reply())) == line
+    assert format_first_line(error_of(how, reply())) == line
 
 
 def test_answers_in_a_row_are_shown_once() -> None:
     inner = error_of("from", GiveUp("no bank"))
-    assert first_line_of(error_of("from", Retry("later"), inner)) == "GiveUp: later: no bank: ConnectionError: refused"
-    assert first_line_of(error_of("from", Retry(), ValueError())) == "ValueError"
-    assert first_line_of(error_of("from", GiveUp(), ValueError())) == "GiveUp: ValueError"
+    assert (
+        format_first_line(error_of("from", Retry("later"), inner)) == "GiveUp: later: no bank: ConnectionError: refused"
+    )
+    assert format_first_line(error_of("from", Retry(), ValueError())) == "ValueError"
+    assert format_first_line(error_of("from", GiveUp(), ValueError())) == "GiveUp: ValueError"
 
 
 def test_answers_in_a_circle_end() -> None:
     first, second = Retry("first"), GiveUp("second")
     first.__cause__, second.__cause__ = second, first
 
-    assert first_line_of(first) == "GiveUp: first: second"
+    assert format_first_line(first) == "GiveUp: first: second"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobqueue.values.causes import MESSAGE_CHARACTERS, cause_of, pattern_of
+from jobqueue.values.causes import MESSAGE_CHARACTERS, fingerprint, mask_message
 
 
 @pytest.mark.parametrize(
@@ -19,20 +19,20 @@ from jobqueue.values.causes import MESSAGE_CHARACTERS, cause_of, pattern_of
     ],
 )
 def test_pattern_replaces_numbers_and_ids(message: str, pattern: str) -> None:
-    assert pattern_of(message) == pattern
+    assert mask_message(message) == pattern
 
 
 def test_pattern_of_long_message_is_cut() -> None:
-    assert len(pattern_of("word " * 10_000)) == MESSAGE_CHARACTERS
+    assert len(mask_message("word " * 10_000)) == MESSAGE_CHARACTERS
 
 
 def test_cause_depends_on_task_class_and_pattern() -> None:
-    cause = cause_of("send", "builtins.ValueError", "order 57")
+    cause = fingerprint("send", "builtins.ValueError", "order 57")
     assert len(cause) == 16
-    assert cause == cause_of("send", "builtins.ValueError", "order 58")
+    assert cause == fingerprint("send", "builtins.ValueError", "order 58")
     others = [("other", "builtins.ValueError", "order 57"), ("send", "builtins.KeyError", "order 57")]
-    assert cause not in {cause_of(*other) for other in [*others, ("send", "builtins.ValueError", "order no 57")]}
+    assert cause not in {fingerprint(*other) for other in [*others, ("send", "builtins.ValueError", "order no 57")]}
 
 
 def test_cause_of_text_without_encoding_exists() -> None:
-    assert len(cause_of("send", "builtins.ValueError", "\ud800")) == 16
+    assert len(fingerprint("send", "builtins.ValueError", "\ud800")) == 16

@@ -78,7 +78,7 @@ def only() -> Declaration:
     return declaration
 
 
-def line_of(text: str) -> int:
+def find_line(text: str) -> int:
     """Return the first line of this file that begins with a text."""
     return next(number for number, line in enumerate(linecache.getlines(__file__), 1) if line.strip().startswith(text))
 
@@ -90,7 +90,7 @@ def test_schedule_takes_the_options_of_schedule_and_task() -> None:
     new_task = columns["new_task"]
     assert (new_task["queue_name"], new_task["args"], new_task["key"]) == ("cache", "[1]", "k")
     assert (columns["jitter_seconds"], columns["expression"]) == (30.0, "@every 3600")
-    line = line_of('schedule("warm"')
+    line = find_line('schedule("warm"')
     assert columns["declared_at"] == f"{HERE}:{line}"
 
 
@@ -102,7 +102,7 @@ def test_task_with_a_schedule_gives_it_its_own_name(body: Callable[[], Any], fir
 
     declaration = only()
     assert declaration.name == f"tests.unit.test_declared_schedules.{body.__name__}"
-    assert declaration.location == f"{HERE}:{line_of(first_line)}"
+    assert declaration.location == f"{HERE}:{find_line(first_line)}"
     assert declaration.columns()["timezone"] == "Europe/Berlin"
     assert declaration.columns()["new_task"]["queue_name"] == "reports"
 
@@ -208,7 +208,7 @@ def test_mistake_is_an_error_with_file_and_line(
     (message,) = messages()
     assert (message.id, message.level) == ("jobqueue.E011", checks.ERROR)
     assert problem in message.msg
-    line = line_of("declare(name")
+    line = find_line("declare(name")
     assert message.msg.endswith(f". It is declared in {HERE}:{line}.")
 
 
@@ -226,7 +226,7 @@ def test_mistake_in_the_schedule_of_a_task_is_an_error(body: Any, expression: An
 
     (message,) = messages()
     assert problem in message.msg
-    line = line_of(f"def {body.__name__}(")
+    line = find_line(f"def {body.__name__}(")
     assert f"It is declared in {HERE}:{line}." in message.msg
 
 
@@ -257,7 +257,7 @@ def test_two_schedules_of_one_name_are_an_error() -> None:
     schedule("report", add.using(backend="sqlite"), HOURLY, args=[1])  # of another backend
 
     (message,) = messages()
-    line = line_of('schedule("report"')
+    line = find_line('schedule("report"')
     assert f"'report' is declared twice: in {HERE}:{line} and in {HERE}:{line + 1}." in message.msg
 
 
@@ -318,7 +318,7 @@ def test_schedule_without_ticks_is_a_warning_with_file_and_line(
     schedule("report", add, expression, args=[1], starts_at=starts_at, ends_at=ends_at)
 
     (message,) = messages()
-    line = line_of('schedule("report", add, expression')
+    line = find_line('schedule("report", add, expression')
     assert (message.id, message.level) == ("jobqueue.W005", checks.WARNING)
     assert "The schedule 'report' never fires: its expression has no tick" in message.msg
     assert f"It is declared in {HERE}:{line}." in message.msg

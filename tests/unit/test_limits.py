@@ -9,8 +9,8 @@ import pytest
 
 from jobqueue import Concurrency, Debounce, InvalidArguments, Rate, task
 from jobqueue.conf.compat import InvalidTask
-from jobqueue.declarations.limits import key_of
-from jobqueue.values.arguments import parameters_of
+from jobqueue.declarations.limits import format_key
+from jobqueue.values.arguments import read_parameters
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 
@@ -21,7 +21,7 @@ def move(order_id: int, shop: dict[str, Any], *, priority: str = "low") -> None:
 def key(limit: Concurrency | Rate, *args: Any, **kwargs: Any) -> str:
     """Return the key that a call of move() has for a limit."""
     declared = task(name="move")(move)
-    return key_of(limit, declared, parameters_of(move, False), args, kwargs)
+    return format_key(limit, declared, read_parameters(move, False), args, kwargs)
 
 
 SHOP = {"id": 7}

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from jobqueue.conf.compat import PACKAGE
 from jobqueue.exceptions import InvalidArguments, InvalidResult, PayloadTooLarge
-from jobqueue.values.arguments import encode_arguments, parameters_of
+from jobqueue.values.arguments import encode_arguments, read_parameters
 from jobqueue.values.json import MAX_DEPTH, MAX_INTEGER, MIN_INTEGER, decode, encode, encode_result
 from jobqueue.values.text import clean_text
 
@@ -269,7 +269,7 @@ def plain_parameters(a: Any, b: Any, c: Any = 1, *, d: Any, e: Any = 2) -> None:
 
 @pytest.mark.parametrize("function", [positional_only, several, plain_parameters])
 def test_calls_fit_exactly_if_they_can_be_bound(function: Any) -> None:
-    parameters = parameters_of(function, False)
+    parameters = read_parameters(function, False)
     for count in range(5):
         for size in range(5):
             for names in itertools.combinations(["a", "b", "c", "d", "x"], size):

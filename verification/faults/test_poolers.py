@@ -78,11 +78,11 @@ def test_schedules_fire_through_a_pooler(fleet: Fleet, url: str) -> None:
     for number, (overlap, options) in enumerate([("allow", {}), ("allow", {"key": "k"}), ("cancel_running", {})]):
         create(Declaration(f"each-second-{number}", tiny, Every(seconds=1), "", overlap=overlap, task_options=options))
     executors = [fleet.start(environment={"DATABASE_URL": url}, poll_interval=0.2) for _ in range(2)]
-    wait_until(lambda: min(ticks_of(number).count() for number in range(3)) >= 5, "five ticks of each schedule")
+    wait_until(lambda: min(parse_ticks(number).count() for number in range(3)) >= 5, "five ticks of each schedule")
     assert [executor.stop() for executor in executors] == [0, 0]
 
     for number in range(3):
-        recorded = list(ticks_of(number).order_by("tick_at"))
+        recorded = list(parse_ticks(number).order_by("tick_at"))
         seconds = [tick.tick_at + timedelta(seconds=each) for tick in recorded for each in range(tick.count)]
         assert seconds == [seconds[0] + timedelta(seconds=each) for each in range(len(seconds))]
         assert {*Task.objects.filter(schedule__name=f"each-second-{number}").values_list("pk", flat=True)} == {
@@ -92,7 +92,7 @@ def test_schedules_fire_through_a_pooler(fleet: Fleet, url: str) -> None:
     assert not [line for line in lines if "schedule.stopped" in line or "database.unreachable" in line]
 
 
-def ticks_of(number: int) -> QuerySet[ScheduleTick]:
+def parse_ticks(number: int) -> QuerySet[ScheduleTick]:
     return ScheduleTick.objects.filter(schedule__name=f"each-second-{number}")
 
 

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from jobqueue.engine.claim import is_held
 from jobqueue.engine.database import RAW, with_texts
-from jobqueue.engine.messages import Messages, ending_of
+from jobqueue.engine.messages import Messages, make_ending
 from jobqueue.engine.postgres.connection import PostgresDatabase, statement
 from jobqueue.engine.postgres.engine import PostgresEngine
 from jobqueue.engine.postgres.executors import PostgresExecutors
@@ -161,7 +161,7 @@ class ReportsBeforeClaimCheck(PostgresEngine):
             for outcome in in_progress.outcomes:
                 row = rows.get(outcome.task_id)
                 if row is not None and not is_held(row, outcome.claim_number, None):
-                    end = ending_of(replace(row, parent_notified_at=None), outcome.status, outcome.return_value)
+                    end = make_ending(replace(row, parent_notified_at=None), outcome.status, outcome.return_value)
                     self.messages.report_ends([end] if end is not None else [])
             return rows
 

@@ -24,7 +24,7 @@ from jobqueue.models import Schedule
 from jobqueue.models.clock import clock_to_compare
 from jobqueue.schedules.expressions import Every, Expression
 from jobqueue.schedules.planning import Policy, first_tick
-from jobqueue.schedules.rows import expression_columns, expression_of, policy_of, task_of
+from jobqueue.schedules.rows import expression_columns, make_policy, make_task, parse_expression
 from jobqueue.values.ids import new_id
 from jobqueue.values.policies import Overlap, SkipReason
 from jobqueue.values.records import NewTask
@@ -67,7 +67,7 @@ class Timing:
 
     @classmethod
     def of(cls, row: Schedule) -> Timing:
-        return cls(expression_of(row), policy_of(row), row.next_at, row.waiting_at)
+        return cls(parse_expression(row), make_policy(row), row.next_at, row.waiting_at)
 
     def restarted(self, moment: datetime) -> Timing:
         """Return it with the first tick after a moment."""
@@ -186,7 +186,7 @@ class ScheduleBackend(IsolatedBackend):
     def ran(self, pk: int, tick: datetime) -> UUID:
         """Add an earlier tick, whose task is READY."""
         row = self.engine.db.schedules.get(pk=pk)
-        new = task_of(row, tick)
+        new = make_task(row, tick)
         self.engine.enqueues.enqueue([new])
         self._record(row, tick, task_id=new.id)
         return new.id

@@ -87,9 +87,9 @@ class PostgresInserts(Inserts):
             if [answer.id for answer in inserted] == [row.id for row in rows]:  # as a rule
                 return inserted
             answers |= {answer.id: answer for answer in inserted}
-            for holders_of in (self.holders_of, self._last_holders_of):
+            for find_holders in (self.find_holders, self._find_last_holders):
                 if missing := [row for row in rows if row.id not in answers]:
-                    holders = holders_of({row.key for row in missing})
+                    holders = find_holders({row.key for row in missing})
                     answers |= {row.id: holders[row.key] for row in missing if row.key in holders}
             if len(answers) == len(rows):
                 return [answers[row.id] for row in rows]
@@ -100,7 +100,7 @@ class PostgresInserts(Inserts):
         inserted = self.db.fetch_prepared(ENQUEUE, rows=as_json(rows))
         return [Enqueued(pk, at, STATUSES[status], True) for pk, at, status in inserted]
 
-    def _last_holders_of(self, keys: Collection[str | None]) -> dict[str | None, Enqueued]:
+    def _find_last_holders(self, keys: Collection[str | None]) -> dict[str | None, Enqueued]:
         """Return the last holder of each key, live or ended. See key_holders.sql."""
         rows = self.db.query_prepared("key_holders", keys=list(keys))
         return {key: Enqueued(pk, at, STATUSES[status], False) for key, pk, at, status in rows}
@@ -170,7 +170,7 @@ class PostgresClaims(Claims):
             wanted=places[-1],
             sample_size=places[-1] // len(request.queues) + 2,
             free_slots=request.free_slots.get(pool),
-            **self._queues_of(request),
+            **self._queue_parameters(request),
         )
         return [END if pk is None else (rank, pk) for rank, pk in rows]
 
@@ -185,12 +185,12 @@ class PostgresClaims(Claims):
             free_slots=as_array(request.free_slots.get(pool, limit) for pool, limit in limits.items()),
             last_rank=last[0],
             last_id=last[1],
-            **self._queues_of(request),
+            **self._queue_parameters(request),
         )
         # RETURNING has no order.
         return ClaimedBatch(sorted(starmap(ClaimedTask, rows), key=attrgetter("rank", "id.int")))
 
-    def _queues_of(self, request: ClaimRequest) -> dict[str, Any]:
+    def _queue_parameters(self, request: ClaimRequest) -> dict[str, Any]:
         limits = request.max_per_queue
         return {
             "queues": as_text_array(tuple(request.queues)),

@@ -16,7 +16,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.engine import configure_session, is_locked, is_slow, sqlstate_of
-from jobqueue.executor.telemetry.errors import first_line_of
+from jobqueue.executor.telemetry.errors import format_first_line
 from jobqueue.executor.telemetry.logger import get_logger
 
 logger = get_logger(__name__)
@@ -70,12 +70,12 @@ class DatabaseState:
             self.last_lost_at = now = time.monotonic()
             if self._since is None and self._last_good_at.get(connection, now) < self._last_over_at:
                 self._last_good_at[connection] = now
-                logger.debug("database.reconnected connection=%s error=%s", connection, first_line_of(error))
+                logger.debug("database.reconnected connection=%s error=%s", connection, format_first_line(error))
                 return
             self._down.add(connection)
             if self._since is None:
                 self._since = now
-                logger.warning("database.unreachable error=%s", first_line_of(error))
+                logger.warning("database.unreachable error=%s", format_first_line(error))
 
     def reached(self, connection: str) -> None:
         self._last_good_at[connection] = time.monotonic()
@@ -184,7 +184,7 @@ class GuardedConnection:
         try:
             shutdown_socket(raw)
         except Exception as error:  # noqa: BLE001 - the driver may raise anything for a connection that is closed
-            logger.warning("connection.close_failed connection=%s error=%s", self.name, first_line_of(error))
+            logger.warning("connection.close_failed connection=%s error=%s", self.name, format_first_line(error))
         return True
 
     def _log_cut(self, level: int) -> None:
@@ -223,7 +223,7 @@ def quietly(close: Callable[[], object]) -> None:
     try:
         close()
     except Exception as error:  # noqa: BLE001 - it may be closed already, which is as good
-        logger.debug("connection.close_failed error=%s", first_line_of(error))
+        logger.debug("connection.close_failed error=%s", format_first_line(error))
 
 
 def shutdown_socket(raw: Any) -> None:

@@ -16,7 +16,7 @@ from jobqueue.declarations import registry
 from jobqueue.declarations.actions import Action, Disposition, Done, Kind, Message, Send, Sleep, Spawn, Suspend, Yield
 from jobqueue.declarations.actor import Actor, ActorTask, Inbox, PollContext
 from jobqueue.declarations.function import FunctionTask, changed
-from jobqueue.declarations.options import tick_of, time_problems
+from jobqueue.declarations.options import read_tick, time_problems
 from jobqueue.exceptions import InvalidActions, UndecodableMessage
 from jobqueue.executor.running.attempt import Attempt, RunningTask
 from jobqueue.values.json import check_dedupe_key, decode, encode, encode_message, encode_result, plain
@@ -33,18 +33,18 @@ KINDS: dict[str | None, Kind] = {
 }
 
 
-def actor_of(attempt: Attempt) -> type[Actor[Any]]:
+def prepared_actor(attempt: Attempt) -> type[Actor[Any]]:
     assert isinstance(attempt.task, ActorTask)
     return attempt.task.actor
 
 
-def context_of(attempt: Attempt) -> PollContext[Any]:
+def prepare_context(attempt: Attempt) -> PollContext[Any]:
     """Decode state and inbox. Raises InvalidState or UndecodableMessage for one that does not fit."""
-    actor, claimed, messages = actor_of(attempt), attempt.claimed, attempt.running.messages
-    tick = tick_of(claimed.options)
+    actor, claimed, messages = prepared_actor(attempt), attempt.claimed, attempt.running.messages
+    tick = read_tick(claimed.options)
     return PollContext(
         state=read_state(actor, claimed.inner_state),
-        inbox=Inbox(message_of(actor, stored) for stored in messages),
+        inbox=Inbox(decode_message(actor, stored) for stored in messages),
         id=claimed.id,
         parent_id=claimed.parent_id,
         key=claimed.key,
@@ -73,7 +73,7 @@ def read_state(actor: type[Actor[Any]], text: str | None) -> Any:
         raise InvalidState(f"{STATE}{actor.__name__}.State does not allow it: {error}") from error
 
 
-def message_of(actor: type[Actor[Any]], stored: StoredMessage) -> Message:
+def decode_message(actor: type[Actor[Any]], stored: StoredMessage) -> Message:
     try:
         kind = KINDS[stored.child_status]
     except KeyError:
@@ -93,7 +93,7 @@ def is_commit_function(returned: Any) -> bool:
     return callable(returned) and not isinstance(returned, type)
 
 
-def actions_of(returned: Any) -> tuple[list[Action], Disposition | None]:
+def split_actions(returned: Any) -> tuple[list[Action], Disposition | None]:
     """Split what poll() returned into effects, in order, and the disposition. Raises InvalidActions."""
     actions: list[Any]
     match returned:
@@ -126,10 +126,15 @@ def outcome_of_poll(attempt: Attempt, returned: Any) -> Outcome:
     Raises InvalidActions, InvalidArguments, InvalidResult, TaskNotFound or ValueError if the actions cannot be
     performed. The attempt has then failed.
     """
-    claimed, context, actor, worker_id = attempt.claimed, attempt.context, actor_of(attempt), attempt.identity.worker_id
+    claimed, context, actor, worker_id = (
+        attempt.claimed,
+        attempt.context,
+        prepared_actor(attempt),
+        attempt.identity.worker_id,
+    )
     assert context is not None
     limit = attempt.identity.options.max_payload_bytes
-    effects, decision = actions_of(returned)
+    effects, decision = split_actions(returned)
     consumed = [message.id for message in context.inbox.taken]
     unread = [message.id for message in context.inbox]
     # Built at once: replace() on a value of so many fields takes longer than the body of a short poll.
@@ -148,7 +153,7 @@ def outcome_of_poll(attempt: Attempt, returned: Any) -> Outcome:
             consumed=[*consumed, *context.inbox.replaced],
             unread=unread,
             spawn=[row_of_child(attempt, action) for action in effects if isinstance(action, Spawn)],
-            send=messages_of(attempt, effects),
+            send=make_messages(attempt, effects),
             cancel_children=isinstance(decision, Done) and decision.cancel_children,
         ),
         **columns,
@@ -230,7 +235,7 @@ def row_of_child(attempt: Attempt, spawn: Spawn) -> NewTask:
     if target.backend != backend:
         declared = registry.get(target.task_type)
         is_chosen = declared is not None and declared.backend != target.backend
-        if is_chosen or target.backend not in (DEFAULT_TASK_BACKEND_ALIAS, actor_of(attempt).task.backend):
+        if is_chosen or target.backend not in (DEFAULT_TASK_BACKEND_ALIAS, prepared_actor(attempt).task.backend):
             raise InvalidActions(
                 f"A child lives in its parent's backend {backend!r}; {target.name} is of {target.backend!r}."
             )
@@ -238,7 +243,7 @@ def row_of_child(attempt: Attempt, spawn: Spawn) -> NewTask:
     return child_row(target, spawn.args, spawn.kwargs, pk=spawn.id, parent=attempt.claimed.id)
 
 
-def messages_of(attempt: Attempt, effects: Sequence[Action]) -> list[NewMessage]:
+def make_messages(attempt: Attempt, effects: Sequence[Action]) -> list[NewMessage]:
     """
     Make the messages of a poll, in order.
 
@@ -249,7 +254,7 @@ def messages_of(attempt: Attempt, effects: Sequence[Action]) -> list[NewMessage]
     if not sends:
         return []
     keys = [check_dedupe_key(action.dedupe_key) if isinstance(action, Send) else None for action in sends]
-    ids = receivers(identity.engine, list(receivers_of(effects, claimed.parent_id)), keys)
+    ids = receivers(identity.engine, list(find_receivers(effects, claimed.parent_id)), keys)
     sent_to = {pk for action, pk in zip(sends, ids, strict=True) if isinstance(action, Send)}
     return [
         NewMessage(
@@ -264,7 +269,7 @@ def messages_of(attempt: Attempt, effects: Sequence[Action]) -> list[NewMessage]
     ]
 
 
-def receivers_of(effects: Sequence[Action], parent_id: UUID | None) -> Iterator[UUID | str | Spawn]:
+def find_receivers(effects: Sequence[Action], parent_id: UUID | None) -> Iterator[UUID | str | Spawn]:
     """Yield the receiver of each Send and Yield. A key of an earlier Spawn in the same poll means that child."""
     spawned: dict[str, Spawn] = {}
     for action in effects:

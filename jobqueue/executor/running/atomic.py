@@ -28,7 +28,7 @@ from jobqueue.executor.running.task_runner import (
     retry_stale,
     success_outcome,
 )
-from jobqueue.executor.telemetry.errors import first_line_of, from_the_body, message_of
+from jobqueue.executor.telemetry.errors import describe_error, format_first_line, from_the_body
 from jobqueue.executor.telemetry.logger import get_logger, mask_for
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.records import Outcome, release_outcome
@@ -174,7 +174,8 @@ def failed_by_settings(engine: Engine) -> Iterator[None]:
         if names := engine.db.settings_in_the_way(sqlstate_of(error)):
             raise TransactionManagementError(
                 f"The body has changed {' and '.join(names)} in the transaction in which its outcome is stored, "
-                f"and the outcome cannot be stored with that ({message_of(error)}). Reset it before the body returns."
+                f"and the outcome cannot be stored with that ({describe_error(error)}). Reset it before the body "
+                "returns."
             ) from error
         raise
 
@@ -186,7 +187,7 @@ def stale_if_impatient() -> Iterator[None]:
         yield
     except django.db.OperationalError as error:
         if getattr(error.__cause__, "sqlstate", None) in IMPATIENT:
-            raise Stale(f"The task's row could not be locked in time: {message_of(error)}") from error
+            raise Stale(f"The task's row could not be locked in time: {describe_error(error)}") from error
         raise
 
 
@@ -204,7 +205,7 @@ def _in_doubt(success: CompletedAttempt, failure: CompletedAttempt) -> Completed
         "task.commit_unconfirmed task=%s id=%s error=%s",
         printable(claimed.task_type),
         claimed.id,
-        "" if error is None else first_line_of(error, mask),
+        "" if error is None else format_first_line(error, mask),
         exc_info=None if isinstance(error, django.db.Error) else error,  # only the log has a failed hook of the commit
         extra={"mask": mask},
     )
@@ -215,7 +216,7 @@ def _in_doubt(success: CompletedAttempt, failure: CompletedAttempt) -> Completed
 
 def forbidden_in_transaction(attempt: Attempt, error: BaseException) -> GiveUp | None:
     """Return an error that names the cause, if a body did what the transaction of its outcome never allows."""
-    is_forbidden = isinstance(error, (RuntimeError, TransactionManagementError)) and message_of(error).startswith(
+    is_forbidden = isinstance(error, (RuntimeError, TransactionManagementError)) and describe_error(error).startswith(
         FORBIDDEN
     )
     if not is_forbidden and getattr(error.__cause__, "sqlstate", None) != IN_TRANSACTION:
@@ -223,7 +224,7 @@ def forbidden_in_transaction(attempt: Attempt, error: BaseException) -> GiveUp |
     where = "atomic=True runs the body" if attempt.task.atomic else "The function that a poll returned runs"
     problem = GiveUp(
         f"{where} in the transaction of its outcome, where durable=True, commit(), rollback(), set_autocommit() and "
-        f"statements such as VACUUM cannot work: {message_of(error)}"
+        f"statements such as VACUUM cannot work: {describe_error(error)}"
     )
     problem.__cause__ = error
     return problem.with_traceback(error.__traceback__)

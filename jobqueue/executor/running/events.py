@@ -22,7 +22,7 @@ from jobqueue.declarations.function import changed
 from jobqueue.declarations.results import Result
 from jobqueue.engine import Engine
 from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, RunningTask, running_here
-from jobqueue.executor.telemetry.errors import Mask, first_line_of, reason_of
+from jobqueue.executor.telemetry.errors import Mask, find_reason, format_first_line
 from jobqueue.executor.telemetry.logger import get_logger, mask_for
 from jobqueue.values.json import decode
 from jobqueue.values.records import ClaimedTask, NewTask
@@ -78,7 +78,7 @@ def report_end(completed: CompletedAttempt, status: Status) -> None:
 
 def _report_end(completed: CompletedAttempt, status: Status) -> None:
     running_here.set(None)  # what receivers log is not shown as lines of the body
-    event, level = _event_of(completed, status)
+    event, level = _choose_event(completed, status)
     if logger.isEnabledFor(level):
         _log_end(completed, status, event, level)
     if completed.outcome.effects.spawn and status is not Status.CANCELLED and is_enqueued_heard():
@@ -96,7 +96,7 @@ def has_observers(completed: CompletedAttempt, status: Status) -> bool:
         return False  # released unchanged
     if status is Status.AWAITING_CODE:
         return False  # executor/awaiting_code.py logs a line for many of them
-    if logger.isEnabledFor(_event_of(completed, status)[1]) or _is_end_received(completed, status):
+    if logger.isEnabledFor(_choose_event(completed, status)[1]) or _is_end_received(completed, status):
         return True
     return bool(completed.outcome.effects.spawn) and is_enqueued_heard()
 
@@ -131,18 +131,18 @@ def _log_end(completed: CompletedAttempt, status: Status, event: str, level: int
         details += f" retry_in_s={outcome.wake_after_seconds:.1f}"
     mask = mask_for(running.claimed, running.identity.options)
     if error is not None:
-        details += f" error={first_line_of(error, mask)}"
+        details += f" error={format_first_line(error, mask)}"
     prepared = completed.attempt
     max_attempts = running.claimed.max_attempts if prepared is None else prepared.run_options.max_attempts
     values = {**fields, "max_attempts": max_attempts, "details": details}
     template = f"{event} {ATTEMPT} duration_ms=%(duration_ms).0f%(details)s"
     if status is Status.FAILED:
-        logger.log(level, template, values, extra={**fields, "mask": mask}, exc_info=error and reason_of(error))
+        logger.log(level, template, values, extra={**fields, "mask": mask}, exc_info=error and find_reason(error))
     else:
         logger.log_quickly(level, template, (values,), fields)
 
 
-def _event_of(completed: CompletedAttempt, status: Status) -> tuple[str, int]:
+def _choose_event(completed: CompletedAttempt, status: Status) -> tuple[str, int]:
     """Return the name of the log event and its level."""
     if status in FINAL:
         return EVENTS[status]
@@ -206,7 +206,7 @@ def _send_end(completed: CompletedAttempt, started: Result, status: Status) -> N
     if error is None:
         _send(task_finished, result, mask)
         return
-    error = reason_of(error)  # as in the log: a tool that gets both drops the second
+    error = find_reason(error)  # as in the log: a tool that gets both drops the second
     frames = error.__traceback__
     try:
         raise error

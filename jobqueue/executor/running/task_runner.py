@@ -25,7 +25,7 @@ from jobqueue.declarations.actor import ActorTask
 from jobqueue.declarations.context import Context
 from jobqueue.declarations.function import FunctionTask, changed
 from jobqueue.declarations.limits import limit_columns
-from jobqueue.declarations.options import run_options, tick_of
+from jobqueue.declarations.options import read_tick, run_options
 from jobqueue.engine import Engine, iso_utc
 from jobqueue.exceptions import (
     ClaimLost,
@@ -51,18 +51,18 @@ from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.running.actor_runner import (
     STATE,
     InvalidState,
-    context_of,
     is_commit_function,
     outcome_of_poll,
     poll_again,
+    prepare_context,
     read_state,
 )
 from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, ExecutorIdentity, Raised, Returned, RunningTask
-from jobqueue.executor.telemetry.errors import TRACEBACK_CHARACTERS, full_traceback, message_of, path_of
+from jobqueue.executor.telemetry.errors import TRACEBACK_CHARACTERS, describe_error, full_traceback, path_of
 from jobqueue.executor.telemetry.logger import get_logger, mask_for
-from jobqueue.values.arguments import parameters_of
-from jobqueue.values.causes import cause_of
-from jobqueue.values.history import Event, line_of
+from jobqueue.values.arguments import read_parameters
+from jobqueue.values.causes import fingerprint
+from jobqueue.values.history import Event, format_line
 from jobqueue.values.json import decode, encode_result
 from jobqueue.values.records import ClaimedTask, Outcome, release_outcome
 from jobqueue.values.states import FINAL, Status
@@ -96,7 +96,7 @@ def missing_limits(claims: Iterable[ClaimedTask]) -> list[tuple[ClaimedTask, dic
         if task is None or (task.concurrency is None and task.rate is None) or claimed.is_limited:
             continue
         with contextlib.suppress(InvalidArguments, TypeError, ValueError, RecursionError):
-            parameters = parameters_of(task.func, task.takes_context)
+            parameters = read_parameters(task.func, task.takes_context)
             columns = limit_columns(task, parameters, decode(claimed.args), decode(claimed.kwargs))
             missing.append((claimed, columns))
     return missing
@@ -162,7 +162,7 @@ def prepare_actor(attempt: Attempt) -> Attempt | CompletedAttempt:
     """Decode state and inbox. An invalid message fails the attempt. A state that this code does not take waits."""
     attempt.running.finishes_when_cancelled = True
     try:
-        attempt.context = context_of(attempt)
+        attempt.context = prepare_context(attempt)
     except UndecodableMessage as error:
         return complete(attempt, Raised(error))
     except InvalidState as error:
@@ -181,7 +181,7 @@ def call(attempt: Attempt) -> Any:
     if not task.takes_context:
         return task.func(*attempt.args, **attempt.kwargs)
     key = f"{running.id}:{running.claimed.polls}"
-    tick = tick_of(running.claimed.options)
+    tick = read_tick(running.claimed.options)
     context = Context(
         task_result=attempt.result,
         idempotency_key=key,
@@ -255,12 +255,12 @@ def complete(attempt: Attempt, ending: Returned | Raised) -> CompletedAttempt:
             except BaseException as mistake:  # noqa: BLE001 - in a class of the body's, which would fail each time
                 error = mistake
                 outcome = failure_outcome(running, error)
-    history = history_of(running, outcome, seconds)
+    history = format_history(running, outcome, seconds)
     outcome = replace(outcome, run_seconds=seconds, history=history, begun_seconds=running.begun_seconds)
     return CompletedAttempt(running=running, outcome=outcome, attempt=attempt, error=error, seconds=seconds)
 
 
-def history_of(running: RunningTask, outcome: Outcome, seconds: float) -> str | None:
+def format_history(running: RunningTask, outcome: Outcome, seconds: float) -> str | None:
     """Return the line of an attempt for the history; None if it has ended the task or failed: other columns have it."""
     if outcome.status in FINAL or outcome.error is not None:
         return None
@@ -269,7 +269,7 @@ def history_of(running: RunningTask, outcome: Outcome, seconds: float) -> str | 
         event = Event.SUSPENDED if outcome.status is Status.SUSPENDED else Event.POLLED
     else:
         event = Event.STALE if outcome.status is Status.SCHEDULED else Event.RELEASED
-    return line_of(
+    return format_line(
         event,
         running.now(),
         running.claimed.wait_seconds,
@@ -359,7 +359,7 @@ def failure_outcome(running: RunningTask, error: BaseException, status: Status =
         "at": iso_utc(running.now()),
         "executor": running.identity.name,
         "exception_class_path": path_of(error),
-        "message": message_of(error),
+        "message": describe_error(error),
         "traceback": clean_text(full_traceback(error), TRACEBACK_CHARACTERS),
         "wait_seconds": round(claimed.wait_seconds, 3),
         "run_seconds": None if running.started_at is None else round(time.monotonic() - running.started_at, 3),
@@ -373,7 +373,7 @@ def failure_outcome(running: RunningTask, error: BaseException, status: Status =
         attempts=claimed.attempts + 1,
         worker_id=running.identity.worker_id,
         error=json.dumps(entry),
-        cause=cause_of(claimed.task_type, entry["exception_class_path"], message_of(error, mask)),
+        cause=fingerprint(claimed.task_type, entry["exception_class_path"], describe_error(error, mask)),
         may_unblock_others=claimed.may_unblock_others,
     )
 
@@ -410,7 +410,7 @@ def reject_by_database(completed: CompletedAttempt, error: Exception) -> Complet
     ):
         return complete(completed.attempt, Raised(error))
     running = completed.running
-    refusal = InvalidResult(f"The database refused the outcome: {message_of(error)}")
+    refusal = InvalidResult(f"The database refused the outcome: {describe_error(error)}")
     refused = completed.outcome
     outcome = replace(
         failure_outcome(running, refusal), run_seconds=refused.run_seconds, begun_seconds=refused.begun_seconds
@@ -431,7 +431,7 @@ def problem_of_call(attempt: Attempt) -> str | None:
     """Return why the function that this process has does not take the stored arguments; None if it does."""
     task, args, kwargs = attempt.task, attempt.args, attempt.kwargs
     try:
-        return parameters_of(task.func, task.takes_context).problem(args, kwargs)
+        return read_parameters(task.func, task.takes_context).problem(args, kwargs)
     except (TypeError, ValueError):  # no signature: the call itself shows whether it fits
         return None
 

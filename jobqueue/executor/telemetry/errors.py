@@ -34,7 +34,7 @@ def from_the_body(error: Error) -> Error:
     return error.with_traceback(frames)
 
 
-def reason_of(error: BaseException) -> BaseException:
+def find_reason(error: BaseException) -> BaseException:
     """Return the error that a body answered with Retry: `raise Retry(after=60) from error`. Else the error itself."""
     chain = answers(error)
     return next((cause for cause in chain if not issubclass(type(cause), Retry)), chain[-1])
@@ -59,7 +59,7 @@ def is_starved(error: BaseException) -> bool:
 
 def path_of(error: BaseException) -> str:
     """Return the dotted path of the exception's class; of the reason for a Retry."""
-    kind = type(reason_of(error))
+    kind = type(find_reason(error))
     try:
         return clean_text(f"{kind.__module__}.{kind.__qualname__}", PATH_CHARACTERS)
     except BaseException:  # noqa: BLE001 - a metaclass may raise anything
@@ -72,24 +72,24 @@ def name_of(error: BaseException) -> str:
     return escape(name)
 
 
-def message_of(error: BaseException, mask: Mask = str) -> str:
+def describe_error(error: BaseException, mask: Mask = str) -> str:
     """Return the message. That of an answer to another error has its own text, if it has one, and the error's."""
     *above, last = answers(error)
     try:
         texts = [text for answer in above if (text := str(answer)) not in DEFAULT_TEXTS]
         message = str(last)
         if message not in (own := ": ".join(texts)) or not own:
-            is_named = last is reason_of(error)  # by the class that stands before the message
+            is_named = last is find_reason(error)  # by the class that stands before the message
             texts.append(message if is_named else f"{name_of(last)}: {message}" if message else name_of(last))
         return clean_text(mask(": ".join(filter(None, texts))), MESSAGE_CHARACTERS)
     except BaseException as failure:  # noqa: BLE001 - __str__ may raise anything
         return f"<the message of this {name_of(last)} cannot be read: {name_of(failure)}>"
 
 
-def first_line_of(error: BaseException, mask: Mask = str) -> str:
+def format_first_line(error: BaseException, mask: Mask = str) -> str:
     """Return the class and the first line of the message, as one line of a log."""
-    message = message_of(error, mask).strip().partition("\n")[0]
-    name = name_of(reason_of(error))
+    message = describe_error(error, mask).strip().partition("\n")[0]
+    name = name_of(find_reason(error))
     return printable(mask(f"{name}: {message}") if message else name)
 
 

@@ -67,13 +67,13 @@ def mask_for(task: ClaimedTask | NewTask, options: Options) -> Mask:
     patterns = options.redact
 
     def mask(text: str) -> str:
-        return redact_text(text, patterns, _secrets_of(task.task_type, task.args, task.kwargs, patterns))
+        return redact_text(text, patterns, _find_secrets(task.task_type, task.args, task.kwargs, patterns))
 
     return mask
 
 
 @lru_cache(maxsize=1)  # consecutive texts are often about one task
-def _secrets_of(task_type: str, args_text: str, kwargs_text: str, patterns: tuple[str, ...]) -> Secrets:
+def _find_secrets(task_type: str, args_text: str, kwargs_text: str, patterns: tuple[str, ...]) -> Secrets:
     """Return the masked arguments of a task."""
     try:
         args, kwargs = decode(args_text), decode(kwargs_text)

@@ -32,7 +32,7 @@ def engines(alias: str | None) -> list[Engine]:
         raise CommandError(str(error)) from error
 
 
-def engine_of(alias: str | None) -> Engine:
+def find_engine(alias: str | None) -> Engine:
     """Return the engine of a backend; without an alias, that of the default backend, else the first."""
     candidates = engines(alias)
     return next((engine for engine in candidates if engine.alias == DEFAULT_TASK_BACKEND_ALIAS), candidates[0])

@@ -13,7 +13,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from jobqueue.engine import Engine, clock_to_compare
 from jobqueue.management.cli import arguments
-from jobqueue.management.cli.backends import engine_of, report_unknown
+from jobqueue.management.cli.backends import find_engine, report_unknown
 from jobqueue.management.cli.console import EXIT_INTERRUPTED, Console, list_ids, log
 from jobqueue.management.cli.task_filters import add_filters, add_status, describe, moment_text, read_filters
 from jobqueue.management.cli.verbs import Verb
@@ -23,7 +23,7 @@ from jobqueue.operations.bulk.target import BulkRun, Target
 from jobqueue.operations.formatting import duration
 from jobqueue.operations.list.failures import MAX_CAUSES, TooManyCauses, causes_with, newest_causes, read_failures
 from jobqueue.operations.list.selection import Selection
-from jobqueue.operations.queries import many, of_status
+from jobqueue.operations.queries import many, tasks_with_status
 from jobqueue.values.states import FINAL, Status
 
 CAUSES_NAMED = 5  # if none matches
@@ -77,7 +77,7 @@ def perform(action: BulkAction, console: Console, flags: Any) -> None:
         flags.parser.error("--error needs the status FAILED: only failed tasks are grouped by their errors.")
     if flags.ids and (flags.dry_run or flags.limit is not None):
         flags.parser.error("--dry-run and --limit need filters instead of task ids.")
-    engine = engine_of(flags.backend)
+    engine = find_engine(flags.backend)
     if getattr(flags, "descendants", False):
         action = CANCEL_TREE
     if not flags.ids:
@@ -148,12 +148,13 @@ def _causes(engine: Engine, text: str) -> list[str]:
 
 def prune(console: Console, flags: Any) -> None:
     """Delete tasks of the statuses, by default of all final ones, that ended longer ago than `older_than`."""
-    engine = engine_of(flags.backend)
+    engine = find_engine(flags.backend)
     statuses = tuple(dict.fromkeys(flags.status)) or FINAL
     age = flags.older_than.total_seconds()
     ended = f"that ended more than {duration(flags.older_than)} ago"
     old = {
-        status: of_status(engine, status).filter(finished_at__lte=clock_to_compare(after=-age)) for status in statuses
+        status: tasks_with_status(engine, status).filter(finished_at__lte=clock_to_compare(after=-age))
+        for status in statuses
     }
     expected = {status.lower(): rows.count() for status, rows in old.items()}
     total = sum(expected.values())

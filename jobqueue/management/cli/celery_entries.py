@@ -102,7 +102,7 @@ def _from_row(row: Any) -> CeleryEntry:
         schedule = row.schedule
     except (ValueError, TypeError, ArithmeticError) as error:
         return replace(entry, problem=f"Celery cannot read its schedule {getattr(row, kinds[0])}: {error}")
-    return replace(entry, schedule=schedule, timezone=_timezone_of(schedule))
+    return replace(entry, schedule=schedule, timezone=_find_timezone(schedule))
 
 
 def _read_settings() -> Iterator[CeleryEntry]:
@@ -118,7 +118,7 @@ def _read_settings() -> Iterator[CeleryEntry]:
             entry,
             task=str(value["task"]),
             schedule=schedule,
-            timezone=_timezone_of(schedule),
+            timezone=_find_timezone(schedule),
             problem=f"its schedule is solar, which has no counterpart: {schedule!r}" if _is_solar(schedule) else "",
             args=value.get("args") or (),
             kwargs=value.get("kwargs") or {},
@@ -131,7 +131,7 @@ def _is_solar(schedule: Any) -> bool:
     return any(base.__name__ == "solar" for base in type(schedule).__mro__)
 
 
-def _timezone_of(schedule: Any) -> str:
+def _find_timezone(schedule: Any) -> str:
     """Return the time zone of a crontab: its own, else that of the settings, else that of Celery's app."""
     zone = vars(schedule).get("tz") if hasattr(schedule, "__dict__") else None
     zone = zone or getattr(settings, "CELERY_TIMEZONE", None) or getattr(schedule, "tz", None) or "UTC"
@@ -139,7 +139,7 @@ def _timezone_of(schedule: Any) -> str:
     return settings.TIME_ZONE if type(zone).__name__ == "LocalTimezone" else str(zone)
 
 
-def declaration_of(
+def make_declaration(
     entry: CeleryEntry, find_task: Callable[[str], FunctionTask[..., Any]], now: datetime, backend: str | None = None
 ) -> Declaration:
     """
@@ -207,7 +207,7 @@ def task_options(options: Mapping[str, Any]) -> dict[str, Any]:
     if expires:
         converted["expires"] = expires if isinstance(expires, timedelta) else timedelta(seconds=expires)
     if priority is not None:
-        converted["priority"] = priority_of(priority)
+        converted["priority"] = convert_priority(priority)
     return converted
 
 
@@ -216,7 +216,7 @@ def ignored_options(options: Mapping[str, Any]) -> list[str]:
     return sorted(name for name in TRANSPORT_OPTIONS & options.keys() if options[name] not in (None, "", False, {}))
 
 
-def priority_of(priority: int) -> int:
+def convert_priority(priority: int) -> int:
     """Return a priority of Celery as ours. Celery's tasks without one have 0, which Redis takes for the highest."""
     broker = str(getattr(settings, "CELERY_BROKER_URL", ""))
     sign = -1 if broker.partition(":")[0].partition("+")[0] in REVERSED_BROKERS else 1

@@ -17,7 +17,7 @@ from jobqueue.declarations.function import FunctionTask
 from jobqueue.engine import Engine
 from jobqueue.exceptions import TaskNotFound
 from jobqueue.management.cli.arguments import json_value, moment
-from jobqueue.management.cli.backends import engine_of, engines
+from jobqueue.management.cli.backends import engines, find_engine
 from jobqueue.management.cli.console import Console, log
 from jobqueue.management.cli.verbs import Verb
 from jobqueue.operations.task.inbox import check_message
@@ -90,7 +90,7 @@ def _engine_with(to: str, backend: str | None) -> Engine:
     """Return the engine that has the receiver. A key belongs to the given backend, or to the default one."""
     pk = id_from(to)
     if pk is None:
-        return engine_of(backend)
+        return find_engine(backend)
     for engine in engines(backend):
         if engine.db.by_ids([pk]).exists():
             return engine

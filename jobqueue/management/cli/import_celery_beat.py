@@ -16,8 +16,14 @@ from jobqueue.declarations.function import FunctionTask
 from jobqueue.declarations.schedules import Declaration
 from jobqueue.exceptions import JobQueueError
 from jobqueue.management.cli.arguments import names_in_file, pair
-from jobqueue.management.cli.backends import engine_of, engines
-from jobqueue.management.cli.celery_entries import CeleryEntry, NotNeeded, declaration_of, ignored_options, read_entries
+from jobqueue.management.cli.backends import engines, find_engine
+from jobqueue.management.cli.celery_entries import (
+    CeleryEntry,
+    NotNeeded,
+    ignored_options,
+    make_declaration,
+    read_entries,
+)
 from jobqueue.management.cli.console import Console, TableColumn, log, shell_user
 from jobqueue.management.cli.enqueue import task_named
 from jobqueue.management.cli.verbs import Verb
@@ -74,7 +80,7 @@ class Importer:
         if row is not None and not self.is_update:
             return Conversion(entry, "exists", row.task_type, in_words(row))
         try:
-            declaration = declaration_of(entry, self._task_for, self.now, self.backend)
+            declaration = make_declaration(entry, self._task_for, self.now, self.backend)
             row = self.rows.get((declaration.backend, entry.name))
             if row is not None and row.declared_at:
                 raise ValueError(f"code declares a schedule with this name at {row.declared_at}")
@@ -101,7 +107,7 @@ class Importer:
 
     def _save(self, declaration: Declaration, row: Schedule | None, *, is_enabled: bool) -> None:
         """Write a schedule. One that is disabled in Celery is paused before its first tick."""
-        engine = engine_of(declaration.backend)
+        engine = find_engine(declaration.backend)
         with engine.db.transaction():
             (schedules.create if row is None else schedules.change)(declaration)
             if not is_enabled and (row is None or not row.is_paused_at(engine.db.now())):

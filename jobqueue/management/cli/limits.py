@@ -12,7 +12,7 @@ from django.core.management.base import CommandError, CommandParser
 from jobqueue.api import limits as api
 from jobqueue.engine import Engine
 from jobqueue.management.cli import arguments
-from jobqueue.management.cli.backends import engine_of, engines
+from jobqueue.management.cli.backends import engines, find_engine
 from jobqueue.management.cli.console import Console, TableColumn, log, shell_user
 from jobqueue.management.cli.verbs import Verb
 from jobqueue.operations.formatting import duration
@@ -105,7 +105,7 @@ def list_limits(console: Console, flags: Any) -> None:
 
 def set_limit(console: Console, flags: Any) -> None:
     """Set the number of a key, or of all keys of a limit."""
-    engine = engine_of(flags.backend)
+    engine = find_engine(flags.backend)
     key = _find(engine, flags)
     by = shell_user() if flags.by is None else flags.by
     with _value_errors():
@@ -117,7 +117,7 @@ def set_limit(console: Console, flags: Any) -> None:
 
 def reset_limit(console: Console, flags: Any) -> None:
     """Remove the number that people have set for a key, or for all keys of a limit."""
-    engine = engine_of(flags.backend)
+    engine = find_engine(flags.backend)
     key = _find(engine, flags)
     if not api.reset_limit(key.kind, key.stored, backend=engine.alias):
         console.say(f"No number was set for {key.words}.")

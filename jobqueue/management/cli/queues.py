@@ -12,7 +12,7 @@ from django.db import transaction
 from jobqueue import api
 from jobqueue.engine import Engine
 from jobqueue.management.cli import arguments
-from jobqueue.management.cli.backends import check_queue_names, engine_of
+from jobqueue.management.cli.backends import check_queue_names, find_engine
 from jobqueue.management.cli.console import Console, log, shell_user
 from jobqueue.management.cli.verbs import Verb
 from jobqueue.models import Queue
@@ -37,7 +37,7 @@ def add_limit_arguments(parser: CommandParser) -> None:
 
 def pause(console: Console, flags: Any) -> None:
     """Pause queues: all, or none if one of the values is invalid."""
-    engine = engine_of(flags.backend)
+    engine = find_engine(flags.backend)
     check_queue_names(engine, flags.queues)
     by = shell_user() if flags.by is None else flags.by
     try:
@@ -53,7 +53,7 @@ def pause(console: Console, flags: Any) -> None:
 
 
 def resume(console: Console, flags: Any) -> None:
-    engine = engine_of(flags.backend)
+    engine = find_engine(flags.backend)
     check_queue_names(engine, flags.queues)
     paused = {row.name for row in _rows(engine, flags.queues) if row.is_paused_at(engine.db.now())}
     for name in flags.queues:
@@ -66,7 +66,7 @@ def resume(console: Console, flags: Any) -> None:
 
 def limit(console: Console, flags: Any) -> None:
     """Set the limit of a queue, or remove it."""
-    engine = engine_of(flags.backend)
+    engine = find_engine(flags.backend)
     check_queue_names(engine, [flags.queue])
     try:
         api.limit_queue(flags.queue, flags.max_running, backend=engine.alias)

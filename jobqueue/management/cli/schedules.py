@@ -15,7 +15,7 @@ from django.db import transaction
 from jobqueue.api import schedules as api
 from jobqueue.engine import Engine
 from jobqueue.management.cli import arguments
-from jobqueue.management.cli.backends import engine_of, engines
+from jobqueue.management.cli.backends import engines, find_engine
 from jobqueue.management.cli.console import Console, TableColumn, log, shell_user
 from jobqueue.management.cli.show import value_lines
 from jobqueue.management.cli.verbs import Verb
@@ -164,7 +164,7 @@ def list_schedules(console: Console, flags: Any) -> None:
 
 def show(console: Console, flags: Any) -> None:
     """Show a schedule, its next ticks, and its last ones with their tasks."""
-    engine = engine_of(flags.backend)
+    engine = find_engine(flags.backend)
     row = _find(engine, flags.name, with_retired=True)
     state = ScheduleState(row, with_tasks(list(history(row)[:RECENT])), engine.db.now())
     upcoming = _next_ticks(row, SHOWN_TICKS)
@@ -185,7 +185,7 @@ def show(console: Console, flags: Any) -> None:
 
 def next_(console: Console, flags: Any) -> None:
     """Show the next ticks of a schedule, with notes where daylight saving moves one."""
-    engine = engine_of(flags.backend)
+    engine = find_engine(flags.backend)
     state = ScheduleState(_find(engine, flags.name), (), engine.db.now())
     upcoming = _next_ticks(state.row, flags.lines)
     if state.sentence:
@@ -201,7 +201,7 @@ def next_(console: Console, flags: Any) -> None:
 
 def pause(console: Console, flags: Any) -> None:
     """Pause schedules: all, or none if one of the values is invalid."""
-    engine = engine_of(flags.backend)
+    engine = find_engine(flags.backend)
     by = shell_user() if flags.by is None else flags.by
     rows = [_find(engine, name) for name in flags.names]
     with _value_errors(), transaction.atomic(using=engine.database):
@@ -215,7 +215,7 @@ def pause(console: Console, flags: Any) -> None:
 
 def resume(console: Console, flags: Any) -> None:
     """Resume schedules: all, or none if one of them cannot be used."""
-    engine = engine_of(flags.backend)
+    engine = find_engine(flags.backend)
     rows = [_find(engine, name) for name in flags.names]
     before = {row.name: ScheduleState(row, (), engine.db.now()).state for row in rows}
     with _value_errors(), transaction.atomic(using=engine.database):
@@ -230,7 +230,7 @@ def resume(console: Console, flags: Any) -> None:
 
 def run(console: Console, flags: Any) -> None:
     """Enqueue a task of a schedule now, and print its id."""
-    engine = engine_of(flags.backend)
+    engine = find_engine(flags.backend)
     row = _find(engine, flags.name)
     with _value_errors():
         pk = api.run(row.name, backend=engine.alias)
@@ -240,7 +240,7 @@ def run(console: Console, flags: Any) -> None:
 
 def backfill(console: Console, flags: Any) -> None:
     """Enqueue tasks for the ticks of a range that have none."""
-    engine = engine_of(flags.backend)
+    engine = find_engine(flags.backend)
     row = _find(engine, flags.name)
     start, end = (_moment(engine, value) for value in (flags.start, flags.end))
     with _value_errors():

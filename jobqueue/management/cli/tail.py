@@ -29,7 +29,7 @@ from jobqueue.operations.formatting import (
     time_run,
 )
 from jobqueue.operations.list.selection import Selection
-from jobqueue.operations.payloads import raw, read, row_annotations, secrets_of
+from jobqueue.operations.payloads import find_secrets, raw, read, row_annotations
 from jobqueue.values.redaction import redact_text
 from jobqueue.values.states import FINAL, Status
 
@@ -131,7 +131,7 @@ def _error(task: Any) -> str:
     if task.status != Status.FAILED:
         return ""
     patterns = options_of(task.backend).redact
-    secrets = secrets_of(task.task_type, read(task.args_text), read(task.kwargs_text), patterns)
+    secrets = find_secrets(task.task_type, read(task.args_text), read(task.kwargs_text), patterns)
     return headline(task.error_class, redact_text(str(task.error_message or ""), patterns, secrets))
 
 

@@ -43,7 +43,7 @@ from jobqueue.executor.supervisor import CHILD_VARIABLE, Supervisor, SupervisorL
 from jobqueue.executor.telemetry.console_log import ConsoleHandler, JsonFormatter, TextFormatter, copy_of_stderr
 from jobqueue.executor.telemetry.emails import limit_emails
 from jobqueue.management.cli.arguments import duration
-from jobqueue.management.cli.backends import engine_of
+from jobqueue.management.cli.backends import find_engine
 from jobqueue.management.cli.verbs import report_usage_in_one_line
 from jobqueue.values import posix
 
@@ -148,11 +148,11 @@ METAVARS: dict[Callable[[str], Any], str] = {
 }
 
 
-def variable_of(names: tuple[str, ...]) -> str:
+def variable_name(names: tuple[str, ...]) -> str:
     return PREFIX + names[-1].removeprefix("--").replace("-", "_").upper()
 
 
-VARIABLES = {variable_of(names) for names, *_ in FLAGS}
+VARIABLES = {variable_name(names) for names, *_ in FLAGS}
 
 
 def misspelt_variables(names: Iterable[str], flags: Collection[str]) -> str:
@@ -180,7 +180,7 @@ class Command(BaseCommand):
         """Add the flags. The environment replaces their defaults."""
         report_usage_in_one_line(parser)
         for names, read, default, text in FLAGS:
-            variable = variable_of(names)
+            variable = variable_name(names)
             if value := os.environ.get(variable, "").strip():
                 try:
                     default = [read(item) for item in value.replace(",", " ").split()] if read is queue else read(value)
@@ -293,7 +293,7 @@ class Command(BaseCommand):
 
     def _settings(self, options: dict[str, Any]) -> ExecutorSettings:
         backend = options["backend"]
-        declared = declared_queues(engine_of(backend).alias)
+        declared = declared_queues(find_engine(backend).alias)
         limits: dict[str, int | None] = {}
         for name, limit in options["queue"] or ():
             if limits.setdefault(name, limit) != limit:
@@ -355,7 +355,7 @@ def problems_of_caller(options: Mapping[str, Any]) -> Iterator[str]:
             "run_executors cannot run inside a transaction: its threads have connections of their own, which do not "
             f"see what the transaction has written. {in_test}"
         )
-    database: Any = connections[engine_of(options["backend"]).database]
+    database: Any = connections[find_engine(options["backend"]).database]
     if database.vendor == "sqlite" and database.is_in_memory_db():
         yield (
             f"run_executors cannot use the database {database.alias!r}: it is SQLite in memory, which ends with its "

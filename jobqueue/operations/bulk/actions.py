@@ -40,11 +40,11 @@ class BulkAction:
         """Describe what became of the tasks, in sentences. numbers: of a result."""
         sentences = {**self.sentences, "moved": MOVED}
         named = ((text, numbers[name]) for name, text in sentences.items() if numbers.get(name))
-        described = (str(text % numbers_of(Count(number))) for text, number in named)
+        described = (str(text % plural_values(Count(number))) for text, number in named)
         return " ".join(described) or _("No task matched.")
 
 
-def numbers_of(number: Count) -> dict[str, object]:
+def plural_values(number: Count) -> dict[str, object]:
     """Return the placeholders of a sentence with a plural: the number, and its text with separators."""
     return {"count": number.number, "number": number}
 

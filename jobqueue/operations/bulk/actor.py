@@ -20,7 +20,7 @@ from jobqueue.declarations.actions import Action, Done, Sleep
 from jobqueue.declarations.actor import Actor, PollContext
 from jobqueue.engine import Count, engine_for, read_clock
 from jobqueue.operations.backends import backends_on
-from jobqueue.operations.bulk.actions import numbers_of
+from jobqueue.operations.bulk.actions import plural_values
 from jobqueue.operations.bulk.target import BATCH, BulkRun, Place, Target
 from jobqueue.operations.executors import ExecutorState, read_executors
 
@@ -147,7 +147,7 @@ def read_bulk_progress(args: Any, kwargs: Any, state: Any) -> ShownBulkProgress 
         number=number,
         handled=progress.handled,
         rate=rate,
-        forecast=str(target.action.forecast % numbers_of(Count(number))),
+        forecast=str(target.action.forecast % plural_values(Count(number))),
         result=target.action.describe(progress.result) if progress.handled else "",
         chosen_by=target.selection.query,
     )

@@ -11,7 +11,7 @@ from django.utils.translation import ngettext
 
 from jobqueue.engine import Clock, Count
 from jobqueue.models import Task
-from jobqueue.operations.bulk.actions import BulkAction, numbers_of
+from jobqueue.operations.bulk.actions import BulkAction, plural_values
 from jobqueue.operations.bulk.target import MAX_SINGLE, BulkRun
 
 
@@ -52,7 +52,7 @@ def write_run(request: HttpRequest, run: BulkRun, database: str, chosen_by: str 
     total = run.total
     values = {"action": run.action.label, "result": run, "filter": chosen_by, "limit": MAX_SINGLE, "count": total}
     if run.affected > len(run.changed_ids):
-        title = ngettext("%(number)s task", "%(number)s tasks", total) % numbers_of(Count(total))
+        title = ngettext("%(number)s task", "%(number)s tasks", total) % plural_values(Count(total))
         if chosen_by is None:
             message = _("%(action)s: %(result)s Selected by hand. One entry for all: they were more than %(limit)d.")
         else:
@@ -70,12 +70,12 @@ def write_start(request: HttpRequest, action: BulkAction, number: int, task_id: 
 
     The filter is in an entry without a task: readers of the task's page may lack the permission to see what it quotes.
     """
-    values = {**numbers_of(Count(number)), "action": action.label, "filter": chosen_by}
+    values = {**plural_values(Count(number)), "action": action.label, "filter": chosen_by}
     title = ngettext("%(number)s task", "%(number)s tasks", number) % values
     _write(request, [(Task, task_id, str(task_id), _("%(action)s %(number)s tasks.") % values)], is_new=True)
     _write(request, [(Task, None, title, _("%(action)s %(number)s tasks. Filter: %(filter)s") % values)])
 
 
-def write_of(request: HttpRequest, model: type[Model], pk: str, title: str, message: str) -> None:
+def write_entry(request: HttpRequest, model: type[Model], pk: str, title: str, message: str) -> None:
     """Log a change of something that may have no row. pk: what names it in the address of its page."""
     _write(request, [(model, pk, title, message)])

@@ -81,7 +81,7 @@ class Bounds:
         """Return the condition for tasks that were there, and that have not ended since."""
         return Q(pk__lte=self.upto) & (Q(finished_at__isnull=True) | Q(finished_at__lte=self.asked_at))
 
-    def condition_of(self, status: Status) -> Q:
+    def make_condition(self, status: Status) -> Q:
         """Return the condition for tasks of one status, which the index of the status can use."""
         return Q(finished_at__lte=self.asked_at) if status in FINAL else Q(pk__lte=self.upto)
 
@@ -218,7 +218,7 @@ class Target:
         return [
             TargetPart(
                 selection.tasks.filter(
-                    status_condition(status), self.bounds.condition_of(status), selection.in_window, backend=backend
+                    status_condition(status), self.bounds.make_condition(status), selection.in_window, backend=backend
                 ),
                 COLUMN_OF.get(status, "pk"),
             )

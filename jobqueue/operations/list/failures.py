@@ -27,9 +27,9 @@ from jobqueue.models import TaskQuerySet
 from jobqueue.operations.backends import backends_on
 from jobqueue.operations.formatting import class_name
 from jobqueue.operations.list.rows import mask
-from jobqueue.operations.payloads import raw, read, row_annotations, secrets_of, shown_errors
-from jobqueue.operations.queries import of_status
-from jobqueue.values.causes import pattern_of
+from jobqueue.operations.payloads import find_secrets, raw, read, row_annotations, shown_errors
+from jobqueue.operations.queries import tasks_with_status
+from jobqueue.values.causes import mask_message
 from jobqueue.values.states import Status
 from jobqueue.values.text import number_text
 
@@ -99,10 +99,10 @@ class Failure:
 
     @property
     def title(self) -> str:
-        return title_of(self.error_class, self.message)
+        return format_title(self.error_class, self.message)
 
 
-def of_cause(engine: Engine, cause: str) -> TaskQuerySet:
+def tasks_with_cause(engine: Engine, cause: str) -> TaskQuerySet:
     """Return the failed tasks with a cause, in no order."""
     return engine.db.tasks.filter(status=Status.FAILED, cause=cause, finished_at__isnull=False)
 
@@ -122,7 +122,7 @@ def frequent_causes(engine: Engine) -> list[str]:
 
 def _last_causes(engine: Engine) -> Counter[str]:
     """Count the newest TASKS_READ failed tasks by cause, the cause that failed last first."""
-    failed = of_status(engine, Status.FAILED).order_by("-finished_at").values_list("cause", flat=True)
+    failed = tasks_with_status(engine, Status.FAILED).order_by("-finished_at").values_list("cause", flat=True)
     return Counter(filter(None, failed[:TASKS_READ]))
 
 
@@ -146,7 +146,7 @@ def causes_with(engine: Engine, text: str) -> list[str]:
 
     Raises TooManyCauses. So no cause is left out.
     """
-    if of_cause(engine, text).exists():
+    if tasks_with_cause(engine, text).exists():
         return [text]
     newest = newest_causes(engine)
     if len(newest) > MAX_CAUSES_FOUND:
@@ -169,7 +169,7 @@ def causes_in_database(database: str, text: str) -> list[str]:
     return causes
 
 
-def titles_of(backends: Iterable[str], causes: Collection[str]) -> dict[str, str]:
+def read_titles(backends: Iterable[str], causes: Collection[str]) -> dict[str, str]:
     """Return class and message by cause, for a reader who may see errors. Causes that no task has are left out."""
     titles: dict[str, str] = {}
     for engine in map(engine_for, backends) if causes else ():
@@ -198,11 +198,11 @@ def _titles(engine: Engine, causes: Sequence[str]) -> dict[str, str]:
         for row in rows.annotate(**row_annotations() | arguments):
             mask(row, with_payload=True)
             error = {"exception_class_path": row.error_class}
-            titles[row.cause] = title_of(class_name(error), pattern_of(row.error_message or ""))
+            titles[row.cause] = format_title(class_name(error), mask_message(row.error_message or ""))
     return {cause: titles[cause] for cause in causes if cause in titles}
 
 
-def title_of(error_class: str, message: str) -> str:
+def format_title(error_class: str, message: str) -> str:
     return ": ".join(filter(None, (error_class, message)))
 
 
@@ -217,7 +217,7 @@ def _examples(engine: Engine, causes: Sequence[str]) -> TaskQuerySet:
 
 def _failure(engine: Engine, example: Any, now: datetime, *, with_payload: bool) -> Failure:
     """Read the cause of a task, which is the last one that failed with it."""
-    rows = of_cause(engine, example.cause)
+    rows = tasks_with_cause(engine, example.cause)
     error = _last_error(engine, example, with_payload=with_payload)
     last = rows.order_by("-finished_at")[: CAP + 1]
     totals = last.aggregate(number=CountOf("finished_at"), first_at=Min("finished_at"))  # columns of the index only
@@ -229,7 +229,7 @@ def _failure(engine: Engine, example: Any, now: datetime, *, with_payload: bool)
         cause=example.cause if with_payload else "",
         task_type=example.task_type,
         error_class=class_name(error),
-        message=pattern_of(str(error.get("message") or "")),
+        message=mask_message(str(error.get("message") or "")),
         number=number,
         first_at=first_at or example.finished_at,
         last_at=example.finished_at,
@@ -254,6 +254,6 @@ def _by_hour(rows: TaskQuerySet, edge: datetime | None, now: datetime) -> list[i
 def _last_error(engine: Engine, task: Any, *, with_payload: bool) -> Mapping[str, Any]:
     """Return the last error of a task, masked or hidden."""
     patterns = engine.options.redact
-    secrets = secrets_of(task.task_type, read(task.args_text), read(task.kwargs_text), patterns)
+    secrets = find_secrets(task.task_type, read(task.args_text), read(task.kwargs_text), patterns)
     errors = shown_errors(read(task.errors_text), patterns, secrets, with_payload=with_payload)
     return errors[-1] if errors else {}

@@ -15,10 +15,10 @@ from jobqueue.operations.formatting import headline
 from jobqueue.operations.payloads import (
     UNREADABLE,
     arguments_in_line,
+    find_secrets,
     named_arguments,
     read,
     row_annotations,
-    secrets_of,
     shown_message,
     tags_of,
 )
@@ -69,6 +69,6 @@ def mask(row: Any, *, with_payload: bool) -> None:
     if row.error_message and with_payload and UNREADABLE in (args, kwargs):
         row.error_message = MASK
     elif row.error_class or row.error_message:
-        secrets = secrets_of(row.task_type, args, kwargs, patterns)
+        secrets = find_secrets(row.task_type, args, kwargs, patterns)
         row.error_message = shown_message(row.error_message, patterns, secrets, with_payload=with_payload)
     row.headline = headline(row.error_class, row.error_message)

@@ -63,11 +63,11 @@ class Search:
             )
             return cls(key=key, words=text_searched % {"key": key})
         if lower.startswith(TASK):
-            return cls._of_task_types(text[len(TASK) :].strip(), database)
+            return cls._by_task_types(text[len(TASK) :].strip(), database)
         if lower.startswith(ARGUMENT):
-            return cls._of_argument(text, database, with_payload=with_payload)
+            return cls._by_argument(text, database, with_payload=with_payload)
         if lower.startswith(ERROR):
-            return cls._of_error(text[len(ERROR) :].strip(), database, with_payload=with_payload)
+            return cls._by_error(text[len(ERROR) :].strip(), database, with_payload=with_payload)
         if lower == TAG:
             return cls(ids=NOTHING, problem=_("To search a tag, write tag:TAG, such as tag:vip."))
         if ids := id_range(text):
@@ -82,7 +82,7 @@ class Search:
         return cls(ids=NOTHING, problem=problem % {"text": text})
 
     @classmethod
-    def _of_task_types(cls, text: str, database: str) -> Search:
+    def _by_task_types(cls, text: str, database: str) -> Search:
         types = matching_types(text, database)
         if not types:
             return cls(ids=NOTHING, problem=_("No task has “%(text)s” in its name.") % {"text": text})
@@ -93,7 +93,7 @@ class Search:
         return cls(rest=Q(task_type__in=types), words=words % {"text": text, "names": names})
 
     @classmethod
-    def _of_error(cls, text: str, database: str, *, with_payload: bool) -> Search:
+    def _by_error(cls, text: str, database: str, *, with_payload: bool) -> Search:
         if not text:
             return cls(ids=NOTHING, problem=_("To search errors, write error:TEXT, such as error:timeout."))
         if with_payload:  # with causes that an address can have, interpret() would have replaced the text
@@ -111,7 +111,7 @@ class Search:
         return cls(rest=Q(status=Status.FAILED) & has_class, words=words % {"text": text})
 
     @classmethod
-    def _of_argument(cls, text: str, database: str, *, with_payload: bool) -> Search:
+    def _by_argument(cls, text: str, database: str, *, with_payload: bool) -> Search:
         match = ARGUMENT_TEXT.fullmatch(text)
         path = match["path"].split(".") if match else []
         if not match or not all(path) or any("__" in part for part in path):

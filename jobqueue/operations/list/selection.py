@@ -32,12 +32,12 @@ from django.utils.timezone import is_aware, make_aware, make_naive
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobqueue.engine import CAP, INDEXED, Count, count_or_estimate, of_limit
+from jobqueue.engine import CAP, INDEXED, Count, count_or_estimate, tasks_of_limit
 from jobqueue.models import ScheduleTick, Task, TaskQuerySet
 from jobqueue.operations.backends import backends_on
 from jobqueue.operations.formatting import shortened
 from jobqueue.operations.limits import Key
-from jobqueue.operations.list.failures import titles_of
+from jobqueue.operations.list.failures import read_titles
 from jobqueue.operations.list.search import NOTHING, Search, ids_with_key
 from jobqueue.operations.payloads import JsonFunc
 from jobqueue.operations.queries import count_of_status, status_condition
@@ -75,33 +75,33 @@ def to_uuid(text: str | None) -> UUID | None:
         return None
 
 
-def of_parent(text: str, database: str) -> Q:
+def tasks_of_parent(text: str, database: str) -> Q:
     parent = to_uuid(text)
     return Q(parent_id=parent) if parent else NOTHING
 
 
-def of_schedule(text: str, database: str) -> Q:
+def tasks_of_schedule(text: str, database: str) -> Q:
     """Return the condition for the newest CAP tasks of a schedule. The ticks have an index of all of them."""
     ticks = ScheduleTick.objects.using(database).filter(schedule_id=to_id(text), task_id__isnull=False)
     return Q(pk__in=ticks.order_by("-tick_at").values("task_id")[: CAP + 1])
 
 
-def of_statuses(text: str, database: str) -> Q:
+def tasks_with_statuses(text: str, database: str) -> Q:
     return reduce(or_, map(status_condition, text.splitlines()))
 
 
-def of_tasks(text: str, database: str) -> Q:
+def tasks_with_names(text: str, database: str) -> Q:
     """Return the condition for names of tasks; one that begins with a dot is the end of a name."""
     names = text.splitlines()
     ends = (Q(task_type__endswith=name) for name in names if name.startswith("."))
-    return reduce(or_, ends, one_of("task_type", [name for name in names if not name.startswith(".")]))
+    return reduce(or_, ends, column_is_in("task_type", [name for name in names if not name.startswith(".")]))
 
 
-def one_of(column: str, values: Sequence[str]) -> Q:
+def column_is_in(column: str, values: Sequence[str]) -> Q:
     return Q(**({column: values[0]} if len(values) == 1 else {f"{column}__in": values}))
 
 
-def of_executor(text: str, database: str) -> Q:
+def tasks_of_executor(text: str, database: str) -> Q:
     """Return the condition for the tasks that an executor runs or has run. text: its id."""
     executor = to_uuid(text)
     return Q(executor_id=executor) | Q(worker_ids__icontains=str(executor)) if executor else NOTHING
@@ -121,11 +121,11 @@ def at(text: str) -> datetime | None:
 
 
 def time_filter(lookup: str) -> Callable[[str, str], Q]:
-    def of_time(text: str, database: str) -> Q:
+    def tasks_of_time(text: str, database: str) -> Q:
         moment = at(text)
         return NOTHING if moment is None else Q(**{lookup: moment})
 
-    return of_time
+    return tasks_of_time
 
 
 class HasTag(JsonFunc):
@@ -143,23 +143,23 @@ def has_tag(text: str) -> Q:
     return Q(HasTag(F("tags"), Value(text)))
 
 
-def of_limit_key(text: str, database: str) -> Q:
+def tasks_of_limit_key(text: str, database: str) -> Q:
     """Return the condition for the tasks that a limit counts, or that wait for it. text: its kind and a key."""
     key = Key.parse(text)
-    return NOTHING if key is None else INDEXED[key.kind] & of_limit(key.kind, key.stored)
+    return NOTHING if key is None else INDEXED[key.kind] & tasks_of_limit(key.kind, key.stored)
 
 
 FILTERS: Mapping[str, Callable[[str, str], Q]] = {
-    "status": of_statuses,
-    "queue": lambda text, _: one_of("queue_name", text.splitlines()),
-    "task": of_tasks,
+    "status": tasks_with_statuses,
+    "queue": lambda text, _: column_is_in("queue_name", text.splitlines()),
+    "task": tasks_with_names,
     "backend": lambda text, _: Q(backend=text),
-    "cause": lambda text, _: one_of("cause", text.split(",")),
-    "parent": of_parent,
-    "schedule": of_schedule,
-    "limit": of_limit_key,
+    "cause": lambda text, _: column_is_in("cause", text.split(",")),
+    "parent": tasks_of_parent,
+    "schedule": tasks_of_schedule,
+    "limit": tasks_of_limit_key,
     "tag": lambda text, _: has_tag(text),
-    "executor": of_executor,
+    "executor": tasks_of_executor,
     "enqueued_since": time_filter("enqueued_at__gte"),
     "enqueued_until": time_filter("enqueued_at__lte"),
     "ended_since": time_filter("finished_at__gte"),
@@ -205,7 +205,7 @@ class Selection:
         causes = self.filters["cause"].split(",") if "cause" in self.filters else []
         if not causes:
             return ""
-        titles = titles_of(backends_on(self.database), causes[:CAUSES_NAMED])
+        titles = read_titles(backends_on(self.database), causes[:CAUSES_NAMED])
         names = "; ".join(f"“{shortened(titles.get(cause, cause))}”" for cause in causes[:CAUSES_NAMED])
         if len(causes) > CAUSES_NAMED:
             text = _("Searched: tasks with one of %(number)s errors, such as %(errors)s.")
@@ -282,7 +282,7 @@ class Selection:
         else:
             names |= {*ENQUEUED}
         return {
-            name: FILTERS[name](text, self.database) & (_ids_of(name, text) if name in ENQUEUED else Q())
+            name: FILTERS[name](text, self.database) & (_range_of_ids(name, text) if name in ENQUEUED else Q())
             for name, text in self.filters.items()
             if name in names
         }
@@ -421,7 +421,7 @@ class Selection:
         )
 
 
-def _ids_of(name: str, text: str) -> Q:
+def _range_of_ids(name: str, text: str) -> Q:
     """Return the range of ids for a filter by time of enqueue."""
     moment = at(text)
     if moment is None:

@@ -29,7 +29,7 @@ from jobqueue.operations.overview.limit_findings import KEYS_CHECKED, limit_find
 from jobqueue.operations.overview.schedule_findings import schedule_findings
 from jobqueue.operations.overview.server_findings import server_findings
 from jobqueue.operations.overview.stats import BackendStats, QueueStats
-from jobqueue.operations.queries import many_executors, many_tasks, of_status, status_condition
+from jobqueue.operations.queries import many_executors, many_tasks, status_condition, tasks_with_status
 from jobqueue.values.counters import Length, Scope
 from jobqueue.values.states import FINAL, WAITING, Status
 from jobqueue.values.text import number_text
@@ -83,7 +83,7 @@ def _retention(engine: Engine) -> Iterator[checks.CheckMessage]:
             text = _("Backend %(backend)s: %(status)s tasks are never pruned: RETENTION['%(status)s'] is None.")
             advice = _("Set it, or run regularly: %(command)s") % {"command": f"{prune} 30d"}
         elif (
-            of_status(engine, status)
+            tasks_with_status(engine, status)
             .filter(finished_at__lte=clock_to_compare(after=-kept - OVERDUE_SECONDS))[:1]
             .exists()
         ):
@@ -240,7 +240,9 @@ def _failures(engine: Engine) -> Iterator[checks.CheckMessage]:
     ) % {"backend": engine.alias, "number": number_text(now), "usual": number_text(usual, ".0f")}
     kept = engine.options.retention.get(Status.FAILED)
     if kept is None or kept >= HOUR_SECONDS:  # otherwise, failed tasks may have been deleted
-        left = count(of_status(engine, Status.FAILED).filter(finished_at__gte=clock_to_compare(after=-HOUR_SECONDS)))
+        left = count(
+            tasks_with_status(engine, Status.FAILED).filter(finished_at__gte=clock_to_compare(after=-HOUR_SECONDS))
+        )
         if left.number < FAILED_MANY:
             return
         text += " " + _("Still failed: %(tasks)s.") % {"tasks": many_tasks(left)}

@@ -12,11 +12,11 @@ from django.db.models import Exists
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobqueue.engine import INDEXED, IS_WAITING, Engine, clock_to_compare, of_limit
+from jobqueue.engine import INDEXED, IS_WAITING, Engine, clock_to_compare, tasks_of_limit
 from jobqueue.models import AdmissionRequest
 from jobqueue.operations.formatting import duration
 from jobqueue.operations.holders import read_holders
-from jobqueue.operations.limits import IS_ACTIVE, Key, active_of, list_keys, read_key_states
+from jobqueue.operations.limits import IS_ACTIVE, Key, counts_for, list_keys, read_key_states
 from jobqueue.operations.links import AdminTarget
 from jobqueue.operations.overview.stats import BackendStats
 from jobqueue.operations.queries import many_tasks
@@ -120,7 +120,7 @@ def _unanswered_requests(engine: Engine, stats: BackendStats) -> Iterator[checks
 
 def _forgotten(engine: Engine, key: Key) -> Iterator[checks.CheckMessage]:
     """Find a key with BLOCKED tasks, nothing active, and no request to look at it: nothing will ever admit a task."""
-    of_key = engine.db.tasks.filter(INDEXED[key.kind] & of_limit(key.kind, key.stored))
+    of_key = engine.db.tasks.filter(INDEXED[key.kind] & tasks_of_limit(key.kind, key.stored))
     waiting = of_key.filter(IS_WAITING[key.kind])
     requests = AdmissionRequest.objects.using(engine.database).filter(
         backend=engine.alias, kind=key.kind, key=key.stored
@@ -140,7 +140,7 @@ def _forgotten(engine: Engine, key: Key) -> Iterator[checks.CheckMessage]:
 def _held(engine: Engine, stats: BackendStats, key: Key) -> Iterator[checks.CheckMessage]:
     """Find a limit that only tasks use up that cannot end soon, and say why one of them cannot. Up to ACTIVE_READ."""
     columns = ("status", "queue_name", "wake_at", "claimed_at", "awaits_code_since")
-    active = [Active(*row) for row in engine.db.tasks.filter(active_of(key)).values_list(*columns)[:ACTIVE_READ]]
+    active = [Active(*row) for row in engine.db.tasks.filter(counts_for(key)).values_list(*columns)[:ACTIVE_READ]]
     stopped = {queue.name for queue in stats.queues if queue.is_paused or not queue.executors}
     if not active or any(row.may_end_soon(stats.now, stopped) for row in active):
         return

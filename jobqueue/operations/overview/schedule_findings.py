@@ -18,7 +18,7 @@ from jobqueue.models import IS_STOPPED, Schedule, ScheduleQuerySet, ScheduleTick
 from jobqueue.operations.formatting import duration
 from jobqueue.operations.links import AdminTarget
 from jobqueue.operations.overview.stats import BackendStats
-from jobqueue.schedules.rows import policy_of, queue_name_of, ticks_of
+from jobqueue.schedules.rows import make_policy, parse_ticks, queue_name_of
 from jobqueue.values.text import number_text
 
 OVERDUE_LONG = timedelta(seconds=30)  # executors enqueue a tick within a second
@@ -69,7 +69,7 @@ class ScheduleCheck:
     describe: Callable[[Fleet, Schedule], checks.CheckMessage]  # the message about one of them
 
 
-def title_of(row: Schedule) -> str:
+def format_title(row: Schedule) -> str:
     location = f" ({row.declared_at})" if row.declared_at else ""
     return _("Schedule %(name)s") % {"name": row.name} + location
 
@@ -135,7 +135,7 @@ def _has_zone(name: str) -> bool:
 def _stopped(fleet: Fleet, row: Schedule) -> checks.CheckMessage:
     text = _("%(schedule)s: an error has stopped it: %(error)s")
     advice = _("Correct the schedule, then run: %(command)s") % {"command": fleet.resume(row)}
-    return checks.Error(text % {"schedule": title_of(row), "error": row.pause_reason}, hint=advice)
+    return checks.Error(text % {"schedule": format_title(row), "error": row.pause_reason}, hint=advice)
 
 
 def _find_unknown_tasks(fleet: Fleet) -> ScheduleQuerySet:
@@ -145,7 +145,7 @@ def _find_unknown_tasks(fleet: Fleet) -> ScheduleQuerySet:
 def _unknown_task(_fleet: Fleet, row: Schedule) -> checks.CheckMessage:
     text = _("%(schedule)s: no running executor that serves the queue %(queue)s knows its task %(task)s.")
     advice = _("Start executors with the code of the task, or pause the schedule.")
-    values = {"schedule": title_of(row), "queue": queue_name_of(row), "task": row.task_type}
+    values = {"schedule": format_title(row), "queue": queue_name_of(row), "task": row.task_type}
     return checks.Error(text % values, hint=advice)
 
 
@@ -155,7 +155,7 @@ def _find_overdue(fleet: Fleet) -> ScheduleQuerySet:
 
 def _overdue(fleet: Fleet, row: Schedule) -> checks.CheckMessage:
     assert row.due_at is not None
-    values = {"schedule": title_of(row), "time": duration(fleet.stats.now - row.due_at)}
+    values = {"schedule": format_title(row), "time": duration(fleet.stats.now - row.due_at)}
     text = _("%(schedule)s: due %(time)s ago, and not enqueued.")
     if not fleet.stats.alive:
         advice = _("No executor is running. Run: %(command)s") % {"command": "manage.py run_executors"}
@@ -173,8 +173,8 @@ def _overdue(fleet: Fleet, row: Schedule) -> checks.CheckMessage:
 def _reason_why_unusable(row: Schedule) -> str:
     """Return why this process cannot evaluate a schedule; empty if it can."""
     try:
-        ticks_of(row).next_after(row.created_at)
-        policy_of(row)
+        parse_ticks(row).next_after(row.created_at)
+        make_policy(row)
     except (ValueError, LookupError, ArithmeticError) as error:
         return str(error)
     return ""
@@ -188,7 +188,7 @@ def _find_without_zone(fleet: Fleet) -> ScheduleQuerySet:
 def _without_zone(_fleet: Fleet, row: Schedule) -> checks.CheckMessage:
     text = _("%(schedule)s: this host does not have its time zone %(zone)s.")
     advice = _("Install the time zone: pip install tzdata. Until then, executors of other hosts enqueue its tasks.")
-    return checks.Warning(text % {"schedule": title_of(row), "zone": row.timezone}, hint=advice)
+    return checks.Warning(text % {"schedule": format_title(row), "zone": row.timezone}, hint=advice)
 
 
 def _find_without_ticks(fleet: Fleet) -> ScheduleQuerySet:
@@ -198,7 +198,7 @@ def _find_without_ticks(fleet: Fleet) -> ScheduleQuerySet:
 def _never_fires(_fleet: Fleet, row: Schedule) -> checks.CheckMessage:
     text = _("%(schedule)s: never fires, because its expression has no tick.")
     advice = _("Correct the expression, starts_at or ends_at, or remove the schedule.")
-    return checks.Warning(text % {"schedule": title_of(row)}, hint=advice)
+    return checks.Warning(text % {"schedule": format_title(row)}, hint=advice)
 
 
 def _find_paused(fleet: Fleet) -> ScheduleQuerySet:
@@ -211,7 +211,7 @@ def _paused(fleet: Fleet, row: Schedule) -> checks.CheckMessage:
     text = _("%(schedule)s: paused for %(time)s. Its ticks are skipped.")
     advice = _("To resume it, run: %(command)s") % {"command": fleet.resume(row)}
     return checks.Warning(
-        text % {"schedule": title_of(row), "time": duration(fleet.stats.now - row.paused_at)}, hint=advice
+        text % {"schedule": format_title(row), "time": duration(fleet.stats.now - row.paused_at)}, hint=advice
     )
 
 
@@ -229,7 +229,7 @@ def _always_skipped(fleet: Fleet, row: Schedule) -> checks.CheckMessage:
     if reason == ScheduleTick.Reason.OVERLAP and (pk := _live_task(fleet, row)):
         advice += " " + _("See: %(command)s") % {"command": f"manage.py jobqueue show {pk}"}
     text = _("%(schedule)s: its last %(number)s ticks were all skipped. %(reason)s.")
-    values = {"schedule": title_of(row), "number": number_text(newest.count), "reason": reason.label}
+    values = {"schedule": format_title(row), "number": number_text(newest.count), "reason": reason.label}
     return checks.Warning(text % values, hint=advice)
 
 

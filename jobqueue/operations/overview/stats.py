@@ -12,7 +12,7 @@ from jobqueue.engine import CAP, Count, Engine, clock_to_compare, count
 from jobqueue.models import Queue
 from jobqueue.operations.executors import ExecutorState, ExecutorStats, read_executors
 from jobqueue.operations.formatting import describe_pause, duration
-from jobqueue.operations.queries import count_by, of_status
+from jobqueue.operations.queries import count_by, tasks_with_status
 from jobqueue.values.states import FINAL, LIVE, Status
 
 MAX_QUEUES = 1000
@@ -99,9 +99,9 @@ def count_ended(engine: Engine, within_seconds: float | None = None) -> dict[Sta
     """Count the tasks that have ended, or that ended within so many seconds, by status."""
     at = {} if within_seconds is None else {"finished_at__gte": clock_to_compare(after=-within_seconds)}
     # In the order of the index. Without an order the planner may read the table.
-    return {status: count(of_status(engine, status).filter(**at).order_by("-finished_at")) for status in FINAL}
+    return {status: count(tasks_with_status(engine, status).filter(**at).order_by("-finished_at")) for status in FINAL}
 
 
 def _failed_by_queue(engine: Engine) -> Counter[str]:
     """Count the newest CAP + 1 FAILED tasks by queue. No index has both."""
-    return count_by(of_status(engine, Status.FAILED).order_by("-finished_at"), "queue_name")
+    return count_by(tasks_with_status(engine, Status.FAILED).order_by("-finished_at"), "queue_name")

@@ -16,20 +16,20 @@ from jobqueue.operations.backends import options_of
 from jobqueue.operations.explain import explain
 from jobqueue.operations.formatting import attempts_text, headline
 from jobqueue.operations.holders import read_holders, task_facts
-from jobqueue.operations.limits import key_that_matters, keys_of, read_key_states
+from jobqueue.operations.limits import key_that_matters, list_task_keys, read_key_states
 from jobqueue.operations.moments import read_moment
 from jobqueue.operations.payloads import (
     RAW,
+    find_secrets,
     listed,
     raw,
     read,
-    secrets_of,
     show,
     show_arguments,
     shown_errors,
     tags_of,
 )
-from jobqueue.operations.task.inbox import actor_of, read_inbox
+from jobqueue.operations.task.inbox import find_actor, read_inbox
 from jobqueue.operations.task.reports import read_logs, read_progress
 from jobqueue.operations.task.timeline import read_timeline
 from jobqueue.operations.task.tree import read_ancestors, read_tree
@@ -49,15 +49,15 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
     database = task._state.db or DEFAULT_DB_ALIAS
     values: dict[str, Any] = {column: read(getattr(task, f"{column}_text")) for column in RAW}
     patterns = options_of(task.backend).redact
-    secrets = secrets_of(task.task_type, values["args"], values["kwargs"], patterns)
+    secrets = find_secrets(task.task_type, values["args"], values["kwargs"], patterns)
     errors = shown_errors(values["errors"], patterns, secrets, with_payload=with_payload)
     children = read_tree(database, task.pk)
     ancestors = read_ancestors(database, task)
     inbox = read_inbox(database, task, patterns, with_payload)
-    limits = {state.key: state for state in read_key_states(database, task.backend, keys_of(task))}
+    limits = {state.key: state for state in read_key_states(database, task.backend, list_task_keys(task))}
     key = key_that_matters(task)
     blocked_by = limits[key] if key is not None and task.status == Task.Status.BLOCKED else None
-    log = log_entries.entries_of(task)
+    log = log_entries.read_entries(task)
     logs = read_logs(database, task, patterns, secrets) if with_payload else {}
     facts = task_facts(
         task,
@@ -92,7 +92,7 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
         "children": children,
         "inbox": inbox,
         "keeps_messages": options_of(task.backend).keep_messages,
-        "is_actor": actor_of(task) is not None,
+        "is_actor": find_actor(task) is not None,
         "log": log,
         "with_payload": with_payload,
         "options": show(values["options"], ()) if values["options"] else None,
@@ -112,7 +112,7 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
 
 def is_polled(task: Task) -> bool:
     """Return whether the task is an actor, perhaps one that this process does not know."""
-    return actor_of(task) is not None or task.polls > 1
+    return find_actor(task) is not None or task.polls > 1
 
 
 def schedule_of(task: Task, database: str) -> Schedule | None:

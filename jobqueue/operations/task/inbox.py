@@ -96,7 +96,7 @@ def read_bodies(database: str, rows: Sequence[InboxMessage], patterns: tuple[str
     return bodies
 
 
-def actor_of(task: Task) -> type[Actor[Any]] | None:
+def find_actor(task: Task) -> type[Actor[Any]] | None:
     """Return the task's actor class, if this process has it."""
     task_of_row = registry.get(task.task_type)
     return task_of_row.actor if isinstance(task_of_row, ActorTask) else None
@@ -104,7 +104,7 @@ def actor_of(task: Task) -> type[Actor[Any]] | None:
 
 def takes_messages(task: Task) -> bool:
     """Return whether the task is an unfinished actor of the site, of a backend in TASKS."""
-    is_ours = actor_of(task) is not None and not is_internal(task.task_type)
+    is_ours = find_actor(task) is not None and not is_internal(task.task_type)
     return is_ours and not task.is_finished and task.backend in aliases()
 
 

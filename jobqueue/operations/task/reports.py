@@ -13,7 +13,7 @@ from django.utils.translation import ngettext
 
 from jobqueue.models import Task, TaskLog, TaskProgress
 from jobqueue.operations.formatting import duration
-from jobqueue.operations.moments import moment_of
+from jobqueue.operations.moments import from_timestamp
 from jobqueue.values.redaction import Secrets, redact_text
 from jobqueue.values.reports import CLAIMS_KEPT, LogLine, read_lines
 from jobqueue.values.text import number_text
@@ -133,7 +133,7 @@ def read_logs(database: str, task: Task, patterns: Sequence[str], secrets: Secre
 
     def shown(line: LogLine) -> ShownLine:
         message = redact_text(line.message, patterns, secrets)
-        return ShownLine(at=moment_of(line.at), level=line.level, logger=line.logger, message=message)
+        return ShownLine(at=from_timestamp(line.at), level=line.level, logger=line.logger, message=message)
 
     rows = TaskLog.objects.using(database).filter(task_id=task.pk).order_by("-claim_number")[:CLAIMS_KEPT]
     return {row.claim_number: ShownLog([*map(shown, read_lines(row.lines))], row.dropped) for row in rows}

@@ -20,7 +20,7 @@ from jobqueue.models import Executor, Task
 from jobqueue.operations.backends import options_of
 from jobqueue.operations.formatting import attempt_number, headline, ready_since, short_id
 from jobqueue.operations.log_entries import REQUEUE
-from jobqueue.operations.moments import moment_of, read_moment
+from jobqueue.operations.moments import from_timestamp, read_moment
 from jobqueue.operations.task.reports import ShownLog
 from jobqueue.values.history import Entry, Event, read_history
 
@@ -94,9 +94,9 @@ def read_timeline(
     errors: masked, oldest first. log: the manual actions. logs: those of the bodies, by claim_number.
     """
     history = list(read_history(task.history))
-    steps = [*map(_of_error, errors), *(_of_entry(entry, log) for entry in history)]
+    steps = [*map(_step_of_error, errors), *(_step_of_entry(entry, log) for entry in history)]
     steps.sort(key=lambda step: step.at or task.enqueued_at)
-    if last := _of_row(task, worker_ids):
+    if last := _step_of_row(task, worker_ids):
         steps.append(last)
     steps.reverse()
     _number(task, steps, is_actor=is_actor)
@@ -110,7 +110,7 @@ def read_timeline(
     return Timeline(steps, len(errors) >= ERRORS_SHOWN or sum(step.is_poll for step in steps) < task.polls)
 
 
-def _of_error(error: Mapping[str, Any]) -> Step:
+def _step_of_error(error: Mapping[str, Any]) -> Step:
     path = str(error.get("exception_class_path") or "")
     number, wait, run = (error.get(name) for name in ("attempt", "wait_seconds", "run_seconds"))
     has_started = "run_seconds" not in error or run is not None
@@ -134,8 +134,8 @@ def _status_of(error: Mapping[str, Any], path: str) -> str:
     return Task.Status.CANCELLED if path == "jobqueue.exceptions.TaskCancelled" else Task.Status.FAILED
 
 
-def _of_entry(entry: Entry, log: Iterable[Any]) -> Step:
-    at = moment_of(entry.at)
+def _step_of_entry(entry: Entry, log: Iterable[Any]) -> Step:
+    at = from_timestamp(entry.at)
     if entry.event is Event.REQUEUED:
         return Step(at=at, is_requeue=True, note=_requeued(at, log))
     return Step(
@@ -174,7 +174,7 @@ def _notes(entry: Entry) -> Iterator[str]:
         yield ngettext("%(number)d message sent", "%(number)d messages sent", entry.sent) % {"number": entry.sent}
 
 
-def _of_row(task: Task, worker_ids: Sequence[Any]) -> Step | None:
+def _step_of_row(task: Task, worker_ids: Sequence[Any]) -> Step | None:
     """Return the attempt that runs, or the one that has succeeded."""
     is_running = task.status == Task.Status.RUNNING
     if task.last_attempted_at is None or not (is_running or task.status == Task.Status.SUCCESSFUL):
