@@ -72,11 +72,11 @@ class ArgumentField:
 
     parameter: inspect.Parameter  # of the function
     stored: Any = EMPTY  # its value in the row, or EMPTY
-    shown: Any = EMPTY  # that value redacted, or EMPTY
+    redacted: Any = EMPTY  # that value redacted, or EMPTY
 
     @property
     def is_masked(self) -> bool:
-        return bool(self.shown != self.stored)
+        return bool(self.redacted != self.stored)
 
     @property
     def is_required(self) -> bool:
@@ -104,7 +104,7 @@ class ArgumentField:
             return JSON
         if kind is FLAG and (self.allows_none or not (self.is_required or isinstance(default, bool))):
             return JSON
-        return kind if self.shown is EMPTY or self._keeps(kind) else JSON
+        return kind if self.redacted is EMPTY or self._keeps(kind) else JSON
 
     @property
     def has_visible_default(self) -> bool:
@@ -119,10 +119,10 @@ class ArgumentField:
             sent = self._read(kind, kind.field(required=False).clean(text))
         except ValidationError:
             return False
-        return is_same(self.parameter.default if sent is EMPTY else sent, self.shown)
+        return is_same(self.parameter.default if sent is EMPTY else sent, self.redacted)
 
     def _text(self, kind: FieldKind) -> Any:
-        return "" if self.shown is None and kind is not JSON else kind.text(self.shown)
+        return "" if self.redacted is None and kind is not JSON else kind.text(self.redacted)
 
     def _read(self, kind: FieldKind, cleaned: Any) -> Any:
         if kind is JSON or cleaned not in (None, ""):
@@ -136,7 +136,7 @@ class ArgumentField:
         return self.kind.field(
             label=self.parameter.name,
             required=self.is_required and (self.kind is JSON or not self.allows_none),
-            initial=first if self.shown is EMPTY else self._text(self.kind),
+            initial=first if self.redacted is EMPTY else self._text(self.kind),
             help_text=" ".join(self._help()),
         )
 
@@ -157,7 +157,7 @@ class ArgumentField:
     def value(self, cleaned: Any) -> Any:
         """Return the argument, EMPTY to leave it to its default. Raises ValidationError."""
         value = self._read(self.kind, cleaned)
-        if self.is_masked and value == self.shown:
+        if self.is_masked and value == self.redacted:
             return self.stored
         if value is EMPTY or (self.kind is not JSON and is_same(value, self.parameter.default)):
             return EMPTY

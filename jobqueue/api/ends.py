@@ -29,7 +29,7 @@ here = _Delivery()
 
 
 def announce(db: Database, ids: Collection[UUID], status: Status) -> None:
-    """Send task_finished after the commit for tasks that this transaction has ended, if somebody receives it."""
+    """Send task_finished after the commit for tasks that this transaction has ended, if it has a receiver."""
     is_failed = status is Status.FAILED
     if is_heard(task_finished, logging.ERROR) if is_failed else is_received(task_finished):
         deliver = here.deliver or partial(_send_finished, db.backend)

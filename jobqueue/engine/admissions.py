@@ -195,7 +195,7 @@ class Admissions(Part):
         self._starts.bulk_create(starts)
 
     def count_lost(self, ids: Collection[UUID]) -> None:
-        """Count the starts of locked tasks of lost executors: nobody knows whether their bodies have begun."""
+        """Count the starts of locked tasks of lost executors: their bodies may have begun."""
         self._store_starts(dict.fromkeys(ids, 0.0))
 
     # --- looks

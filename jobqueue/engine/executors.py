@@ -41,11 +41,11 @@ class Executors(Part):
         """
         Write the executor's heartbeat, and return the tasks that it holds.
 
-        None: another session has locked the table of tasks, so that nobody can take them.
+        None: another session has locked the table of tasks, so that no session can take them.
 
         Task rows are only read, so that a sender's long transaction cannot stop the heartbeat of a healthy executor.
         Locks: the row of its heartbeat, until the statement ends. The executor's own row is written once, and again if
-        somebody has deleted it.
+        the row was deleted.
         """
         written = {name: getattr(executor, name) for name in WRITTEN_EACH_TIME}
         self.db.heartbeats.bulk_create(

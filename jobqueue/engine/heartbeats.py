@@ -32,5 +32,5 @@ def silent_seconds(executor: Executor, now: datetime) -> float:
 
 
 def is_silent(seconds: float, timeout_seconds: float) -> bool:
-    """Whether silent() selects an executor with a last heartbeat so long ago."""
+    """Return whether silent() selects an executor with a last heartbeat so long ago."""
     return seconds > timeout_seconds

@@ -76,7 +76,7 @@ def schema_problem(database: str) -> str:
     made = _models_after(available & applied) if applied and outdated else current_models()
     here, command = f"The database {database!r}", migrate_command(database)
     missing = missing_tables(database)
-    should_exist = bool(available and applied)  # otherwise nobody says that migrations have made the tables
+    should_exist = bool(available and applied)  # otherwise the tables may not come from migrations
     gone = sorted({*missing} & {*made}) if should_exist else []
     lacking, foreign = changed_columns(database, made)
     if is_newer and (gone or lacking):

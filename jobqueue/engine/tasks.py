@@ -159,7 +159,7 @@ class Tasks(Part):
         """
         Put FAILED and CANCELLED tasks back READY, with all their attempts, their state and inbox.
 
-        A task whose key a live task holds stays unchanged. So does a task of this package: whoever may requeue tasks
+        A task whose key a live task holds stays unchanged. So does a task of this package: a user who may requeue tasks
         may not repeat a bulk action of another person. A child notifies its parent when it ends again. Locks: the rows
         in id order, then their parents, skipping locked ones. Rows locked by other sessions are `busy` unless `wait`.
         Waits for a concurrent insert of the same key.
@@ -221,7 +221,7 @@ class Tasks(Part):
         """
         Make SCHEDULED and SUSPENDED tasks READY, as if their time had come. Locks: the rows in id order.
 
-        A SUSPENDED task is not told that its wait has timed out.
+        For a SUSPENDED task, `timed_out` stays False.
         """
 
         def change(rows: TaskQuerySet) -> int:
@@ -240,7 +240,7 @@ class Tasks(Part):
         return self._change(ids, WAITING, change, wait=wait)
 
     def discard(self, ids: Collection[UUID], *, wait: bool = True) -> ChangeReport:
-        """Make FAILED tasks CANCELLED now, so that nobody looks at them again. Locks: the rows in id order."""
+        """Make FAILED tasks CANCELLED now, so that no list of failures has them. Locks: the rows in id order."""
 
         def change(rows: TaskQuerySet) -> int:
             return rows.update(status=Status.CANCELLED, cancel_requested_at=Clock(), finished_at=Clock())

@@ -254,7 +254,7 @@ class AwaitingCode:
             walk.ended_at = time.monotonic()
 
     def _compare(self, group: Group, calls: list[WaitingCall]) -> None:
-        """Find the calls that fit, and those of which no executor has said yet that they do not."""
+        """Find the calls that fit, and those that no executor has reported yet as unfit."""
         others = []
         for call in calls:
             if is_bound(group.task_type, call.call):

@@ -238,7 +238,7 @@ class Supervisor:
         return min(self._longest_wait, 0.25 * 2.0 ** min(failures, 20)) * random.uniform(0.8, 1.0)
 
     def _kill_frozen(self) -> None:
-        """Kill children that have reported nothing for too long. One that somebody has stopped is left alone."""
+        """Kill children that have reported nothing for too long. One that was stopped with SIGSTOP is left alone."""
         now, before = time.monotonic(), self._turned_at
         self._turned_at = now
         if now - before > SUSPENDED_SECONDS:  # their silence may be ours
@@ -246,7 +246,7 @@ class Supervisor:
         if now < self._patient_until or self._kill_at is not None:
             return
         for pid, child in self._children.items():
-            silent, status = now - child.reports.parent_notified_at, child.reports.status
+            silent, status = now - child.reports.reported_at, child.reports.status
             if status is None or silent <= self._frozen_after or is_stopped(pid):
                 continue
             logger.error(

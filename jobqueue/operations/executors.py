@@ -28,7 +28,7 @@ class ExecutorState(StrEnum):
 
     @classmethod
     def of(cls, executor: Executor, now: datetime, timeout_seconds: float) -> ExecutorState:
-        """executor: with its heartbeat."""
+        """Return the state of an executor, which has its heartbeat."""
         state = executor.heartbeat.state
         if state != Executor.State.STOPPED and is_silent(silent_seconds(executor, now), timeout_seconds):
             return cls.NOT_RESPONDING

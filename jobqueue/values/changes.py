@@ -10,7 +10,7 @@ from uuid import UUID
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkResult:
     """
-    What became of the tasks of a call, as named numbers and sets of ids.
+    The result of a call that changes tasks, as named numbers and sets of ids.
 
     The engine returns one for a batch. Their sums go through the API and the bulk actions to the sentences.
     """

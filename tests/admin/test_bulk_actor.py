@@ -11,7 +11,7 @@ from jobqueue.models import Task
 from jobqueue.operations.bulk import actor as bulk_actor
 from jobqueue.operations.bulk import target as bulk
 from jobqueue.operations.bulk.actions import CANCEL, REQUEUE
-from jobqueue.operations.bulk.target import Place, Target
+from jobqueue.operations.bulk.target import Target, WalkPosition
 from jobqueue.operations.list.selection import Selection
 from tests.admin.pages import BOTH, LIST_URL, messages_of, status_of, task_url
 from tests.factories import ExecutorFactory, ago, make_user, now
@@ -193,7 +193,7 @@ def test_task_that_enters_the_status_later_is_not_changed(make, select, backend,
     Task.objects.using(backend).filter(pk=row.pk).update(**{"wake_at": now()} | moved)
 
     assert target.bounds.number == 1
-    assert target.take(Place(), 10)[0] == [counted.pk]
+    assert target.take(WalkPosition(), 10)[0] == [counted.pk]
 
 
 def test_running_task_counts_for_a_cancel_of_every_status(make, select, backend):
@@ -201,7 +201,7 @@ def test_running_task_counts_for_a_cancel_of_every_status(make, select, backend)
     target = Target.of(select(), CANCEL)
     Task.objects.using(backend).filter(pk=row.pk).update(status="RUNNING", last_attempted_at=now())
 
-    assert target.take(Place(), 10)[0] == [row.pk]
+    assert target.take(WalkPosition(), 10)[0] == [row.pk]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
@@ -218,9 +218,9 @@ def test_walk_meets_each_task_once(make, select, monkeypatch, status, size):
     target = Target.of(select(**({"status": status} if status else {})), action)
 
     met: list[UUID] = []
-    place: Place | None = Place()
-    while place is not None:
-        found, place = target.take(place, size)
+    position: WalkPosition | None = WalkPosition()
+    while position is not None:
+        found, position = target.take(position, size)
         assert len(found) <= size
         met += found
 
@@ -236,7 +236,7 @@ def test_target_survives_json(make, select):
     again = Target.parse(target.as_json())
 
     assert (again.bounds.number, again.bounds.upto, again.action) == (1, target.bounds.upto, REQUEUE)
-    assert again.take(Place(), 5)[0] == target.take(Place(), 5)[0] != []
+    assert again.take(WalkPosition(), 5)[0] == target.take(WalkPosition(), 5)[0] != []
 
 
 def test_task_goes_to_a_queue_with_executors(make, select, backend):

@@ -164,7 +164,7 @@ def test_tables_that_were_dropped_can_be_migrated_again() -> None:
     assert features("apart") == features("public")
 
 
-def test_functions_that_were_dropped_do_not_keep_migrations_from_going_back() -> None:
+def test_dropped_functions_do_not_keep_migrations_from_going_back() -> None:
     sql("CREATE SCHEMA apart; SET LOCAL search_path = apart")
     steps = migrate_here()
     sql("DROP FUNCTION jobqueue_enqueue; DROP INDEX jobqueue_task_tags; DROP STATISTICS jobqueue_task_depths")

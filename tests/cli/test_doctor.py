@@ -308,7 +308,7 @@ class TestSchedules:
         text = f"Schedule report: no running executor that serves the queue {queue} knows its task tests.tasks.add."
         assert [one.startswith(text) for one in errors] == [True] * (not is_known)
 
-    def test_schedule_whose_time_zone_this_host_lacks_is_found_before_it_is_due(self, add, backend) -> None:
+    def test_schedule_with_unknown_time_zone_is_found_before_it_is_due(self, add, backend) -> None:
         add(due_at=ago(-3600), expression="0 0 * * *", timezone="Atlantis/Poseidonis")
         (warning,) = [one for one in findings_of(backend, "warning") if "Schedule" in one]
         text = "Schedule report (shop/tasks.py:42): this host does not have its time zone Atlantis/Poseidonis."
@@ -570,7 +570,7 @@ def test_tables_that_lack_something_are_an_error(backend: str, statement: str, t
     assert f"manage.py migrate jobqueue --database {backend}" in error
 
 
-def test_tables_before_the_first_release_are_an_error_before_new_migrations(backend: str) -> None:
+def test_tables_before_first_release_are_error_before_new_migrations(backend: str) -> None:
     """Migrations of the same names made them. `migrate` would fail at the first new one."""
     change_tables(backend, "DROP TABLE jobqueue_tasklog")
     recorder = MigrationRecorder(connections[backend])

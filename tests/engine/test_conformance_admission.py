@@ -356,7 +356,7 @@ class TestConcurrency:
         assert not bench.engine.queues.has_no_work_left(None, 1.0)
 
     @pytest.mark.parametrize("make", [limited, rated])
-    def test_burst_is_not_over_if_a_task_behind_one_of_a_paused_queue_can_be_admitted(
+    def test_admissible_task_behind_one_of_a_paused_queue_is_work_left(
         self, bench: Bench, make: Callable[..., UUID]
     ) -> None:
         make(bench, 2, queue_name="paused", priority=10)

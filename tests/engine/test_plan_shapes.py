@@ -124,7 +124,7 @@ def bench(request: pytest.FixtureRequest, shape: Bench, statistics: str, db: Non
         if request.param == "generic":
             cursor.execute(statement("generic_plans"))
             raw.prepare_threshold = 0
-        shape.beat()  # nobody rescues the other tasks
+        shape.beat()  # no executor rescues the other tasks
         fresh = Bench(shape.engine)
         fresh.beat()
         yield fresh

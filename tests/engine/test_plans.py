@@ -502,7 +502,7 @@ class TestCommandLine:
         walked = target.Target(chosen, action, target.Bounds.now("default"))
         monkeypatch.setattr(target, "MAX_PAGES", 2)
         most_rows = {Status.SCHEDULED: most_scheduled, Status.READY: 40_000}.get(status, MAX_ROWS)
-        read(lambda: walked.take(target.Place(), 500), most_rows=most_rows)
+        read(lambda: walked.take(target.WalkPosition(), 500), most_rows=most_rows)
 
     @pytest.mark.parametrize("status", FINAL)
     def test_newest_tasks_reads_few_rows(self, bench: Bench, status: Status, monkeypatch: pytest.MonkeyPatch) -> None:

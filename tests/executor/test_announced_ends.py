@@ -97,9 +97,7 @@ def test_bulk_cancel_sends_task_finished(start: Start, announced: list[Any]) -> 
 
 
 @on_postgresql
-def test_claimed_task_that_is_cancelled_before_its_start_sends_task_finished(
-    start: Start, announced: list[Any]
-) -> None:
+def test_claimed_task_cancelled_before_its_start_sends_task_finished(start: Start, announced: list[Any]) -> None:
     announced.clear()
     running, result = in_line(start)
     jobqueue.cancel(result.id)

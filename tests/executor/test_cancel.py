@@ -50,7 +50,7 @@ def test_a_queued_task_is_never_started(start: Start, backend: str) -> None:
 @on_both_databases
 @pytest.mark.parametrize("body", [tasks.spin_at, tasks.wait_later])
 def test_a_running_body_is_stopped(start: Start, options: Any, body: Any, backend: str) -> None:
-    options(HEARTBEAT_TIMEOUT=3)  # SQLite has no notices: the next beat, then
+    options(HEARTBEAT_TIMEOUT=3)  # SQLite has no notifications: the next beat, then
     result = body.using(backend=backend).enqueue("cancelled")
     start(backend=backend)
     gates["cancelled"].wait_for()

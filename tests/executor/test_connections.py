@@ -62,7 +62,7 @@ def test_tasks_without_a_database_open_no_connection(start: Start, persistent: N
 
     wait_until(lambda: running.loop.counts.finished == 100)
 
-    # One that a task had opened would stay; that in which the listener asks for a notice does not.
+    # One that a task had opened would stay; that in which the listener asks for a notification does not.
     wait_until(lambda: sessions() <= OF_THE_EXECUTOR, "no other connection")
 
 

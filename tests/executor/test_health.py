@@ -175,7 +175,7 @@ def test_aggregator_is_ready_when_all_children_are(child: tuple[socket.socket, S
 
 def test_aggregator_reports_a_silent_child(child: tuple[socket.socket, StatusReader]) -> None:
     health = HealthAggregator(SECONDS)
-    child[1].parent_notified_at -= 2 * SECONDS
+    child[1].reported_at -= 2 * SECONDS
     health.update({7: child[1]}, 1, is_stopping=False)
     assert [problem.where for problem in health.status().stalled] == ["process 7"]
 

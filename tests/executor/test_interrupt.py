@@ -195,7 +195,7 @@ def test_an_interruption_right_behind_the_end_is_taken_back(monkeypatch: pytest.
         return 7
 
     assert run(running, body) == Returned(7)
-    assert sum(range(1000)) == 499_500  # byte codes between which a stray would arrive
+    assert sum(range(1000)) == 499_500  # byte codes between which a late interruption would arrive
     teller.join(DEADLINE_SECONDS)
     others = threading.Thread(target=running.interrupt, args=(TaskCancelled,), daemon=True)
     others.start()

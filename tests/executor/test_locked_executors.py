@@ -104,7 +104,7 @@ def test_a_lock_on_the_table_costs_no_executor_a_task(start: Start, options: Opt
 def test_a_lock_on_the_table_of_tasks_interrupts_no_body(
     start: Start, options: Options, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody could take the tasks, and the heartbeats of their executor are written."""
+    """No session could take the tasks, and the heartbeats of their executor are written."""
     options(HEARTBEAT_TIMEOUT=3.0)
     tasks.wait_at.enqueue("held")
     running = start(threads=1)

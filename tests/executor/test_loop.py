@@ -34,7 +34,7 @@ def turns_of(running: Running, seconds: float = 0.8) -> float:
     return (running.loop.counts.turns - before) / (time.monotonic() - began_at)
 
 
-MAX_TURNS = 10  # a second: housekeeping, polls, and some slack
+MAX_TURNS = 10  # a second: maintenance, polls, and some slack
 
 
 def test_idle_loop_rests(start: Start) -> None:

@@ -1,9 +1,11 @@
-"""Names in the code use the words of docs/glossary.md. This file is the only list of the retired words."""
+"""Names and comments use the words of docs/glossary.md. This file is the only list of the retired words."""
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,10 +64,18 @@ WHOLE_NAMES = {
     "some": "what the variable holds",
 }
 
+# Names of the package that hide what they hold. Say it: rows, digest, match, index, selected.
+FILLERS = {"chosen", "each", "found", "known", "near", "one", "place", "shown"}
+
 # Parts of the names of constants.
 BOUNDS = {"MOST": "MAX_x", "LEAST": "MIN_x"}
 
 INSTEAD = PARTS | WHOLE_NAMES | BOUNDS
+
+# Retired names that are ordinary words of a sentence.
+ORDINARY = {"hint", "letter", "mail", "notices"}
+
+MAX_TEST_NAME = 70
 
 # A retired word in a name that another project decides, or that means something else there.
 ALLOWED = {
@@ -116,7 +126,28 @@ def names_with_retired_words() -> dict[str, list[str]]:
     return {word: sorted(names) for word, names in sorted(found.items())}
 
 
+def comments(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of each comment and docstring."""
+    source = path.read_text()
+    if path.suffix == ".sql":
+        yield from ((line, text) for line, text in enumerate(source.splitlines(), 1) if text.lstrip().startswith("--"))
+        return
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield getattr(node, "lineno", 1), ast.get_docstring(node) or ""
+
+
+def retired_words_of_text(text: str) -> set[str]:
+    """Return the retired words in a comment."""
+    words = {word.lower() for word in re.findall(r"[A-Za-z]+", text)} - ORDINARY
+    return {PLURALS.get(word, word) for word in words} & PARTS.keys() - ORDINARY
+
+
 NAMES = names_with_retired_words()
+SOURCES = [path for folder in FOLDERS for kind in ("*.py", "*.sql") for path in CHECKOUT.joinpath(folder).rglob(kind)]
 
 
 @pytest.mark.parametrize(
@@ -140,3 +171,57 @@ def test_no_name_has_a_retired_word(word: str) -> None:
     names = NAMES.get(word, [])
     message = f"Use {INSTEAD[word]} instead of {word}:\n" + "\n".join(names)
     assert not names, message
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("# a second: housekeeping, polls", {"housekeeping"}),
+        ("Nobody looks at it, and no mail is sent.", {"nobody"}),
+        ("-- It notices the lock.", set()),
+    ],
+)
+def test_retired_words_are_found_in_a_comment(text: str, words: set[str]) -> None:
+    assert retired_words_of_text(text) == words
+
+
+def test_no_comment_has_a_retired_word() -> None:
+    wrong = [
+        f"{path.relative_to(CHECKOUT)}:{line}: {', '.join(words)}"
+        for path in SOURCES
+        for line, text in comments(path)
+        if (words := retired_words_of_text(text))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def filler_names(source: str) -> list[tuple[int, str]]:
+    """Return the line and the name of each variable and argument that hides what it holds."""
+    fillers = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) if name in FILLERS:
+                fillers.append((node.lineno, name))
+    return fillers
+
+
+def test_names_of_the_package_say_what_they_hold() -> None:
+    assert filler_names("found = [one for one in rows]") == [(1, "found"), (1, "one")]
+    wrong = [
+        f"{path.relative_to(CHECKOUT)}:{line}: {name}"
+        for path in CHECKOUT.glob("jobqueue/**/*.py")
+        if "migrations" not in path.parts
+        for line, name in filler_names(path.read_text())
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_names_of_tests_are_short() -> None:
+    long = [
+        f"{path.relative_to(CHECKOUT)}: {name}"
+        for folder in ("tests", "verification", "benchmarks")
+        for path in CHECKOUT.joinpath(folder).rglob("*.py")
+        for name in python_names(path)
+        if name.startswith("test_") and len(name) > MAX_TEST_NAME
+    ]
+    assert not long, "\n".join(long)

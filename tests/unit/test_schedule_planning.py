@@ -233,7 +233,7 @@ def test_last_missed_ticks_of_a_long_downtime_are_made_up_for(late: int, count: 
     assert found.skipped == (Skipped(NOON, NOON + MINUTE * (late - 100), count, SkipReason.MISSED),)
 
 
-def test_ticks_of_a_long_pause_and_of_the_downtime_after_it_have_their_own_reasons() -> None:
+def test_ticks_of_a_pause_and_a_downtime_after_it_have_own_reasons() -> None:
     for days in (0.1, 5):
         end_of_pause, now = NOON + timedelta(days=days), NOON + 2 * timedelta(days=days) + seconds(45)
         found = make_plan(EACH_MINUTE, Policy(), now, next_at=NOON, paused_until=end_of_pause)

@@ -30,7 +30,7 @@ READ_ONLY = {
     "read_messages",
     "count_unread",
     "descendants",
-    "request_admission",  # it inserts rows that nobody else sees before the commit
+    "request_admission",  # it inserts rows that no other session sees before the commit
 }
 
 # By their first match.

@@ -37,9 +37,9 @@ class Permits:
     If 32 bodies wait for other tasks, which need connections too, then nothing would ever move. So a body that has
     waited for PATIENCE_SECONDS counts only the others that make a call now.
 
-    A body may also wait for a task within a call. Nobody can tell that from a slow query. So after each STUCK_SECONDS
+    A body may also wait for a task within a call. This looks like a slow query. So after each STUCK_SECONDS
     in which a body has waited and none has ended, the oldest 1, 2, 4 and so on that make a call do not count any more.
-    Once nobody waits, that begins with 1 again.
+    Once no body waits, that begins with 1 again.
     There are never more permits than running bodies, which the slots limit. Any thread may call the methods.
     """
 

@@ -176,7 +176,7 @@ class StatusReader:
         connection.setblocking(False)
         self._connection, self._incomplete = connection, b""
         self.status: HealthStatus | None = None
-        self.parent_notified_at = time.monotonic()
+        self.reported_at = time.monotonic()
 
     def read(self) -> None:
         """Read what has arrived, without waiting."""
@@ -197,7 +197,7 @@ class StatusReader:
 
     def _accept(self, line: bytes) -> None:
         try:
-            self.status, self.parent_notified_at = HealthStatus.from_json(line), time.monotonic()
+            self.status, self.reported_at = HealthStatus.from_json(line), time.monotonic()
         except msgspec.DecodeError as error:  # a task has written to the socket
             logger.warning("health.report_rejected error=%s", error)
 
@@ -220,7 +220,7 @@ class HealthAggregator:
         unready: list[HealthProblem] = []
         for pid, reader in children.items():
             reader.read()
-            silent = time.monotonic() - reader.parent_notified_at
+            silent = time.monotonic() - reader.reported_at
             if silent > self._limit:
                 stalled.append(HealthProblem(f"process {pid}", f"It has not moved for {silent:.0f} s."))
             elif reader.status is None:

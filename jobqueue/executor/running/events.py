@@ -70,7 +70,7 @@ def report_end(completed: CompletedAttempt, status: Status) -> None:
     """
     Report a committed outcome: one log line, task_enqueued for children, and task_finished for a final state.
 
-    Log handlers and receivers see the ContextVars of the body. So an error tracker finds what the body has told it.
+    Log handlers and receivers see the ContextVars of the body. So an error tracker finds the scope of the body.
     """
     # A copy: the body may have left code that runs in the original.
     completed.running.variables.copy().run(_report_end, completed, status)

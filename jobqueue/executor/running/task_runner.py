@@ -337,7 +337,7 @@ def retry_stale(running: RunningTask) -> Outcome | None:
 
 def retry_unconnected(attempt: Attempt, error: BaseException) -> Outcome | None:
     """
-    Run a body again soon without counting an attempt, if it got no connection: that is nobody's failure.
+    Run a body again soon without counting an attempt, if it got no connection: the body has not failed.
 
     The executor itself reaches its own database, so there this may last. Another database may be configured wrongly:
     return None after MAX_STALE_POLLS in a row.

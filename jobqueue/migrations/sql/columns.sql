@@ -1,5 +1,5 @@
 -- List the columns of tables, and whether an INSERT may leave each out. Missing tables have none.
--- Parameters: tables: their names. Index: catalogs. Locks: none, so that nobody waits for a table that is locked.
+-- Parameters: tables: their names. Index: catalogs. Locks: none, so that no statement waits for a locked table.
 SELECT
     relname, attname::text,
     NOT attnotnull OR atthasdef OR attidentity::text <> '' OR attgenerated::text <> ''

@@ -6,7 +6,7 @@ ALTER TABLE jobqueue_heartbeat SET (
 );
 COMMENT ON TABLE jobqueue_heartbeat IS
     'What each executor writes 3 times per HEARTBEAT_TIMEOUT (30 s). When it is older than the timeout, others take the '
-    'tasks of the executor. Nobody else writes these rows, or has a reason to lock them: executor_id has no foreign key.';
+    'tasks of the executor. No other session writes these rows, or has a reason to lock them: executor_id has no foreign key.';
 COMMENT ON COLUMN jobqueue_heartbeat.at IS 'When it was written.';
 COMMENT ON COLUMN jobqueue_heartbeat.state IS
     'RUNNING; PAUSED: claims nothing; DRAINING: stops when its tasks end; STOPPED.';

@@ -21,7 +21,7 @@ from jobqueue.declarations.actor import Actor, PollContext
 from jobqueue.engine import Count, engine_for, read_clock
 from jobqueue.operations.backends import backends_on
 from jobqueue.operations.bulk.actions import plural_values
-from jobqueue.operations.bulk.target import BATCH, BulkRun, Place, Target
+from jobqueue.operations.bulk.target import BATCH, BulkRun, Target, WalkPosition
 from jobqueue.operations.executors import ExecutorState, read_executors
 
 NAME = "jobqueue.bulk_action"
@@ -32,7 +32,9 @@ MAX_RATE = 100_000  # tasks a second
 class BulkProgress:
     """The state of the actor."""
 
-    place: Place | None = field(default_factory=Place)  # where the next poll goes on; None: nothing is left
+    position: WalkPosition | None = field(
+        default_factory=WalkPosition
+    )  # where the next poll goes on; None: nothing is left
     handled: int = 0  # tasks, changed or not
     result: dict[str, int] = field(default_factory=dict)  # how many tasks, by what became of them
     next_at: datetime | None = None  # when the rate allows the next batch; None: at once
@@ -88,13 +90,13 @@ def perform_batch(progress: BulkProgress, target: Target, rate: int | None) -> A
         return Sleep(progress.next_at)
     number = target.bounds.number or 0
     size = min(BATCH, rate or BATCH, number - progress.handled)
-    ids, progress.place = target.take(progress.place or Place(), size) if size > 0 else ([], None)
+    ids, progress.position = target.take(progress.position or WalkPosition(), size) if size > 0 else ([], None)
     if ids:
         run = BulkRun(target.action)
         run.perform(ids)
         progress.result = {name: progress.result.get(name, 0) + count for name, count in run.numbers.items()}
         progress.handled += len(ids)
-    if progress.place is None or progress.handled >= number:
+    if progress.position is None or progress.handled >= number:
         if moved := number - progress.handled:
             progress.result["moved"] = moved
         return Done(progress.result)

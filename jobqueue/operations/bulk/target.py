@@ -96,8 +96,8 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """The place that a walk has reached: everything in the parts before, and in this part the pages up to `after`."""
+class WalkPosition:
+    """The end of a walk so far: all parts before, and in this part the pages up to `after`."""
 
     part: int = 0  # the index of the part
     after: str | None = None  # the end of the last whole page; None: at the start of the part
@@ -170,34 +170,38 @@ class Target:
 
     def walk(self, size: int) -> Iterator[list[UUID]]:
         """Yield the tasks, at most `size` at a time."""
-        place: Place | None = Place()
-        while place is not None:
-            keys, place = self.take(place, size)
+        position: WalkPosition | None = WalkPosition()
+        while position is not None:
+            keys, position = self.take(position, size)
             if keys:
                 yield keys
 
-    def take(self, place: Place, size: int) -> tuple[list[UUID], Place | None]:
+    def take(self, position: WalkPosition, size: int) -> tuple[list[UUID], WalkPosition | None]:
         """
-        Return up to `size` of the tasks after a place, and the place behind them; None at the end.
+        Return up to `size` of the tasks after a position, and the position behind them; None at the end.
 
         Each page is a range of the column in whose order the index of its status is read. So no statement reads more
         than a page, except of tasks that have one value in it. It may return none before the end, after MAX_PAGES.
         """
         for _page in range(MAX_PAGES):
-            if place.part >= len(self._parts):
+            if position.part >= len(self._parts):
                 return [], None
-            part = self._parts[place.part]
-            if place.until is None:
-                place = replace(place, until=part.end_of_page(place.after), pk=None)
-            page = part.page(place.after, place.until or "")
+            part = self._parts[position.part]
+            if position.until is None:
+                position = replace(position, until=part.end_of_page(position.after), pk=None)
+            page = part.page(position.after, position.until or "")
             ids = sorted(page.filter(self._condition).values_list("pk", flat=True))
-            left = [pk for pk in ids if place.pk is None or pk > place.pk]
+            left = [pk for pk in ids if position.pk is None or pk > position.pk]
             if len(left) > size:
-                return left[:size], replace(place, pk=left[size - 1])
-            place = replace(place, after=place.until, until=None) if place.until else Place(part=place.part + 1)
+                return left[:size], replace(position, pk=left[size - 1])
+            position = (
+                replace(position, after=position.until, until=None)
+                if position.until
+                else WalkPosition(part=position.part + 1)
+            )
             if left:
                 break
-        return left, place if place.part < len(self._parts) else None
+        return left, position if position.part < len(self._parts) else None
 
     @cached_property
     def _condition(self) -> Q:
@@ -290,9 +294,9 @@ class BulkRun:
     def numbers(self) -> dict[str, int]:
         """The numbers of the result that the sentences have, and of the tasks that have moved."""
         numbers = self.result.numbers if self.result else {}
-        shown = {name: numbers.get(name, 0) for name in self.action.sentences}
-        shown["busy"] += self.unreached
-        return {**shown, "moved": self.moved} if self.moved else shown
+        displayed = {name: numbers.get(name, 0) for name in self.action.sentences}
+        displayed["busy"] += self.unreached
+        return {**displayed, "moved": self.moved} if self.moved else displayed
 
     @property
     def total(self) -> int:

@@ -194,7 +194,7 @@ def _awaiting_code(engine: Engine, stats: BackendStats) -> Iterator[checks.Check
 
 
 def _is_unbound(engine: Engine, rows: TaskQuerySet) -> bool:
-    """Return whether an executor has said of the first of these tasks that its code does not take the arguments."""
+    """Return whether an executor has reported that its code does not take the arguments of the first of these tasks."""
     first = rows.order_by("queue_name", "task_type", "awaits_code_since").values_list("pk", flat=True)[:1]
     (last,) = engine.code_waits.last_errors(first).values() or (None,)
     return isinstance(last, dict) and last.get("awaited", "name") != "name"

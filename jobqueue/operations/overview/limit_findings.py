@@ -43,7 +43,7 @@ class Active(NamedTuple):
 
     def may_end_soon(self, now: datetime, stopped: Collection[str]) -> bool:
         """
-        Return whether it may run or end within LONG, as far as its row tells. stopped: queues that nobody serves now.
+        Return whether it may run or end within LONG, as far as its row tells. stopped: queues without executors.
         """
         match self.status:
             case Status.READY:
