@@ -41,7 +41,7 @@ class Executors(Part):
         """
         Write the executor's heartbeat, and return the tasks that it holds.
 
-        None: another session has locked the table of tasks, so that no session can take them.
+        Return None if another session has locked the table of tasks. Then no executor can take the tasks, either.
 
         Task rows are only read, so that a sender's long transaction cannot stop the heartbeat of a healthy executor.
         Locks: the row of its heartbeat, until the statement ends. The executor's own row is written once, and again if

@@ -105,7 +105,7 @@ class Tasks(Part):
         )
 
     def _with_free_parents(self, rows: list[Task]) -> list[Task]:
-        """Leave out the locked tasks that would end now, and whose message would wait for the lock of their parent."""
+        """Leave out tasks that would end now if the message about it would wait for a lock on their parent."""
         queued = [row for row in rows if row.status not in (Status.RUNNING, *FINAL)]
         parent_of = {row.pk: end.task_id for row in queued if (end := make_ending(row, Status.CANCELLED, None))}
         unreachable = self.messages.inbox.unreachable({*parent_of.values()} - {row.pk for row in rows})
@@ -159,10 +159,10 @@ class Tasks(Part):
         """
         Put FAILED and CANCELLED tasks back READY, with all their attempts, their state and inbox.
 
-        A task whose key a live task holds stays unchanged. So does a task of this package: a user who may requeue tasks
-        may not repeat a bulk action of another person. A child notifies its parent when it ends again. Locks: the rows
-        in id order, then their parents, skipping locked ones. Rows locked by other sessions are `busy` unless `wait`.
-        Waits for a concurrent insert of the same key.
+        A task stays unchanged if a live task holds its key. Tasks of this package stay unchanged, too: the permission
+        to requeue is none to repeat another user's bulk action. A child notifies its parent when it ends again. Locks:
+        the rows in id order, then their parents, skipping locked ones. Rows locked by other sessions are `busy` unless
+        `wait`. Waits for a concurrent insert of the same key.
         """
         with self.db.transaction():
             seen = list(self.db.lock(ids, wait=wait).only("pk", "status", "key", "task_type"))
@@ -221,7 +221,7 @@ class Tasks(Part):
         """
         Make SCHEDULED and SUSPENDED tasks READY, as if their time had come. Locks: the rows in id order.
 
-        For a SUSPENDED task, `timed_out` stays False.
+        The next poll of a SUSPENDED task does not see a timeout: `timed_out` stays False.
         """
 
         def change(rows: TaskQuerySet) -> int:

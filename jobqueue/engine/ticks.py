@@ -49,10 +49,10 @@ class Ticks(Part):
         """
         Enqueue the tasks of due ticks and record the ticks that are skipped, in one transaction.
 
-        A schedule whose task the database refuses is paused, and the reason is stored and logged. A schedule whose
-        times this process cannot evaluate stays due for executors that can: this host may lack its time zone, or run
-        older code. Locks: the due schedules, without those that others have locked. Only the holder of the lock moves
-        the next tick, and a unique constraint admits each tick once.
+        If the database refuses a schedule's task, the schedule is paused, and the reason is stored and logged. If this
+        process cannot evaluate a schedule, because it lacks the time zone or runs older code, the schedule stays due
+        for other executors. Locks: the due schedules, skipping locked ones. Only the holder of the lock moves the next
+        tick, and a unique constraint admits each tick once.
         """
         try:
             return self._fire_due(limit)
@@ -146,8 +146,8 @@ class Ticks(Part):
         """
         Cancel the live tasks that due ticks replace.
 
-        Return whether running ones are to be cancelled, and the schedules whose task another session has locked: an
-        executor claims or commits it, or its body runs in a transaction.
+        Return whether a running task was asked to stop, and the ids of the schedules with a locked task. Another
+        session locks a task while an executor claims or commits it, or while an atomic body runs.
         """
         rows = [due.row for due, plan in plans.items() if plan.runs and due.policy.overlap == Overlap.CANCEL_RUNNING]
         live = dict(self._live_tasks(rows).values_list("pk", "schedule_id")) if rows else {}
@@ -176,7 +176,7 @@ class Ticks(Part):
         """
         Insert one task and one ScheduleTick per tick. Return each task with its answer.
 
-        A tick whose key another task has gets no ScheduleTick.
+        A tick gets no ScheduleTick if another task has its key.
         """
         tasks = [make_task(row, tick) for row, tick in runs]
         answers = self._insert(tasks) if trigger == ScheduleTick.Trigger.SCHEDULE else self._inserts.insert(tasks)
@@ -243,9 +243,9 @@ class Ticks(Part):
 
     def _stop(self, row: Schedule, error: Exception) -> None:
         """
-        Pause a schedule whose task is refused. Its ticks are recorded as paused.
+        Pause a schedule after its task was refused, and record its ticks as paused.
 
-        If an error has stopped it before, it gets no next tick.
+        At the second refusal, also remove its next tick, so that recording it as paused cannot fail again.
         """
         logger.error(
             "schedule.stopped schedule=%s reason=%s", printable(row.name), printable(str(error)), exc_info=error

@@ -73,10 +73,10 @@ def configure_session(
     """
     Set up an executor's session. Return False behind a pooler, because others may share the session.
 
-    No statement of the session waits longer than LOCK_WAIT for a lock; behind a pooler, no statement of its
-    transactions. limit_seconds: the timeout of each statement, instead of the role's timeout. prepares: whether it is
-    going to prepare statements. Then the client binds the ORM's parameters, whatever OPTIONS["server_side_binding"]
-    says: with a generic plan, `status = $1` cannot use a partial index. is_pooled: the pooler is known.
+    A statement waits at most LOCK_WAIT for a lock. Behind a pooler, this holds for statements in transactions.
+    limit_seconds: the timeout of each statement, instead of the role's timeout. is_pooled: the pooler is known.
+    prepares: whether the session prepares statements. Then the client binds the ORM's parameters, even with
+    OPTIONS["server_side_binding"]: with a generic plan, `status = $1` cannot use a partial index.
     """
     ((pid, isolation),) = connection.execute(statement("identify_session")).fetchall()
     if is_pooled or pid != connection.info.backend_pid:
