@@ -110,11 +110,10 @@ def _text_problems(option: str, task: Any) -> Iterator[str]:
 
 
 def _tag_problems(task: Any) -> Iterator[str]:
-    if not isinstance(task.tags, tuple) or len(task.tags) > MAX_TAGS or not all(map(_is_tag, task.tags)):
-        yield (
-            f"tags must be a list of at most {MAX_TAGS} texts of 1 to {MAX_TAG_CHARACTERS} characters, not "
-            f"{shown(task.tags)}"
-        )
+    tags = task.tags
+    if not isinstance(tags, tuple) or len(tags) > MAX_TAGS or not all(is_text(tag, MAX_TAG_CHARACTERS) for tag in tags):
+        texts = f"at most {MAX_TAGS} texts of 1 to {MAX_TAG_CHARACTERS} characters"
+        yield f"tags must be a list of {texts}, not {shown(tags)}"
 
 
 def _metadata_problems(task: Any) -> Iterator[str]:
@@ -151,10 +150,6 @@ CHECKS: Mapping[str, Callable[[Any], Iterator[str]]] = {
     "run_after": lambda task: time_problems("run_after", task.run_after),
     "expires": _expiry_problems,
 }
-
-
-def _is_tag(value: Any) -> bool:
-    return is_text(value, MAX_TAG_CHARACTERS)
 
 
 def as_tags(value: Any) -> Any:

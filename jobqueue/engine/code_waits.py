@@ -15,7 +15,6 @@ from django.db.models.functions import Cast
 from jobqueue.engine.admissions import HAS_BEGUN, INDEXED, IS_WAITING, Admissions, ready_status
 from jobqueue.engine.claim import Claims
 from jobqueue.engine.database import Part, json_from, read_list
-from jobqueue.models import TaskQuerySet
 from jobqueue.models.clock import Clock, clock_to_compare, clock_to_store
 from jobqueue.values.records import ClaimedBatch, Outcome
 from jobqueue.values.states import LimitKind, PoolName, Status
@@ -193,7 +192,9 @@ class CodeWaits(Part):
         after: those that began to wait later, the first of them first. Otherwise the last ones first; before: those
         that began to wait earlier.
         """
-        rows = self._tasks_of_group(group)
+        rows = self.db.tasks.awaiting_code().filter(
+            queue_name=group.queue_name, task_type=group.task_type, awaits_code_since__isnull=False
+        )
         order = ["backend", "queue_name", "task_type", "awaits_code_since", "pk"]
         if after is not None:
             rows = rows.filter(awaits_code_since__gte=after[0])
@@ -213,10 +214,6 @@ class CodeWaits(Part):
         """Return the last error of tasks; None for a task without any, or with a column that cannot be read."""
         rows = self.db.by_ids(ids).values_list("pk", Cast("errors", TextField()))
         return {pk: next(reversed(read_list(text)), None) for pk, text in rows}
-
-    def _tasks_of_group(self, group: Group) -> TaskQuerySet:
-        rows = self.db.tasks.awaiting_code()
-        return rows.filter(queue_name=group.queue_name, task_type=group.task_type, awaits_code_since__isnull=False)
 
     def end(self, ids: Collection[UUID], limit: int) -> int:
         """

@@ -117,11 +117,12 @@ class Claims:
     def look_for_isolated(self, *, is_idle: bool) -> None:
         """Look for tasks that have to run alone, if it is time."""
         if self.isolation.should_check(is_idle=is_idle):
-            may_wait = self._maintenance.may_have_isolated
-            self.isolation.checked(may_wait and self._budgets.call("find_isolated", self._has_isolated, False))
-
-    def _has_isolated(self, _: int) -> bool:
-        return self._engine.claims.has_isolated(self.policy.queues())
+            self.isolation.checked(
+                self._maintenance.may_have_isolated
+                and self._budgets.call(
+                    "find_isolated", lambda _: self._engine.claims.has_isolated(self.policy.queues()), False
+                )
+            )
 
     @property
     def is_resting(self) -> bool:

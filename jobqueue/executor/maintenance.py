@@ -270,7 +270,8 @@ class Maintenance:
     def _rescue(self, now: float) -> int:
         if not self._heartbeat.may_rescue:
             return 0
-        rescued: list[Rescued] = self._call("rescue", self._rescue_some, [], RESCUE_BATCH)
+        rescue, may_go_on = self._engine.executors.rescue, self._heartbeat.may_still_rescue
+        rescued: list[Rescued] = self._call("rescue", lambda limit: rescue(limit, may_go_on), [], RESCUE_BATCH)
         if len(rescued) >= RESCUE_BATCH:  # there are more, and rescued tasks are promised a start within two seconds
             self._check_at = now
         for task in rescued:
@@ -286,9 +287,6 @@ class Maintenance:
                 extra={"task_id": str(task.id), "task": printable(task.task_type), "executor": str(task.executor_id)},
             )
         return len(rescued)
-
-    def _rescue_some(self, limit: int) -> list[Rescued]:
-        return self._engine.executors.rescue(limit, self._heartbeat.may_still_rescue)
 
     def _release_unknown(self, own_claims: Collection[UUID]) -> bool:
         """

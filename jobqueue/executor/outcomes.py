@@ -108,10 +108,8 @@ class Outcomes:
     def count_starts(self) -> None:
         """Let rates count the bodies that run for long."""
         if self._running_tasks.has_uncounted:
-            self._budgets.call("count_starts", self._count_starts, None)
-
-    def _count_starts(self, _: int) -> None:
-        self._running_tasks.count_starts(after_seconds=COUNT_START_SECONDS)
+            count = self._running_tasks.count_starts
+            self._budgets.call("count_starts", lambda _: count(after_seconds=COUNT_START_SECONDS), None)
 
     # --- commits
 

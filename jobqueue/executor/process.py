@@ -145,10 +145,6 @@ class ExecutorProcess:
             VERSION: DeclaredSchedules.of(self.settings.backend).digest,
         }
 
-    @cached_property
-    def _task_types(self) -> list[str]:
-        return sorted(registry.all())
-
     def executor_info(self) -> ExecutorInfo:
         return ExecutorInfo(
             executor_id=self.executor_id,
@@ -161,7 +157,7 @@ class ExecutorProcess:
             slots=self.settings.threads,
             async_slots=self.settings.async_slots,
             waiting_for_connections=self.loop.threads.take_waiting_for_connections(),
-            task_types=self._task_types,
+            task_types=sorted(registry.all()),
             state="DRAINING" if self.loop.is_stopping else "PAUSED" if self.loop.is_paused else "RUNNING",
         )
 

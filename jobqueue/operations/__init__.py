@@ -12,7 +12,6 @@ The part that the admin, the command line and HTTP share: the state of the queue
 * `links`: rows that a page of the admin shows
 * `list/`: lists of tasks: filters, search, rows, and failures by cause
 * `log_entries`: the manual actions on a row, from the log of Django's admin
-* `moments`: moments as rows have them in JSON, read for people
 * `overview/`: the state of the whole queue: figures, charts, and what is wrong
 * `payloads`: values of JSON columns: taken out by the database, read as text, shown masked, indented and cut
 * `queries`: reading the task table, however large: each statement stops after a bounded number of rows

@@ -10,12 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, ClassVar
 from uuid import UUID
 
+from django.conf import settings
 from django.db.models import Expression, Func, TextField
 from django.db.models.functions import Cast, Left
+from django.utils.timezone import localtime, make_naive
 from django.utils.translation import gettext as _
 
 from jobqueue.declarations import registry
@@ -242,3 +245,24 @@ def secrets_of_tasks(database: str, ids: Collection[UUID]) -> Mapping[UUID, Secr
         if args is not None and kwargs is not None:
             by_task[pk] = find_secrets(task_type, read(args), read(kwargs), options_of(backend).redact)
     return by_task
+
+
+def read_moment(text: Any) -> datetime | None:
+    """Read the time of an error; None if it is invalid, or outside the calendar in the site's time zone."""
+    try:
+        moment = datetime.fromisoformat(text)
+        return _local(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def from_timestamp(seconds: float) -> datetime | None:
+    """Return the moment so many seconds after 1970; None outside the calendar."""
+    try:
+        return _local(datetime.fromtimestamp(seconds, UTC))
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _local(moment: datetime) -> datetime:
+    return localtime(moment) if settings.USE_TZ else make_naive(moment)

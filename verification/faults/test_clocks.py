@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from jobqueue.models import Heartbeat, Task
 from jobqueue.models.clock import iso_utc, read_clock
-from jobqueue.operations.moments import read_moment
+from jobqueue.operations.payloads import read_moment
 from tests.acceptance.harness import Fleet, Process
 from tests.acceptance.tasks import book, compute, fail, hang, tiny
 from tests.actors import Fibonacci

@@ -83,7 +83,8 @@ class PostgresInserts(Inserts):
     def _insert_batch(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         missing, answers = rows, dict[UUID, Enqueued]()
         for _ in range(KEY_TRIES):  # once, unless a key's holder is deleted between two statements
-            inserted = self._insert_rows(missing)
+            rows_with_free_key = self.db.fetch_prepared(ENQUEUE, rows=as_json(missing))
+            inserted = [Enqueued(pk, at, STATUSES[status], True) for pk, at, status in rows_with_free_key]
             if [answer.id for answer in inserted] == [row.id for row in rows]:  # as a rule
                 return inserted
             answers |= {answer.id: answer for answer in inserted}
@@ -94,11 +95,6 @@ class PostgresInserts(Inserts):
             if len(answers) == len(rows):
                 return [answers[row.id] for row in rows]
         raise key_taken(missing[0].key)
-
-    def _insert_rows(self, rows: Sequence[NewTask]) -> list[Enqueued]:
-        """Insert the rows with a free key, and return an answer for each."""
-        inserted = self.db.fetch_prepared(ENQUEUE, rows=as_json(rows))
-        return [Enqueued(pk, at, STATUSES[status], True) for pk, at, status in inserted]
 
     def _find_last_holders(self, keys: Collection[str | None]) -> dict[str | None, Enqueued]:
         """Return the last holder of each key, live or ended. See key_holders.sql."""

@@ -149,10 +149,6 @@ def _unknown_task(_fleet: Fleet, row: Schedule) -> checks.CheckMessage:
     return checks.Error(text % values, hint=advice)
 
 
-def _find_overdue(fleet: Fleet) -> ScheduleQuerySet:
-    return fleet.schedules.filter(due_at__lt=fleet.stats.now - OVERDUE_LONG)
-
-
 def _overdue(fleet: Fleet, row: Schedule) -> checks.CheckMessage:
     assert row.due_at is not None
     values = {"schedule": format_title(row), "time": duration(fleet.stats.now - row.due_at)}
@@ -241,7 +237,7 @@ def _live_task(fleet: Fleet, row: Schedule) -> object:
 CHECKS = (
     ScheduleCheck(lambda fleet: fleet.schedules.filter(IS_STOPPED), _stopped),
     ScheduleCheck(_find_unknown_tasks, _unknown_task),
-    ScheduleCheck(_find_overdue, _overdue),
+    ScheduleCheck(lambda fleet: fleet.schedules.filter(due_at__lt=fleet.stats.now - OVERDUE_LONG), _overdue),
     ScheduleCheck(_find_without_zone, _without_zone),
     ScheduleCheck(_find_without_ticks, _never_fires),
     ScheduleCheck(_find_paused, _paused),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -69,7 +68,8 @@ def read_stats(engine: Engine) -> BackendStats:
     rows = {row.name: row for row in engine.db.queues.all()}
     latencies = {queue.queue_name: queue.latency_seconds for queue in engine.queues.queue_latency()}
     live = {(depth.queue_name, depth.status): Count.capped(depth.number) for depth in engine.queues.depths()}
-    failed = _failed_by_queue(engine)
+    # The newest of them only: no index has both status and queue.
+    failed = count_by(tasks_with_status(engine, Status.FAILED).order_by("-finished_at"), "queue_name")
     names = declared_queues(engine.alias) | rows.keys() | {name for name, _status in live}
     names = names.union(failed, *(executor.queues for executor in alive))
     queues = []
@@ -100,8 +100,3 @@ def count_ended(engine: Engine, within_seconds: float | None = None) -> dict[Sta
     at = {} if within_seconds is None else {"finished_at__gte": clock_to_compare(after=-within_seconds)}
     # In the order of the index. Without an order the planner may read the table.
     return {status: count(tasks_with_status(engine, status).filter(**at).order_by("-finished_at")) for status in FINAL}
-
-
-def _failed_by_queue(engine: Engine) -> Counter[str]:
-    """Count the newest CAP + 1 FAILED tasks by queue. No index has both."""
-    return count_by(tasks_with_status(engine, Status.FAILED).order_by("-finished_at"), "queue_name")

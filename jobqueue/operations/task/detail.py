@@ -17,13 +17,13 @@ from jobqueue.operations.explain import explain
 from jobqueue.operations.formatting import attempts_text, headline
 from jobqueue.operations.holders import read_holders, task_facts
 from jobqueue.operations.limits import key_that_matters, list_task_keys, read_key_states
-from jobqueue.operations.moments import read_moment
 from jobqueue.operations.payloads import (
     RAW,
     find_secrets,
     listed,
     raw,
     read,
+    read_moment,
     show,
     show_arguments,
     shown_errors,

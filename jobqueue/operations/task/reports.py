@@ -13,7 +13,7 @@ from django.utils.translation import ngettext
 
 from jobqueue.models import Task, TaskLog, TaskProgress
 from jobqueue.operations.formatting import duration
-from jobqueue.operations.moments import from_timestamp
+from jobqueue.operations.payloads import from_timestamp
 from jobqueue.values.redaction import Secrets, redact_text
 from jobqueue.values.reports import CLAIMS_KEPT, LogLine, read_lines
 from jobqueue.values.text import number_text

@@ -20,7 +20,7 @@ from jobqueue.models import Executor, Task
 from jobqueue.operations.backends import options_of
 from jobqueue.operations.formatting import attempt_number, headline, ready_since, short_id
 from jobqueue.operations.log_entries import REQUEUE
-from jobqueue.operations.moments import from_timestamp, read_moment
+from jobqueue.operations.payloads import from_timestamp, read_moment
 from jobqueue.operations.task.reports import ShownLog
 from jobqueue.values.history import Entry, Event, read_history
 

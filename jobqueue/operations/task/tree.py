@@ -174,13 +174,9 @@ def choose(children: Iterable[Relative], limit: int) -> list[Relative]:
     ranked = [
         (index, child)
         for group in by_parent.values()
-        for index, child in enumerate(sorted(group, key=_interest)[:limit])
+        for index, child in enumerate(sorted(group, key=lambda row: (INTEREST.get(row.status, 1), row.pk))[:limit])
     ]
     return [child for _, child in sorted(ranked)[:limit]]
-
-
-def _interest(child: Relative) -> tuple[int, UUID]:
-    return INTEREST.get(child.status, 1), child.pk
 
 
 class Ancestors(NamedTuple):
