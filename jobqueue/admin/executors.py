@@ -201,7 +201,8 @@ class ExecutorAdmin(ReadOnlyAdmin):
     def life(self, executor: Any) -> SafeString:
         state = ExecutorState.of(executor, executor.now, options_of(executor.backend).heartbeat_timeout)
         badge = executor_badge(state)
-        for text in getattr(executor, "differences", ()):
+        problem = [executor.heartbeat.problem] if executor.heartbeat.problem and state != ExecutorState.STOPPED else []
+        for text in (*problem, *getattr(executor, "differences", ())):
             badge = format_html('{}<span class="jq-clock jq-error">{}</span>', badge, text)
         if not executor.command or state == ExecutorState.STOPPED:
             return badge

@@ -157,6 +157,7 @@ class ExecutorProcess:
             slots=self.settings.threads,
             async_slots=self.settings.async_slots,
             waiting_for_connections=self.loop.threads.take_waiting_for_connections(),
+            problem=self.health.problem(),
             task_types=sorted(registry.all()),
             state="DRAINING" if self.loop.is_stopping else "PAUSED" if self.loop.is_paused else "RUNNING",
         )

@@ -70,6 +70,13 @@ def test_state_follows_the_heartbeats(make_executor, show, columns, word):
     assert f"</span>{word}</span>" in show("executor/")
 
 
+def test_problem_stands_beside_the_state(make_executor, show):
+    row = make_executor(problem="Stuck for 40 s. <b>")
+
+    for page in ("executor/", f"executor/{row.pk}/change/"):
+        assert re.search(r"Alive</span><span [^>]*>Stuck for 40 s. &lt;b&gt;", show(page))
+
+
 def test_stopped_executors_are_folded_away_below_the_list(make_executor, show):
     make_executor(name="here")
     stopped = make_executor(name="gone", state="STOPPED", heartbeat=ago(3600))

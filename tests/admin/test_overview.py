@@ -115,6 +115,11 @@ def test_figures_lead_to_the_rows_that_they_count(client, make, show, link, expe
             "executor/?",
         ),
         (
+            lambda make, make_executor: make_executor(problem="Stuck for 40 s.", name="web-1"),
+            "1 executor without progress: web-1. Stuck for 40 s.",
+            "executor/?",
+        ),
+        (
             lambda make, make_executor: make_executor(waiting_for_connections=2, name="web-1"),
             "2 tasks wait for database connections, which other async tasks keep",
             "executor/?",

@@ -151,6 +151,20 @@ def test_executor_that_does_not_respond_is_an_error(backend) -> None:
     assert any(f"Executor {lost.name}" in text and "1 task" in text for text in findings_of(backend, "error"))
 
 
+def test_executor_that_makes_no_progress_is_an_error(backend) -> None:
+    for name in ("web-1", "web-2"):
+        problem = f"Stuck for 40 s. No turn of {name} has succeeded."
+        ExecutorFactory.create(backend=backend, using=backend, name=name, problem=problem)
+    for changes in ({}, {"problem": "Old.", "lost": True}, {"problem": "Old.", "state": "STOPPED"}):
+        ExecutorFactory.create(backend=backend, using=backend, **changes)
+
+    (error,) = [text for text in findings_of(backend, "error") if "progress" in text]
+
+    assert "2 executors without progress: web-" in error
+    assert re.search(r"web-[12], web-[12]\. Stuck for 40 s\. No turn of web-[12] has succeeded\.", error)
+    assert "Remove the cause" in error
+
+
 def test_async_tasks_that_wait_for_connections_are_a_warning(backend) -> None:
     for number in (0, 3, 1):
         ExecutorFactory.create(backend=backend, using=backend, waiting_for_connections=number, name=f"web-{number}")
@@ -672,9 +686,10 @@ class TestUnknownBackends:
     def test_tasks_of_a_backend_that_another_site_serves_are_no_finding(self, backend) -> None:
         ExecutorFactory.create(backend="other", using=backend)
         ExecutorFactory.create(backend="old", using=backend, lost=True)
-        for name in ("other", "old"):
+        ExecutorFactory.create(backend="stopped", using=backend, state="STOPPED")
+        for name in ("other", "old", "stopped"):
             TaskFactory.create(backend=name, using=backend)
 
         errors = [one for one in findings_of(backend, "error") if "which TASKS does not have" in one]
 
-        assert [one.split("'")[1] for one in errors] == ["old"]
+        assert [one.split("'")[1] for one in errors] == ["old", "stopped"]

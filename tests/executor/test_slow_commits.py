@@ -12,7 +12,7 @@ from django.db import connection
 from jobqueue import Actor, Done, PollContext, Send, Spawn, Suspend, task
 from jobqueue.api.messages import send
 from jobqueue.executor.health import status
-from jobqueue.models import InboxMessage, Task
+from jobqueue.models import Heartbeat, InboxMessage, Task
 from jobqueue.values.states import FINAL, Status
 from tests.executor.harness import Running, Start, on_postgresql, row_of, wait_for_status
 from tests.factories import TaskFactory, ago
@@ -124,12 +124,14 @@ def test_outcome_that_cannot_even_fail_is_named_by_the_probes(
         wait_until(lambda: any("has not succeeded" in one.what for one in health.status().unready))
         expect_progress(running)
         wait_until(lambda: any("has not succeeded" in one.what for one in health.status().stalled))
+        wait_until(Heartbeat.objects.filter(problem__contains="The commit of 1 tasks has not succeeded").exists)
         assert not any("unreachable" in one.what for one in health.status().unready)
         assert row_of(result).status == Status.RUNNING
 
     wait_until(lambda: row_of(result).status in FINAL)
     expect_progress(running)
     wait_until(lambda: health.status().stalled == ())
+    wait_until(Heartbeat.objects.filter(problem=None).exists)
 
 
 def test_outcome_of_a_slow_database_is_not_given_up(start: Start, options: Options) -> None:
@@ -205,6 +207,7 @@ def test_spawn_with_a_key_of_an_open_transaction_stops_no_other_task(start: Star
         wait_until(lambda: running.loop.running_tasks.batches.waiting() is not None)
 
         expect_progress(running)
+        wait_until(Heartbeat.objects.filter(problem__contains="wait for locks of other sessions").exists)
         assert row_of(result).status == Status.RUNNING
 
     row = wait_for_status(result, Status.SUCCESSFUL)

@@ -18,6 +18,7 @@ from jobqueue.executor.database.connection import DatabaseState
 from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.loop import ExecutorLoop
 from jobqueue.executor.telemetry.logger import get_logger
+from jobqueue.values.text import printable
 
 logger = get_logger(__name__)
 
@@ -27,6 +28,7 @@ MIN_STALL_SECONDS = 5.0  # a busy machine may be slow, even if HEARTBEAT_TIMEOUT
 # After so many heartbeat timeouts in which it commits nothing, an executor that reaches the database has stalled: other
 # executors rescue its tasks when it is restarted. An outcome that never fits is given up well before that.
 STUCK_TIMEOUTS = 10
+PROBLEM_CHARACTERS = 1000
 DATABASE_MODULES = ("django.db.backends", "psycopg", "sqlite3")
 
 
@@ -79,7 +81,7 @@ class HealthMonitor:
         self.was_stopped_on_request = False
 
     def status(self) -> HealthStatus:
-        stalled = tuple(HealthProblem(self._name, what) for what in self._stalled())
+        stalled = tuple(HealthProblem(self._name, what) for what in self._stalled(STUCK_TIMEOUTS * self._limit))
         unready = tuple(HealthProblem(self._name, what) for what in self._unready())
         return HealthStatus(
             stalled,
@@ -89,7 +91,14 @@ class HealthMonitor:
             str(self._loop.executor_id),
         )
 
-    def _stalled(self) -> Iterator[str]:
+    def problem(self) -> str | None:
+        """Say for the heartbeat why the executor makes no progress: what has been wrong for longer than the limit."""
+        blocked = () if self._loop.is_stopping else self._loop.threads.blocked(self._limit)
+        problems = (*self._stalled(self._limit), *self._loop.outcomes.waiting(self._limit), *blocked)
+        return printable(" ".join(problems))[:PROBLEM_CHARACTERS] or None
+
+    def _stalled(self, stuck_seconds: float) -> Iterator[str]:
+        """stuck_seconds: for how long the loop may commit nothing."""
         for thread, what in ((self._loop, "loop"), (self._heartbeat, "heartbeat thread")):
             moved_at = thread.moved_at  # None before its start
             silent = 0.0 if moved_at is None else time.monotonic() - moved_at
@@ -99,7 +108,7 @@ class HealthMonitor:
                 yield f"The {what} has ended."
         if not self._loop.is_stopping:
             yield from self._loop.threads.stalled()
-        if (stuck := self._stuck(STUCK_TIMEOUTS * self._limit)) is not None:
+        if (stuck := self._stuck(stuck_seconds)) is not None:
             yield stuck
 
     def _stuck(self, limit_seconds: float) -> str | None:

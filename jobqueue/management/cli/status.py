@@ -134,6 +134,7 @@ def executor_as_json(executor: ExecutorStats) -> dict[str, Any]:
     return {
         **{column: getattr(executor.row, column) for column in columns},
         **{name: getattr(executor, name) for name in ("state", "busy", "busy_async", "silent_seconds")},
+        "problem": executor.row.heartbeat.problem,
     }
 
 

@@ -279,6 +279,18 @@ def _executors(stats: BackendStats) -> Iterator[checks.CheckMessage]:
             obj=rows,
         )
     running = [*stats.alive, *stats.in_state(ExecutorState.PAUSED), *stats.in_state(ExecutorState.STOPPING)]
+    if stuck := [executor.row for executor in running if executor.row.heartbeat.problem is not None]:
+        text = _("Backend %(backend)s: %(executors)s without progress: %(names)s. %(problem)s")
+        values = {
+            "executors": many_executors(len(stuck)),
+            "names": _names(stuck),
+            "problem": stuck[0].heartbeat.problem,
+        }
+        yield checks.Error(
+            text % {**here, **values},
+            hint=_("Remove the cause. The log says more. After a restart, their tasks start again."),
+            obj=rows,
+        )
     if short := [executor.row for executor in running if executor.row.heartbeat.waiting_for_connections]:
         text = _(
             "Backend %(backend)s: %(tasks)s wait for database connections, which other async tasks keep while they "
