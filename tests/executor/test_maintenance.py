@@ -140,7 +140,7 @@ class Refusing:
     def __init__(self, *refused: str) -> None:
         self.refused, self.called = set(refused), list[Any]()
         self.alias = "default"
-        self.admissions = self.counters = self.executors = self.messages = self
+        self.admissions = self.counters = self.executors = self.inbox = self.messages = self
         self.last_brought: list[int | None] = [None]
 
     def note(self, name: str, *values: Any) -> None:
