@@ -6,6 +6,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from jobqueue.models.indexes import index, unique
 from jobqueue.values.states import LimitKind
 
 
@@ -35,7 +36,7 @@ class Limit(models.Model):
         verbose_name_plural = _("limits")
         default_permissions = ("change", "view")
         constraints = [
-            models.UniqueConstraint(fields=["backend", "kind", "key"], name="jobqueue_limit_key"),
+            unique("limit_key", "backend", "kind", "key"),
             models.CheckConstraint(condition=Q(number__gt=0), name="jobqueue_limit_number"),
         ]
 
@@ -64,8 +65,8 @@ class AdmissionRequest(models.Model):
         db_table = "jobqueue_admissionrequest"
         default_permissions = ()
         indexes = [
-            models.Index(fields=["backend", "due_at", "id"], name="jobqueue_admission_due"),
-            models.Index(fields=["backend", "kind", "key", "due_at"], name="jobqueue_admission_key"),
+            index("admission_due", "backend", "due_at", "id"),
+            index("admission_key", "backend", "kind", "key", "due_at"),
         ]
 
     def __str__(self) -> str:
@@ -89,8 +90,8 @@ class RateStart(models.Model):
         db_table = "jobqueue_ratestart"
         default_permissions = ()
         indexes = [
-            models.Index(fields=["backend", "key", "started_at"], name="jobqueue_ratestart_key"),
-            models.Index(fields=["expires_at"], name="jobqueue_ratestart_expires"),
+            index("ratestart_key", "backend", "key", "started_at"),
+            index("ratestart_expires", "expires_at"),
         ]
 
     def __str__(self) -> str:
@@ -113,8 +114,8 @@ class KeyReservation(models.Model):
     class Meta:
         db_table = "jobqueue_keyreservation"
         default_permissions = ()
-        constraints = [models.UniqueConstraint(fields=["backend", "key"], name="jobqueue_keyreservation_key")]
-        indexes = [models.Index(fields=["expires_at"], name="jobqueue_keyreserv_expires")]
+        constraints = [unique("keyreservation_key", "backend", "key")]
+        indexes = [index("keyreserv_expires", "expires_at")]
 
     def __str__(self) -> str:
         return self.key

@@ -8,6 +8,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from jobqueue.models.indexes import index, unique
 from jobqueue.models.pauses import Pausable
 from jobqueue.values.policies import MAX_COUNTED, CatchUp, Overlap, SkipReason
 
@@ -76,12 +77,10 @@ class Schedule(Pausable):
             ("run_schedule", "Can run schedules now and backfill them"),
         ]
         indexes = [
-            models.Index(fields=["backend", "due_at"], name="jobqueue_schedule_due", condition=Q(due_at__isnull=False)),
-            models.Index(
-                fields=["backend", "id"], name="jobqueue_schedule_waiting", condition=Q(waiting_at__isnull=False)
-            ),
+            index("schedule_due", "backend", "due_at", due_at__isnull=False),
+            index("schedule_waiting", "backend", "id", waiting_at__isnull=False),
         ]
-        constraints = [models.UniqueConstraint(fields=["backend", "name"], name="jobqueue_schedule_name")]
+        constraints = [unique("schedule_name", "backend", "name")]
 
     def __str__(self) -> str:
         return self.name
@@ -108,7 +107,7 @@ class ScheduleDeployment(models.Model):
     class Meta:
         db_table = "jobqueue_scheduledeployment"
         default_permissions = ()
-        constraints = [models.UniqueConstraint(fields=["backend", "digest"], name="jobqueue_scheduledeployment_once")]
+        constraints = [unique("scheduledeployment_once", "backend", "digest")]
 
     def __str__(self) -> str:
         return f"{self.digest} of {self.backend}"
@@ -150,12 +149,12 @@ class ScheduleTick(models.Model):
         verbose_name_plural = _("ticks")
         default_permissions = ()  # the page of a schedule asks for view_schedule
         indexes = [
-            models.Index(fields=["recorded_at"], name="jobqueue_scheduletick_age"),
+            index("scheduletick_age", "recorded_at"),
             # Long ranges of skipped ticks, for the problems of schedules. An ordinary tick has no entry.
-            models.Index(fields=["schedule"], name="jobqueue_scheduletick_skips", condition=Q(count__gte=10)),
+            index("scheduletick_skips", "schedule", count__gte=10),
         ]
         constraints = [
-            models.UniqueConstraint(fields=["schedule", "tick_at", "trigger"], name="jobqueue_scheduletick_once"),
+            unique("scheduletick_once", "schedule", "tick_at", "trigger"),
             models.CheckConstraint(
                 condition=Q(task_id__isnull=False, reason="") | Q(task_id__isnull=True) & ~Q(reason=""),
                 name="jobqueue_scheduletick_outcome",
