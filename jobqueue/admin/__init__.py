@@ -3,6 +3,7 @@ The queue in Django's admin. Rows are read-only, and actions call the API.
 
 * `argument_fields`: the arguments of a task as fields of a form, made from the signature of its function
 * `base`: the base of all pages: they read the queue's database, and cannot edit rows
+* `bulk_actions`: the actions of the task list: at once, after a confirmation, or as a task of the queue
 * `charts`: charts as inline SVG: bars of successes and failures, and lines of waiting times
 * `enqueue_page`: the page that enqueues a task by hand, or a copy of one with other arguments
 * `executors`: executors, and the tasks that they run
@@ -23,9 +24,10 @@ The queue in Django's admin. Rows are read-only, and actions call the API.
 * `schedule_page`: A schedule's page, and what people do there: pause, resume, run now, backfill and delete
 * `schedules`: the list of schedules and its bulk actions
 * `summaries`: the pages of one task type and of one queue: charts, times, and the last failures
+* `task_columns`: the columns of the task list, and which of them a user sees
 * `task_list`: the task list: one page of a selection, with the rows that Django's change list shows
 * `task_page`: A task's page and its actions
-* `tasks`: the task list and its bulk actions
+* `tasks`: the admin of tasks: its list, and the pages of which it is composed
 * `timing_form`: when a schedule runs, as fields of a form, and the preview of it
 """
 

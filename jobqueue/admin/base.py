@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,6 +14,7 @@ from django.db.models import QuerySet
 from django.forms import Script
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
@@ -66,8 +67,29 @@ class PauseFields(forms.Form):
         return _("Paused: %(reason)s") % {"reason": reason} if reason else _("Paused.")
 
 
+class Page:
+    """A page that Django's admin does not have, and its addresses: a part of the admin of a model."""
+
+    def __init__(self, admin: ReadOnlyAdmin) -> None:
+        self.admin = admin
+
+    def get_urls(self) -> list[URLPattern]:
+        raise NotImplementedError
+
+    def address(self, route: str, view: Callable[..., HttpResponse], name: str) -> URLPattern:
+        """Return an address of the page. name: the last part of the address's name."""
+        name = f"jobqueue_{self.admin.opts.model_name}_{name}"
+        return path(route, self.admin.admin_site.admin_view(view), name=name)
+
+    def reverse(self, name: str, *args: object) -> str:
+        """Return the address of a page of the same admin."""
+        return reverse(f"{self.admin.admin_site.name}:jobqueue_{self.admin.opts.model_name}_{name}", args=args)
+
+
 class ReadOnlyAdmin(ModelAdmin):
-    """Rows that only the engine changes."""
+    """Rows that only the engine changes. `pages` are those that Django's admin does not have."""
+
+    pages: Sequence[Page] = ()
 
     show_full_result_count = False
     show_facets = ShowFacets.NEVER
@@ -77,6 +99,9 @@ class ReadOnlyAdmin(ModelAdmin):
     class Media:
         css = {"all": ["jobqueue/admin.css"]}
         js = [Script("jobqueue/live.js", type="module")]
+
+    def get_urls(self) -> list[URLPattern]:
+        return [*(address for page in self.pages for address in page.get_urls()), *super().get_urls()]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return super().get_queryset(request).using(database_for(request))

@@ -11,12 +11,13 @@ from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobqueue import api
 from jobqueue.admin.argument_fields import ArgumentsForm, Call
+from jobqueue.admin.base import Page
 from jobqueue.admin.option_fields import max_attempts_field, priority_field
 from jobqueue.admin.task_page import TaskPage
 from jobqueue.admin.timing_form import PLAIN
@@ -69,14 +70,15 @@ class OptionsForm(forms.Form):
         return {**values, "on_conflict": "raise"} if "key" in values else values
 
 
-class EnqueuePage(TaskPage):
-    def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.enqueue_view)
-        return [path("enqueue/", view, name="jobqueue_task_enqueue"), *super().get_urls()]
+class EnqueuePage(Page):
+    """The form of a task, with its arguments and options."""
 
-    def enqueue_view(self, request: HttpRequest) -> HttpResponse:
+    def get_urls(self) -> list[URLPattern]:
+        return [self.address("enqueue/", self.view, "enqueue")]
+
+    def view(self, request: HttpRequest) -> HttpResponse:
         """Show the form of the task in the address, or of the task to copy; else a list of tasks. POST enqueues it."""
-        if not self.has_view_permission(request) or not request.user.has_perm("jobqueue.enqueue_task"):
+        if not self.admin.has_view_permission(request) or not request.user.has_perm("jobqueue.enqueue_task"):
             raise PermissionDenied
         original, call = None, None
         if "copy" in request.GET:
@@ -84,7 +86,7 @@ class EnqueuePage(TaskPage):
                 raise PermissionDenied
             original = find_task(request.GET["copy"], databases())
             if original is None:
-                return self._gone(request, request.GET["copy"])
+                return TaskPage(self.admin).gone(request, request.GET["copy"])
             call = _read_call(original)
         offered = registry.offered()
         name = original.task_type if original else request.POST.get("task") or request.GET.get("task", "")
@@ -98,7 +100,7 @@ class EnqueuePage(TaskPage):
             tags = (tags_of(original) or None) if original else None
             if response := self._enqueue(request, task, form, arguments, tags):
                 return response
-        return self.page(
+        return self.admin.page(
             request,
             "task/enqueue",
             title=_("Enqueue a copy") if original else _("Enqueue a task"),
@@ -132,8 +134,8 @@ class EnqueuePage(TaskPage):
             return None
         row = engine_for(changed.backend).db.by_ids([UUID(result.id)]).only("task_type").get()
         audit_log.write(request, [row], _("Enqueued by hand."), is_new=True)
-        self.message_user(request, _("Enqueued 1 task."), messages.SUCCESS)
-        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:jobqueue_task_change", args=[result.id]))
+        self.admin.message_user(request, _("Enqueued 1 task."), messages.SUCCESS)
+        return HttpResponseRedirect(self.reverse("change", result.id))
 
 
 def _read_call(task: Any) -> Call | None:

@@ -9,11 +9,11 @@ from typing import Any
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern, path
+from django.urls import URLPattern
 from django.utils.translation import gettext as _
 
 from jobqueue import api
-from jobqueue.admin.base import ReadOnlyAdmin
+from jobqueue.admin.base import Page
 from jobqueue.admin.charts import HEIGHT, STEP, sparkline
 from jobqueue.admin.links import AdminUrls
 from jobqueue.engine import Count, Engine, engine_for
@@ -88,15 +88,14 @@ def read_page(engine: Engine, pages: AdminUrls, number: str) -> dict[str, Any]:
     }
 
 
-class FailuresPage(ReadOnlyAdmin):
+class FailuresPage(Page):
     """The page of all causes."""
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.failures_view)
-        return [path("failures/", view, name="jobqueue_task_failures"), *super().get_urls()]
+        return [self.address("failures/", self.view, "failures")]
 
-    def failures_view(self, request: HttpRequest) -> HttpResponse:
-        if not self.has_view_permission(request):
+    def view(self, request: HttpRequest) -> HttpResponse:
+        if not self.admin.has_view_permission(request):
             raise PermissionDenied
         aliases = api.aliases()
         requested = request.GET.get("backend", "")
@@ -104,12 +103,12 @@ class FailuresPage(ReadOnlyAdmin):
         context: dict[str, Any] = {}
         if backend:
             engine = engine_for(backend)
-            request.current_app = self.admin_site.name
+            request.current_app = self.admin.admin_site.name
             context = {
                 "now": engine.db.now(),
                 **read_page(engine, AdminUrls(request, backend), request.GET.get("p", "")),
             }
-        return self.page(
+        return self.admin.page(
             request,
             "task/failures",
             title=_("Failures by cause"),

@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from jobqueue import api
-from jobqueue.admin.base import PauseFields, permission
+from jobqueue.admin.base import PauseFields, ReadOnlyAdmin, permission
 from jobqueue.admin.charts import per_minute, words
 from jobqueue.admin.summaries import SummaryPage
 from jobqueue.api.queues import MAX_RUNNING_LIMIT
@@ -90,12 +90,15 @@ def read_lines(backend: str) -> list[Line]:
     ]
 
 
-class QueueAdmin(SummaryPage):
-    scope = Scope.QUEUE
+class QueueAdmin(ReadOnlyAdmin):
     actions = None
     fields = ("name", "backend", "paused_at", "paused_by", "pause_reason", "resume_at", "max_running")
     readonly_fields = fields
     has_pause_permission = permission("pause_queue")
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.pages = [SummaryPage(self, Scope.QUEUE)]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Show every queue in use, also those without a row."""

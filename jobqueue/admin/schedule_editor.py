@@ -11,10 +11,11 @@ from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, reverse
 from django.utils.translation import gettext as _
 
 from jobqueue import api
+from jobqueue.admin.base import Page
 from jobqueue.admin.schedule_form import ScheduleForm
 from jobqueue.admin.schedule_page import SchedulePage
 from jobqueue.admin.timing_form import Preview
@@ -25,25 +26,18 @@ from jobqueue.operations.bulk import audit_log
 REDISPLAYED = {"preview", "choose"}  # buttons that save nothing
 
 
-class ScheduleEditor(SchedulePage):
+class ScheduleEditor(Page):
     """Schedules that people create and change. Those that code declares have no form."""
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view
         return [
-            path("preview/", view(self.preview_view), name="jobqueue_schedule_preview"),
-            path("<path:object_id>/edit/", view(self.edit_view), name="jobqueue_schedule_edit"),
-            *super().get_urls(),
+            self.address("preview/", self.preview_view, "preview"),
+            self.address("<path:object_id>/edit/", self.edit_view, "edit"),
         ]
 
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return bool(request.user.has_perm("jobqueue.add_schedule")) and bool(api.aliases())
-
-    def add_view(
-        self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
+    def add_view(self, request: HttpRequest) -> HttpResponse:
         """Create a schedule."""
-        if not self.has_add_permission(request):
+        if not self.admin.has_add_permission(request):
             raise PermissionDenied
         return self._edit(request, None)
 
@@ -51,9 +45,9 @@ class ScheduleEditor(SchedulePage):
         """Change a schedule that people created."""
         if not request.user.has_perm("jobqueue.change_schedule"):
             raise PermissionDenied
-        row = self.get_object(request, unquote(object_id))
+        row = self.admin.get_object(request, unquote(object_id))
         if row is None:
-            return self._gone(request, object_id)
+            return SchedulePage(self.admin).gone(request, object_id)
         if row.declared_at:
             raise PermissionDenied(_("Code declares this schedule at %s. Change it there.") % row.declared_at)
         return self._edit(request, row)
@@ -62,7 +56,7 @@ class ScheduleEditor(SchedulePage):
         """Return the words and the next ticks of the fields in the address."""
         if not any(request.user.has_perm(f"jobqueue.{name}_schedule") for name in ("add", "change")):
             raise PermissionDenied
-        return self.page(request, "schedule/preview", preview=self._preview(request.GET.dict()))
+        return self.admin.page(request, "schedule/preview", preview=self._preview(request.GET.dict()))
 
     def _preview(self, typed: dict[str, Any]) -> Preview:
         backend = typed.get("backend", "")
@@ -74,13 +68,12 @@ class ScheduleEditor(SchedulePage):
         if request.method == "POST" and not REDISPLAYED & typed.keys():
             form = ScheduleForm(request.POST, row=row, may_see=may_see)
             if form.is_valid() and (saved := self._save(request, form)):
-                may_view = self.has_view_permission(request, saved)
-                return HttpResponseRedirect(
-                    self._page_of(saved) if may_view else reverse(f"{self.admin_site.name}:index")
-                )
+                may_view = self.admin.has_view_permission(request, saved)
+                index = reverse(f"{self.admin.admin_site.name}:index")
+                return HttpResponseRedirect(SchedulePage(self.admin).page_of(saved) if may_view else index)
         else:
             form = ScheduleForm(row=row, may_see=may_see, typed=typed or request.GET.dict())
-        return self.page(
+        return self.admin.page(
             request,
             "schedule/form",
             title=_("Change schedule") if row else _("Add schedule"),
@@ -111,7 +104,7 @@ class ScheduleEditor(SchedulePage):
         audit_log.write(request, [saved], sentence, is_new=form.row is None)
         # Django's page capitalizes the first word, so a name must not come first.
         text = _("Schedule %(name)s: %(words)s") % {"name": saved.name, "words": sentence}
-        self.message_user(request, text, messages.SUCCESS)
+        self.admin.message_user(request, text, messages.SUCCESS)
         return saved
 
 

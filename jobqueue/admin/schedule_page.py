@@ -13,15 +13,13 @@ from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.db import OperationalError
-from django.db.models import QuerySet
-from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from jobqueue.admin.base import PauseFields, ReadOnlyAdmin
+from jobqueue.admin.base import Page, PauseFields, ReadOnlyAdmin
 from jobqueue.admin.task_list import CappedPaginator
 from jobqueue.api import schedules as api
 from jobqueue.exceptions import JobQueueError
@@ -30,7 +28,7 @@ from jobqueue.operations import log_entries
 from jobqueue.operations.backends import options_of
 from jobqueue.operations.bulk import audit_log
 from jobqueue.operations.formatting import describe_schedule_pause
-from jobqueue.operations.payloads import raw, read, show, show_arguments
+from jobqueue.operations.payloads import read, show, show_arguments
 from jobqueue.operations.schedules import describe, history, next_ticks, with_tasks
 from jobqueue.schedules.rows import from_row_time
 
@@ -74,19 +72,8 @@ class BackfillForm(forms.Form):
             self.add_error(None, str(error))
 
 
-class SchedulePage(ReadOnlyAdmin):
+class SchedulePage(Page):
     """One schedule. `now` and `new_task_text` are attributes that the query adds to it."""
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request).defer("new_task").annotate(now=Now())
-        return rows
-
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        schedule = super().get_object(request, object_id, from_field)
-        if schedule is not None:
-            rows = Schedule.objects.using(schedule._state.db).filter(pk=schedule.pk)
-            schedule.new_task_text = rows.values_list(raw("new_task"), flat=True).first()
-        return schedule
 
     def get_urls(self) -> list[URLPattern]:
         views = {
@@ -96,19 +83,14 @@ class SchedulePage(ReadOnlyAdmin):
             "backfill": self._view("run_schedule", self._backfill),
             "delete": self._view("delete_schedule", self._delete),
         }
-        return [
-            path(f"<path:object_id>/{name}/", self.admin_site.admin_view(view), name=f"jobqueue_schedule_{name}")
-            for name, view in views.items()
-        ] + super().get_urls()
+        return [self.address(f"<path:object_id>/{name}/", view, name) for name, view in views.items()]
 
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
+    def view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Show a schedule."""
-        schedule = self.get_object(request, unquote(object_id))
-        if request.method not in ("GET", "HEAD") or not self.has_view_permission(request, schedule):
+        schedule = self.admin.get_object(request, unquote(object_id))
+        if request.method not in ("GET", "HEAD") or not self.admin.has_view_permission(request, schedule):
             raise PermissionDenied
-        return self._gone(request, object_id) if schedule is None else self._show(request, schedule)
+        return self.gone(request, object_id) if schedule is None else self._show(request, schedule)
 
     def _show(self, request: HttpRequest, schedule: Any) -> HttpResponse:
         paginator = CappedPaginator(history(schedule), HISTORY_PAGE)
@@ -125,7 +107,7 @@ class SchedulePage(ReadOnlyAdmin):
             name: bool(request.user.has_perm(f"jobqueue.{name}"))
             for name in ("run_schedule", "pause_schedule", "change_schedule", "delete_schedule", "view_payload")
         }
-        return self.page(
+        return self.admin.page(
             request,
             "schedule/detail",
             title=schedule.name,
@@ -152,29 +134,32 @@ class SchedulePage(ReadOnlyAdmin):
         """Return a view of one schedule. It needs the permission, and that to view schedules."""
 
         def view(request: HttpRequest, object_id: str) -> HttpResponse:
-            schedule = self.get_object(request, unquote(object_id))
-            if not self.has_view_permission(request, schedule) or not request.user.has_perm(f"jobqueue.{permission}"):
+            schedule = self.admin.get_object(request, unquote(object_id))
+            may_view = self.admin.has_view_permission(request, schedule)
+            if not may_view or not request.user.has_perm(f"jobqueue.{permission}"):
                 raise PermissionDenied
-            return self._gone(request, object_id) if schedule is None else do(request, schedule)
+            return self.gone(request, object_id) if schedule is None else do(request, schedule)
 
         return view
 
     def _run(self, request: HttpRequest, schedule: Schedule) -> HttpResponse:
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        self.perform(request, [schedule], run, _("Enqueued a task."))
+        perform(self.admin, request, [schedule], run, _("Enqueued a task."))
         return self._back_to(schedule)
 
     def _resume(self, request: HttpRequest, schedule: Schedule) -> HttpResponse:
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        self.perform(request, [schedule], resume, _("Resumed."))
+        perform(self.admin, request, [schedule], resume, _("Resumed."))
         return self._back_to(schedule)
 
     def _pause(self, request: HttpRequest, schedule: Schedule) -> HttpResponse:
         form = PauseFields(request.POST if request.method == "POST" else None)
-        if form.is_valid() and self.perform(request, [schedule], pause_with(request, form), form.describe(), form):
-            return self._back_to(schedule)
+        if form.is_valid():
+            pause = pause_with(request, form)
+            if perform(self.admin, request, [schedule], pause, form.describe(), form):
+                return self._back_to(schedule)
         title = _("Pause the schedule?")
         return self._ask(request, schedule, title=title, names=[schedule.name], form=form, button=_("Pause"))
 
@@ -207,7 +192,7 @@ class SchedulePage(ReadOnlyAdmin):
             "Backfill from %(start)s to %(end)s: %(count)d tasks.",
             count,
         ) % {"start": start.isoformat(), "end": end.isoformat(), "count": count}
-        self.perform(request, [schedule], partial(backfill, start=start, end=end), sentence)
+        perform(self.admin, request, [schedule], partial(backfill, start=start, end=end), sentence)
         return self._back_to(schedule)
 
     def _delete(self, request: HttpRequest, schedule: Schedule) -> HttpResponse:
@@ -215,67 +200,68 @@ class SchedulePage(ReadOnlyAdmin):
             text = _("This deletes the schedule and the records of its ticks. Its tasks stay.")
             title = _("Delete the schedule?")
             return self._ask(request, schedule, title=title, text=text, names=[schedule.name], button=_("Delete"))
-        if self.perform(request, [schedule], delete, _("Deleted.")):
-            return HttpResponseRedirect(reverse(f"{self.admin_site.name}:jobqueue_schedule_changelist"))
+        if perform(self.admin, request, [schedule], delete, _("Deleted.")):
+            return HttpResponseRedirect(self.reverse("changelist"))
         return self._back_to(schedule)
-
-    def perform(
-        self,
-        request: HttpRequest,
-        schedules: Sequence[Schedule],
-        action: ScheduleAction,
-        sentence: str,
-        form: forms.Form | None = None,
-    ) -> bool:
-        """
-        Do something with each schedule, log it, and tell the user. Return whether it was done with all.
-
-        Errors become those of the form, if there is one.
-        """
-        changed = []
-        for schedule in schedules:
-            try:
-                action(schedule)
-            except (JobQueueError, ValueError, ImproperlyConfigured) as error:
-                problem = str(error)
-            except OperationalError:  # lock timeout
-                problem = _("Nothing was changed: another transaction has locked the schedule. Try again in a moment.")
-            else:
-                changed.append(schedule)
-                continue
-            if form is not None:
-                form.add_error(None, problem)
-            else:
-                self.message_user(request, f"{schedule.name}: {problem}", messages.ERROR)
-        if changed:
-            audit_log.write(request, changed, sentence)
-            # Django's page capitalizes the first word, so a name must not come first.
-            text = ngettext("Schedule %(names)s: %(words)s", "Schedules %(names)s: %(words)s", len(changed))
-            self.message_user(request, text % {"names": join_names(changed), "words": sentence}, messages.SUCCESS)
-        return len(changed) == len(schedules)
 
     def _ask(
         self, request: HttpRequest, schedule: Schedule, hidden: Sequence[tuple[str, object]] = (), **context: Any
     ) -> HttpResponse:
-        return self.confirm(
+        return self.admin.confirm(
             request,
             hidden,
             **{"template": "schedule/confirm", **context},
             schedule=schedule,
-            back=self._page_of(schedule),
+            back=self.page_of(schedule),
         )
 
-    def _page_of(self, schedule: Schedule) -> str:
-        address = reverse(f"{self.admin_site.name}:jobqueue_schedule_change", args=[schedule.pk])
+    def page_of(self, schedule: Schedule) -> str:
+        address = self.reverse("change", schedule.pk)
         return f"{address}?{urlencode({'backend': schedule.backend})}"
 
     def _back_to(self, schedule: Schedule) -> HttpResponse:
-        return HttpResponseRedirect(self._page_of(schedule))
+        return HttpResponseRedirect(self.page_of(schedule))
 
-    def _gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    def gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
         text = _("Unknown schedule %(id)s.") % {"id": unquote(object_id)}
-        self.message_user(request, text, messages.WARNING)
-        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:jobqueue_schedule_changelist"))
+        self.admin.message_user(request, text, messages.WARNING)
+        return HttpResponseRedirect(self.reverse("changelist"))
+
+
+def perform(
+    admin: ReadOnlyAdmin,
+    request: HttpRequest,
+    schedules: Sequence[Schedule],
+    action: ScheduleAction,
+    sentence: str,
+    form: forms.Form | None = None,
+) -> bool:
+    """
+    Do something with each schedule, log it, and tell the user. Return whether it was done with all.
+
+    Errors become those of the form, if there is one.
+    """
+    changed = []
+    for schedule in schedules:
+        try:
+            action(schedule)
+        except (JobQueueError, ValueError, ImproperlyConfigured) as error:
+            problem = str(error)
+        except OperationalError:  # lock timeout
+            problem = _("Nothing was changed: another transaction has locked the schedule. Try again in a moment.")
+        else:
+            changed.append(schedule)
+            continue
+        if form is not None:
+            form.add_error(None, problem)
+        else:
+            admin.message_user(request, f"{schedule.name}: {problem}", messages.ERROR)
+    if changed:
+        audit_log.write(request, changed, sentence)
+        # Django's page capitalizes the first word, so a name must not come first.
+        text = ngettext("Schedule %(names)s: %(words)s", "Schedules %(names)s: %(words)s", len(changed))
+        admin.message_user(request, text % {"names": join_names(changed), "words": sentence}, messages.SUCCESS)
+    return len(changed) == len(schedules)
 
 
 def run(schedule: Schedule) -> None:

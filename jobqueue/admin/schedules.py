@@ -19,13 +19,15 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from jobqueue.admin.base import PauseFields, permission
+from jobqueue import api
+from jobqueue.admin.base import PauseFields, ReadOnlyAdmin, permission
 from jobqueue.admin.filters import BackendFilter, Choices, ColumnFilter
 from jobqueue.admin.html import badge, breakable, moment, schedule_badge, tick_marks, took
 from jobqueue.admin.schedule_editor import ScheduleEditor
-from jobqueue.admin.schedule_page import pause_with, resume, run
+from jobqueue.admin.schedule_page import SchedulePage, pause_with, perform, resume, run
 from jobqueue.models import Schedule, is_paused
 from jobqueue.operations.formatting import describe_schedule_pause, short_type
+from jobqueue.operations.payloads import raw
 from jobqueue.operations.schedules import describe, recent_ticks
 
 MAX_SELECTED = 500  # schedules of one bulk action; Django accepts 1,000 fields
@@ -87,7 +89,7 @@ class ScheduleChangeList(ChangeList):
         return f"{super().url_for_result(result)}?{urlencode({'backend': result.backend})}"
 
 
-class ScheduleAdmin(ScheduleEditor):
+class ScheduleAdmin(ReadOnlyAdmin):
     """`now` and `recent` are attributes that the queries of the list add to a schedule."""
 
     list_display = ("title", "words", "next_tick", "last_task", "last_ticks")
@@ -101,6 +103,37 @@ class ScheduleAdmin(ScheduleEditor):
     actions = ("run_schedules", "pause_schedules", "resume_schedules")
     change_list_template = "admin/jobqueue/schedule/change_list.html"
     has_pause_permission, has_run_permission = permission("pause_schedule"), permission("run_schedule")
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.editor, self.schedule_page = ScheduleEditor(self), SchedulePage(self)
+        self.pages = [self.editor, self.schedule_page]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset(request).defer("new_task").annotate(now=Now())
+        return rows
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        schedule = super().get_object(request, object_id, from_field)
+        if schedule is not None:
+            rows = Schedule.objects.using(schedule._state.db).filter(pk=schedule.pk)
+            schedule.new_task_text = rows.values_list(raw("new_task"), flat=True).first()
+        return schedule
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return bool(request.user.has_perm("jobqueue.add_schedule")) and bool(api.aliases())
+
+    def add_view(
+        self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        return self.editor.add_view(request)
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        return self.schedule_page.view(request, object_id)
+
+    # --- the list
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return ScheduleChangeList
@@ -146,7 +179,7 @@ class ScheduleAdmin(ScheduleEditor):
         if (rows := self._selected(request, queryset)) is None:
             return None
         if "confirmed" in request.POST:
-            self.perform(request, rows, run, _("Enqueued a task."))
+            perform(self, request, rows, run, _("Enqueued a task."))
             return None
         button = ngettext("Enqueue %(count)d task", "Enqueue %(count)d tasks", len(rows)) % {"count": len(rows)}
         return self._ask_about(request, "run_schedules", rows, title=_("Run schedules now?"), button=button)
@@ -157,7 +190,7 @@ class ScheduleAdmin(ScheduleEditor):
             return None
         form = PauseFields(request.POST if "confirmed" in request.POST else None)
         if form.is_valid():
-            self.perform(request, rows, pause_with(request, form), form.describe())
+            perform(self, request, rows, pause_with(request, form), form.describe())
             return None
         button = ngettext("Pause %(count)d schedule", "Pause %(count)d schedules", len(rows)) % {"count": len(rows)}
         return self._ask_about(request, "pause_schedules", rows, title=_("Pause schedules?"), form=form, button=button)
@@ -165,7 +198,7 @@ class ScheduleAdmin(ScheduleEditor):
     @admin.action(description=gettext_lazy("Resume selected schedules"), permissions=["pause"])
     def resume_schedules(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
         if rows := self._selected(request, queryset):
-            self.perform(request, rows, resume, _("Resumed."))
+            perform(self, request, rows, resume, _("Resumed."))
 
     def _selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Schedule] | None:
         """Return the selected schedules; None, with a message, if there are none or too many."""

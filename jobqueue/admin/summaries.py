@@ -6,10 +6,10 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern, path
+from django.urls import URLPattern
 
 from jobqueue import api
-from jobqueue.admin.base import ReadOnlyAdmin
+from jobqueue.admin.base import Page, ReadOnlyAdmin
 from jobqueue.admin.charts import draw_charts, ranges, read_range, words
 from jobqueue.admin.links import AdminUrls
 from jobqueue.engine import Engine, engine_for
@@ -27,24 +27,25 @@ SHARES = (0.5, 0.95, 0.99)
 COLUMN = {Scope.TASK: "task", Scope.QUEUE: "queue"}  # the filter of the task list
 
 
-class SummaryPage(ReadOnlyAdmin):
+class SummaryPage(Page):
     """A page for one name: of a queue, or of a task type."""
 
-    scope: Scope
+    def __init__(self, admin: ReadOnlyAdmin, scope: Scope) -> None:
+        super().__init__(admin)
+        self.scope = scope
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.summary_view)
-        return [path("summary/", view, name=f"jobqueue_{self.opts.model_name}_summary"), *super().get_urls()]
+        return [self.address("summary/", self.view, "summary")]
 
-    def summary_view(self, request: HttpRequest) -> HttpResponse:
-        if not self.has_view_permission(request):
+    def view(self, request: HttpRequest) -> HttpResponse:
+        if not self.admin.has_view_permission(request):
             raise PermissionDenied
         requested = request.GET.get("backend", "")
         backend = requested if requested in api.aliases() else next(iter(api.aliases()), "")
         name = request.GET.get("name", "").replace("\0", "")[:500]
-        request.current_app = self.admin_site.name
+        request.current_app = self.admin.admin_site.name
         context = {} if not backend else read_summary(request, AdminUrls(request, backend), self.scope, name)
-        return self.page(request, "summary", title=name, scope=self.scope, backend=backend, **context)
+        return self.admin.page(request, "summary", title=name, scope=self.scope, backend=backend, **context)
 
 
 def read_summary(request: HttpRequest, pages: AdminUrls, scope: Scope, name: str) -> dict[str, Any]:

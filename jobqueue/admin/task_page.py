@@ -13,14 +13,13 @@ from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import OperationalError
-from django.forms import Script
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobqueue import api
-from jobqueue.admin.base import ReadOnlyAdmin
+from jobqueue.admin.base import Page
 from jobqueue.admin.extensions import extensions, links_html
 from jobqueue.admin.json_field import JsonField
 from jobqueue.admin.message_forms import MessageKind, MessageKindForm, list_kinds
@@ -28,7 +27,7 @@ from jobqueue.declarations import registry
 from jobqueue.engine import Count, engine_for
 from jobqueue.exceptions import JobQueueError, TaskNotFound
 from jobqueue.models import Task
-from jobqueue.operations.backends import databases, options_of
+from jobqueue.operations.backends import options_of
 from jobqueue.operations.bulk import actor as bulk_actor
 from jobqueue.operations.bulk import audit_log
 from jobqueue.operations.bulk.actions import (
@@ -43,7 +42,7 @@ from jobqueue.operations.bulk.actions import (
 )
 from jobqueue.operations.bulk.target import BulkRun
 from jobqueue.operations.payloads import named_arguments, read
-from jobqueue.operations.task.detail import describe, find_task
+from jobqueue.operations.task.detail import describe
 from jobqueue.operations.task.inbox import check_message, find_actor, takes_messages
 from jobqueue.values.records import is_internal
 
@@ -84,37 +83,22 @@ class MessageForm(forms.Form):
         return value
 
 
-class TaskPage(ReadOnlyAdmin):
+class TaskPage(Page):
     """One task: GET shows it, POST performs one of the actions."""
-
-    class Media:
-        js = [Script("jobqueue/copy.js", type="module")]
-
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Task | None:
-        return find_task(object_id, databases())
 
     def get_urls(self) -> list[URLPattern]:
         views = {action.name: self._post_view(action.permission, self._action_view(action)) for action in ACTIONS}
         views["send"] = self._post_view("send_message", self._send)
-        return [
-            path(f"<path:object_id>/{name}/", self.admin_site.admin_view(view), name=f"jobqueue_task_{name}")
-            for name, view in views.items()
-        ] + super().get_urls()
+        return [self.address(f"<path:object_id>/{name}/", view, name) for name, view in views.items()]
 
-    def changeform_view(
-        self,
-        request: HttpRequest,
-        object_id: str | None = None,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
+    def view(self, request: HttpRequest, object_id: str | None) -> HttpResponse:
         """Show a task; the only field on its page is for a message."""
         if request.method not in ("GET", "HEAD") or object_id is None:
             raise PermissionDenied
-        task = self.get_object(request, unquote(object_id))
-        if not self.has_view_permission(request, task):
+        task = self.admin.get_object(request, unquote(object_id))
+        if not self.admin.has_view_permission(request, task):
             raise PermissionDenied
-        return self._gone(request, object_id) if task is None else self._show(request, task)
+        return self.gone(request, object_id) if task is None else self._show(request, task)
 
     def _show(
         self,
@@ -143,7 +127,7 @@ class TaskPage(ReadOnlyAdmin):
             **_read_extensions(task, with_payload=may("view_payload")),
             "has_view_permission": True,
         }
-        return self.page(request, "task/detail", title=task.task_type, **context)
+        return self.admin.page(request, "task/detail", title=task.task_type, **context)
 
     def _progress(self, task: Any) -> bulk_actor.ShownBulkProgress | None:
         """Return the progress of a bulk action: numbers, which everyone may see. None for other tasks."""
@@ -157,10 +141,10 @@ class TaskPage(ReadOnlyAdmin):
         def view(request: HttpRequest, object_id: str) -> HttpResponse:
             if request.method != "POST":
                 return HttpResponseNotAllowed(["POST"])
-            task = self.get_object(request, unquote(object_id))
-            if not self.has_view_permission(request, task) or not request.user.has_perm(f"jobqueue.{permission}"):
+            task = self.admin.get_object(request, unquote(object_id))
+            if not self.admin.has_view_permission(request, task) or not request.user.has_perm(f"jobqueue.{permission}"):
                 raise PermissionDenied
-            return self._gone(request, object_id) if task is None else do(request, task)
+            return self.gone(request, object_id) if task is None else do(request, task)
 
         return view
 
@@ -179,7 +163,7 @@ class TaskPage(ReadOnlyAdmin):
             if run.affected:
                 audit_log.write(request, [task], str(run.action.label))
                 if action is DELETE:
-                    self.message_user(request, str(run), level_of(run))
+                    self.admin.message_user(request, str(run), level_of(run))
                     return HttpResponseRedirect(self._list_address(request))
             return self._answer(request, task, str(run), level_of(run))
 
@@ -191,7 +175,7 @@ class TaskPage(ReadOnlyAdmin):
         """Ask before a task is changed, perhaps with its live descendants. number: how many tasks that are."""
         numbers = plural_values(Count(number))
         button = str(action.button % numbers)
-        return self.confirm(
+        return self.admin.confirm(
             request,
             [("confirmed", "1"), *hidden],
             title=_("%(action)s?") % {"action": button},
@@ -204,14 +188,14 @@ class TaskPage(ReadOnlyAdmin):
         )
 
     def _address(self, request: HttpRequest, task: Task) -> str:
-        return self._keep_filters(request, reverse(f"{self.admin_site.name}:jobqueue_task_change", args=[task.pk]))
+        return self._keep_filters(request, self.reverse("change", task.pk))
 
     def _list_address(self, request: HttpRequest) -> str:
-        return self._keep_filters(request, reverse(f"{self.admin_site.name}:jobqueue_task_changelist"))
+        return self._keep_filters(request, self.reverse("changelist"))
 
     def _keep_filters(self, request: HttpRequest, address: str) -> str:
         """Return an address with the filters of the list that led to the page."""
-        context: Any = {"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}
+        context: Any = {"preserved_filters": self.admin.get_preserved_filters(request), "opts": self.admin.opts}
         return add_preserved_filters(context, address)
 
     def _send(self, request: HttpRequest, task: Task) -> HttpResponse:
@@ -225,7 +209,7 @@ class TaskPage(ReadOnlyAdmin):
         )
         form = MessageForm(request.POST, task=task) if kind is None else kind.form(request.POST)
         if not form.is_valid() or (isinstance(form, MessageKindForm) and not _is_taken(form, task)):
-            self.message_user(request, _("Message not sent. Please correct the error below."), messages.ERROR)
+            self.admin.message_user(request, _("Message not sent. Please correct the error below."), messages.ERROR)
             if isinstance(form, MessageKindForm):
                 return self._show(request, task, kind_form=form)
             form.fields["body"].widget.attrs["autofocus"] = True
@@ -234,7 +218,7 @@ class TaskPage(ReadOnlyAdmin):
         try:
             number = api.send(task.pk, body, backend=task.backend)
         except TaskNotFound:
-            return self._gone(request, str(task.pk))
+            return self.gone(request, str(task.pk))
         except OperationalError:  # lock timeout
             text = _("Message not sent: another transaction has locked the task. Try again in a moment.")
             return self._answer(request, task, text, messages.ERROR)
@@ -246,12 +230,12 @@ class TaskPage(ReadOnlyAdmin):
         return self._answer(request, task, text, messages.SUCCESS)
 
     def _answer(self, request: HttpRequest, task: Task, text: str, level: int) -> HttpResponse:
-        self.message_user(request, text, level)
+        self.admin.message_user(request, text, level)
         return HttpResponseRedirect(self._address(request, task))
 
-    def _gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    def gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
         text = _("Unknown task %(id)s. Ended tasks are pruned after a while.") % {"id": unquote(object_id)}
-        self.message_user(request, text, messages.WARNING)
+        self.admin.message_user(request, text, messages.WARNING)
         return HttpResponseRedirect(self._list_address(request))
 
 

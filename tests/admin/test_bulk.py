@@ -11,7 +11,7 @@ from django.urls import reverse
 from jobqueue import api
 from jobqueue.models import Task
 from jobqueue.operations.bulk import target as bulk
-from jobqueue.operations.bulk.actions import CANCEL
+from jobqueue.operations.bulk.actions import ACTIONS, CANCEL
 from jobqueue.operations.bulk.target import Bounds
 from jobqueue.operations.list import selection
 from jobqueue.values.changes import CancelReport
@@ -272,7 +272,7 @@ def test_cancelled_task_that_is_pruned_at_once_is_logged(act, confirm, make, mon
         Task.objects.using(row.backend).filter(pk__in=ids).delete()
         return CancelReport(cancelled=1)
 
-    monkeypatch.setattr("jobqueue.admin.tasks.CANCEL", replace(CANCEL, perform=cancel))
+    monkeypatch.setitem(ACTIONS, "cancel", replace(CANCEL, perform=cancel))
 
     assert confirm(act("cancel", row, index="0")).status_code == 302
     assert LogEntry.objects.get().object_id == str(row.pk)

@@ -49,7 +49,7 @@ def result_of(backend):
 
 
 def test_more_than_a_request_can_change_is_done_by_a_task(client, staff, make, backend, monkeypatch):
-    monkeypatch.setattr("jobqueue.admin.tasks.MAX_IN_REQUEST", 2)
+    monkeypatch.setattr("jobqueue.admin.bulk_actions.MAX_IN_REQUEST", 2)
     rows = [make(failed=True) for _ in range(3)]
     address = f"{LIST_URL}?backend={backend}&status=FAILED"
     ticked = {"action": "requeue_selected", "_selected_action": "all", "select_across": "1"}

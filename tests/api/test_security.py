@@ -171,7 +171,7 @@ SHOWN = ("changelist", "add", "history", "delete", "change", "preview", "failure
 
 def test_every_action_of_the_admin_is_tried() -> None:
     registered: dict[Any, Any] = {model: admin.site._registry[model] for model in (Task, Executor, Queue, Schedule)}
-    actions = {name for one in registered.values() for name in one.actions or ()}
+    actions = {getattr(action, "__name__", action) for one in registered.values() for action in one.actions or ()}
     views = {name.removeprefix("admin:jobqueue_") for name in IN_ADMIN if not name.endswith(SHOWN)}
     assert (
         actions | views | {*FORMS, "task_delete", "schedule_add", "schedule_delete", "limit_set", "limit_reset"}
