@@ -113,7 +113,7 @@ class BulkActions:
             examples=target.examples,
             hidden=[("select_across", "1"), ("bounds", target.bounds), (ACTION_CHECKBOX_NAME, "all")],
             form=form or (RateForm() if target.action.has_rate and number > 1 else None),
-            words=target.selection.words,
+            words=target.selection.description,
             window=target.selection.window,
             is_across=True,
             is_task=number > MAX_IN_REQUEST,

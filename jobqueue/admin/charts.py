@@ -46,7 +46,7 @@ class ChartPoint:
     x: int  # in units of the SVG
     label: str  # of the time
     values: Sequence[str]  # by series, for the table
-    words: str  # shown while the pointer is over it
+    tooltip: str  # shown while the pointer is over it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ def wait_chart(timeline: CounterSeries) -> Chart:
         title=_("Wait until the start"),
         summary=wait_summary(timeline.total),
         series=series,
-        columns=list(columns(timeline, series, [[words(wait) for wait in row] for row in waits])),
+        columns=list(columns(timeline, series, [[duration_text(wait) for wait in row] for row in waits])),
         scale=[decade(FASTEST_SECONDS * 10**index) for index in range(decades, -1, -1)],
         is_lines=True,
         is_empty=not sum(timeline.total.waits),
@@ -168,7 +168,7 @@ def wait_summary(total: Counts) -> str:
         form = _("Median wait at most %(p50)s; more than 5%% waited %(p95)s.")
     else:
         form = _("Median wait at most %(p50)s; 95%% within %(p95)s.")
-    return form % {"p50": words(p50), "p95": words(p95)}
+    return form % {"p50": duration_text(p50), "p95": duration_text(p95)}
 
 
 def columns(timeline: CounterSeries, series: Sequence[Series], values: Sequence[Sequence[str]]) -> Iterator[ChartPoint]:
@@ -219,7 +219,7 @@ def per_minute(number: float) -> str:
     return number_text(number, ".0f" if number >= 10 or number == round(number) else ".2g")
 
 
-def words(seconds: float | None) -> str:
+def duration_text(seconds: float | None) -> str:
     """Return a time in words. Infinity is any time in the last bucket of a histogram."""
     if seconds is None:
         return "–"

@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from jobqueue import api
 from jobqueue.admin.base import PauseFields, ReadOnlyAdmin, permission
-from jobqueue.admin.charts import per_minute, words
+from jobqueue.admin.charts import duration_text, per_minute
 from jobqueue.admin.summaries import SummaryPage
 from jobqueue.api.queues import MAX_RUNNING_LIMIT
 from jobqueue.engine import engine_for
@@ -84,7 +84,7 @@ def read_lines(backend: str) -> list[Line]:
     engine = engine_for(backend)
     recent = read_recent(engine, Scope.QUEUE, RECENT_MINUTES)
     return [
-        Line(queue, per_minute(counts.attempts / RECENT_MINUTES), words(counts.wait(0.95)))
+        Line(queue, per_minute(counts.attempts / RECENT_MINUTES), duration_text(counts.wait(0.95)))
         for queue in read_stats(engine).queues
         for counts in [recent.get(queue.name, Counts())]
     ]

@@ -10,7 +10,7 @@ from django.urls import URLPattern
 
 from jobqueue import api
 from jobqueue.admin.base import Page, ReadOnlyAdmin
-from jobqueue.admin.charts import draw_charts, ranges, read_range, words
+from jobqueue.admin.charts import draw_charts, duration_text, ranges, read_range
 from jobqueue.admin.links import AdminUrls
 from jobqueue.engine import Engine, engine_for
 from jobqueue.models import Task
@@ -72,10 +72,10 @@ def read_summary(request: HttpRequest, pages: AdminUrls, scope: Scope, name: str
 
 
 def describe_times(total: Counts) -> list[tuple[str, list[str]]]:
-    """Return mean and percentiles in words, of the wait and of the run."""
+    """Return mean and percentiles in duration_text, of the wait and of the run."""
     return [
-        ("wait", [words(total.mean_wait), *(words(total.wait(share)) for share in SHARES)]),
-        ("run", [words(total.mean_run), *(words(total.run(share)) for share in SHARES)]),
+        ("wait", [duration_text(total.mean_wait), *(duration_text(total.wait(share)) for share in SHARES)]),
+        ("run", [duration_text(total.mean_run), *(duration_text(total.run(share)) for share in SHARES)]),
     ]
 
 

@@ -119,7 +119,7 @@ class TimingForm(forms.Form):
 class Preview:
     """A form's schedule as a sentence and as its next ticks."""
 
-    words: str = ""  # the expression as a sentence
+    sentence: str = ""  # the expression as a sentence
     timezone: str = ""  # of the ticks
     ticks: tuple[UpcomingTick, ...] = ()  # the next ones
     problems: tuple[str, ...] = ()  # sentences; with one there are no ticks

@@ -93,7 +93,7 @@ def explain(task: Task, facts: TaskFacts) -> str:
 def _limit_values(limit: KeyState | None) -> dict[str, object]:
     if limit is None:
         return {}
-    return {"key": limit.title, "active": str(limit.active), "number": limit.number, "words": limit.words}
+    return {"key": limit.title, "active": str(limit.active), "number": limit.number, "words": limit.number_text}
 
 
 def _between(start: datetime | None, end: datetime | None) -> str:

@@ -60,7 +60,7 @@ class Key:
         return self.own or short_type(self.name)
 
     @property
-    def words(self) -> str:
+    def label(self) -> str:
         """The key as people write it. All keys of a limit, or a limit without keys: its name alone."""
         return self.stored if self.own else self.name
 
@@ -138,7 +138,7 @@ class KeyState:
         return None if self.number is None or self.is_all else max(0, self.number - self.active.number)
 
     @property
-    def words(self) -> str:
+    def number_text(self) -> str:
         """The number that applies, in words: "5", "100 a minute"."""
         if self.number is None:
             return "–"

@@ -195,7 +195,7 @@ class TestState:
         assert (found.blocked.number, found.active.number, found.number, found.left) == (2, 2, 3, 1)
         assert found.blocked_for is not None
         assert 115 < found.blocked_for.total_seconds() < 300
-        assert found.words == "3"
+        assert found.number_text == "3"
 
     def test_number_of_all_keys_holds_for_a_key_without_its_own(self, backend: str) -> None:
         waiting(backend=backend)
@@ -217,9 +217,9 @@ class TestState:
         found = state(RATE, "tests.call_api:api-7", backend)
 
         assert (found.blocked.number, found.active.number, found.left, found.unstarted) == (3, 3, 97, 1)
-        assert found.words == "100 a minute"
+        assert found.number_text == "100 a minute"
 
     def test_state_of_declared_limit_without_tasks_has_its_number(self) -> None:
         assert state(CONCURRENCY, "tests.reindex:").number == 5
-        assert state(RATE, "tests.call_api:").words == "100 a minute"
+        assert state(RATE, "tests.call_api:").number_text == "100 a minute"
         assert not state(CONCURRENCY, "payments:").is_adjustable

@@ -120,7 +120,7 @@ def reset_limit(console: Console, flags: Any) -> None:
     engine = find_engine(flags.backend)
     key = _find(engine, flags)
     if not api.reset_limit(key.kind, key.stored, backend=engine.alias):
-        console.say(f"No number was set for {key.words}.")
+        console.say(f"No number was set for {key.label}.")
     log("reset_limit", key=key.stored, kind=str(key.kind), backend=engine.alias)
     _report(console, engine, key)
 
@@ -157,8 +157,8 @@ def _report(console: Console, engine: Engine, key: Key) -> None:
 
 def _sentence(state: KeyState) -> str:
     """Return which number applies to a key, and by whose change."""
-    row, subject = state.changed, f"{state.key.words} ({state.key.kind})"
-    subject = f"{subject} has the limit {state.words}{' for each key' if state.is_all else ''}"
+    row, subject = state.changed, f"{state.key.label} ({state.key.kind})"
+    subject = f"{subject} has the limit {state.number_text}{' for each key' if state.is_all else ''}"
     if row is None:
         return f"{subject}, as declared."
     by = f" by {row.changed_by}" if row.changed_by else ""
@@ -173,7 +173,7 @@ def _line(state: KeyState) -> tuple[object, ...]:
     waited = "–" if state.blocked_for is None else duration(state.blocked_for)
     active = "–" if state.is_all else state.active
     suffix = " each" if state.is_all else ""
-    return state.key.words, state.key.kind, f"{state.words}{suffix}", state.blocked, active, left, waited
+    return state.key.label, state.key.kind, f"{state.number_text}{suffix}", state.blocked, active, left, waited
 
 
 def _as_json(state: KeyState) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def _keys(selection: Selection, flags: Any) -> list[UUID]:
 
 def _notes(selection: Selection) -> Iterator[str]:
     """Yield what the list of the admin says about a search."""
-    if text := selection.words or selection.search.problem:
+    if text := selection.description or selection.search.problem:
         yield text
     if selection.window is not None:
         yield f"Only the newest {selection.window} tasks were searched, because no index has this filter."

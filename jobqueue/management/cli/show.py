@@ -108,13 +108,13 @@ def _details(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
 
 def _limit(limit: KeyState) -> str:
     """Return a key and how much of it is used, if its number is known: code or a live task has it."""
-    return limit.key.words if limit.number is None else f"{limit.key.words}: {limit.active} of {limit.words}"
+    return limit.key.label if limit.number is None else f"{limit.key.label}: {limit.active} of {limit.number_text}"
 
 
 def _progress(reported: ShownProgress | None) -> str | None:
     if reported is None:
         return None
-    parts = (reported.words, reported.note, "" if reported.is_current else "by an earlier attempt")
+    parts = (reported.text, reported.note, "" if reported.is_current else "by an earlier attempt")
     return ", ".join(part for part in parts if part)
 
 

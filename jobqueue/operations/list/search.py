@@ -46,7 +46,7 @@ class Search:
     ids: Q = field(default_factory=Q)  # a range of the primary key
     key: str | None = None  # of a task; None: the text is no key
     rest: Q = field(default_factory=Q)  # a condition that no index serves
-    words: str = ""  # a description of what is searched
+    description: str = ""  # a description of what is searched
     problem: str = ""  # why nothing is searched; empty if something is
 
     @classmethod
@@ -61,7 +61,7 @@ class Search:
             text_searched = _(
                 "Searched: tasks with the key “%(key)s”. Names, tags, arguments and errors were not searched."
             )
-            return cls(key=key, words=text_searched % {"key": key})
+            return cls(key=key, description=text_searched % {"key": key})
         if lower.startswith(TASK):
             return cls._by_task_types(text[len(TASK) :].strip(), database)
         if lower.startswith(ARGUMENT):
@@ -74,7 +74,7 @@ class Search:
             text_searched = _(
                 "Searched: ids that begin with “%(text)s”. Names, tags, arguments and errors were not searched."
             )
-            return cls(ids=ids, words=text_searched % {"text": text})
+            return cls(ids=ids, description=text_searched % {"text": text})
         problem = _(
             "“%(text)s” is neither the start of an id, nor a key, nor a tag, nor part of a task's name. "
             "Arguments and errors were not searched. To search them, write args.NAME:VALUE or error:TEXT."
@@ -86,11 +86,11 @@ class Search:
         types = matching_types(text, database)
         if not types:
             return cls(ids=NOTHING, problem=_("No task has “%(text)s” in its name.") % {"text": text})
-        words = _(
+        sentence = _(
             "Searched: tasks with “%(text)s” in their name: %(names)s. Tags, arguments and errors were not searched."
         )
         names = ", ".join(map(short_type, types))
-        return cls(rest=Q(task_type__in=types), words=words % {"text": text, "names": names})
+        return cls(rest=Q(task_type__in=types), description=sentence % {"text": text, "names": names})
 
     @classmethod
     def _by_error(cls, text: str, database: str, *, with_payload: bool) -> Search:
@@ -103,12 +103,12 @@ class Search:
                 return cls(ids=NOTHING, problem=str(error))
             problem = _("No failed task has “%(text)s” in its error.")
             return cls(ids=NOTHING, problem=problem % {"text": text})
-        words = _(
+        sentence = _(
             "Searched: failed tasks with “%(text)s” in the class of their error. "
             "You lack the permission to see messages of errors, so they were not searched."
         )
         has_class = Q(IContains(LastError("errors", member="exception_class_path"), text))
-        return cls(rest=Q(status=Status.FAILED) & has_class, words=words % {"text": text})
+        return cls(rest=Q(status=Status.FAILED) & has_class, description=sentence % {"text": text})
 
     @classmethod
     def _by_argument(cls, text: str, database: str, *, with_payload: bool) -> Search:
@@ -125,9 +125,9 @@ class Search:
             # Each answer would tell whether a guess is right.
             problem = _("The argument %(name)s is masked, so it was not searched.")
             return cls(ids=NOTHING, problem=problem % {"name": name})
-        words = _("Searched: tasks whose argument %(name)s is “%(value)s”.")
+        sentence = _("Searched: tasks whose argument %(name)s is “%(value)s”.")
         condition = argument_condition(path, match["value"].strip())
-        return cls(rest=condition, words=words % {"name": name, "value": match["value"].strip()})
+        return cls(rest=condition, description=sentence % {"name": name, "value": match["value"].strip()})
 
     @property
     def condition(self) -> Q:

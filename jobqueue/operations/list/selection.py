@@ -194,14 +194,14 @@ class Selection:
         return Search.parse(self.search_text, self.database, with_payload=self.with_payload)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """The searched text: a search for an error or a tag has become a filter. Empty if the search has a problem."""
         if self.search.problem:
             return ""
-        return " ".join(filter(None, [self._words_of_causes, self._words_of_tag, self.search.words]))
+        return " ".join(filter(None, [self._searched_causes, self._searched_tag, self.search.description]))
 
     @property
-    def _words_of_causes(self) -> str:
+    def _searched_causes(self) -> str:
         causes = self.filters["cause"].split(",") if "cause" in self.filters else []
         if not causes:
             return ""
@@ -218,7 +218,7 @@ class Selection:
         return text % {"number": len(causes), "errors": names}
 
     @property
-    def _words_of_tag(self) -> str:
+    def _searched_tag(self) -> str:
         return _("Searched: tasks with the tag “%(tag)s”.") % self.filters if "tag" in self.filters else ""
 
     @property

@@ -145,7 +145,7 @@ def _held(engine: Engine, stats: BackendStats, key: Key) -> Iterator[checks.Chec
     if not active or any(row.may_end_soon(stats.now, stopped) for row in active):
         return
     (state,) = read_key_states(engine.database, engine.alias, [key])
-    values: dict[str, object] = {"kind": key.kind, "key": key.words, "tasks": many_tasks(state.active)}
+    values: dict[str, object] = {"kind": key.kind, "key": key.label, "tasks": many_tasks(state.active)}
     if any(row.status != Status.READY for row in active):
         text = _(
             "The %(kind)s limit %(key)s is used up by %(tasks)s that cannot end soon. "

@@ -33,7 +33,7 @@ class ShownProgress:
     left_seconds: float | None  # until the end, if it goes on at the same speed; None: unknown
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """Return it as 450 of 1,000 (45 %), or as 450 if the total is not known."""
         if not self.total:
             return number(self.done)
