@@ -13,6 +13,7 @@ from jobqueue.declarations.registry import declared_limits
 from jobqueue.engine import Engine, engine_for, tasks_of_limit
 from jobqueue.exceptions import LimitNotFound
 from jobqueue.models import Limit
+from jobqueue.values import kinds
 from jobqueue.values.limit_keys import SEPARATOR, split_key
 from jobqueue.values.states import LimitKind
 from jobqueue.values.text import is_text
@@ -33,14 +34,9 @@ def set_limit(
     """
     engine = engine_for(backend)
     kind, key = parse_kind(kind), stored_key(key)
-    if not issubclass(type(number), int) or isinstance(number, bool) or not 1 <= number <= MAX_LIMIT:
-        raise ValueError(
-            f"The number of a limit must be a whole number from 1 to {MAX_LIMIT:,}, not {number!r:.200}. "
-            "To run no tasks, pause their queue."
-        )
-    for name, value, size in (("by", by, 150), ("reason", reason, 255)):
-        if value != "" and not is_text(value, size):
-            raise ValueError(f"{name} must be a text of at most {size} characters, not {value!r:.200}.")
+    kinds.check("The number of a limit", number, kinds.whole(1, MAX_LIMIT), "To run no tasks, pause their queue.")
+    kinds.check("by", by, kinds.text(150, at_least=0))
+    kinds.check("reason", reason, kinds.text(255, at_least=0))
     check_adjustable(kind, key)
     check_known(engine, kind, key)
     engine.limits.set(kind, key, number, by=by, reason=reason)

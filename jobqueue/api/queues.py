@@ -11,11 +11,11 @@ from uuid import UUID
 from django.db import transaction
 
 from jobqueue.api.notifications import notify_after_commit
-from jobqueue.declarations.options import time_problems
+from jobqueue.declarations.options import MAX_CHARACTERS, time_problems
 from jobqueue.engine import Engine, engine_for
 from jobqueue.models import Executor
+from jobqueue.values import kinds
 from jobqueue.values.states import Command
-from jobqueue.values.text import is_text
 
 MAX_RUNNING_LIMIT = 1_000_000_000  # what the column can store
 
@@ -43,9 +43,8 @@ def pause_columns(what: str, by: str, reason: str, until: datetime | timedelta |
     """Return the columns of a pause. Raises ValueError if they cannot be used. what: a name for the message."""
     for problem in time_problems("until", until):
         raise ValueError(f"{problem}.")
-    for name, value, size in (("by", by, 150), ("reason", reason, 255)):
-        if value != "" and not is_text(value, size):
-            raise ValueError(f"{name} must be a text of at most {size} characters, not {value!r:.200}.")
+    kinds.check("by", by, kinds.text(150, at_least=0))
+    kinds.check("reason", reason, kinds.text(255, at_least=0))
     resume_at = now + until if isinstance(until, timedelta) else until
     if resume_at is not None and resume_at <= now:
         raise ValueError(f"The end of a pause of {what} must be in the future, not {resume_at:%Y-%m-%d %H:%M:%S}.")
@@ -66,20 +65,16 @@ def limit_queue(queue_name: str, max_running: int | None, *, backend: str = "def
     Executors obey within a second. Running tasks continue, even if they exceed the limit. Raises ValueError for less
     than 1: to stop a queue, pause it. Raises OperationalError as pause() does.
     """
-    is_number = issubclass(type(max_running), int) and not isinstance(max_running, bool)
-    if max_running is not None and not (is_number and 0 < max_running <= MAX_RUNNING_LIMIT):
-        raise ValueError(
-            f"max_running must be None or a whole number from 1 to {MAX_RUNNING_LIMIT:,}, not {max_running!r}. "
-            "To run none, use pause()."
-        )
+    if max_running is not None:
+        advice = "None removes the limit. To run none, use pause()."
+        kinds.check("max_running", max_running, kinds.whole(1, MAX_RUNNING_LIMIT), advice)
     engine = engine_for(backend)
     _write_queue(engine, queue_name, max_running=max_running)
     notify_after_commit(engine, {queue_name})
 
 
 def _write_queue(engine: Engine, name: str, **columns: Any) -> None:
-    if not is_text(name, 128):
-        raise ValueError(f"A queue name must be a text of 1 to 128 characters, not {name!r:.200}.")
+    kinds.check("A queue name", name, kinds.text(MAX_CHARACTERS["queue_name"]))
     engine.queues.change(name, **columns)
 
 

@@ -4,39 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from datetime import timedelta
 from functools import cache
 from typing import Annotated, Any, get_type_hints
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
-from msgspec import Meta, ValidationError, convert
+from msgspec import Meta, convert
 
 from jobqueue.conf import http_tokens
 from jobqueue.conf.http_tokens import Token
 from jobqueue.values.backoff import Backoff
-from jobqueue.values.text import did_you_mean, shown
+from jobqueue.values.kinds import (
+    DAY_SECONDS,
+    YEAR_SECONDS,
+    Flag,
+    MaxAttempts,
+    Timeout,
+    between,
+    described,
+    plain,
+    problems,
+)
+from jobqueue.values.text import did_you_mean
 
-DAY_SECONDS = 86_400.0
-YEAR_SECONDS = 365 * DAY_SECONDS
-
-
-def described(text: str) -> Meta:
-    """Return a description for errors: "NOTIFY must be `text`"."""
-    return Meta(description=text)
-
-
-def between(low: float, high: float, kind: str = "seconds or a timedelta") -> Meta:
-    return Meta(ge=low, le=high, description=f"{kind} from {low:,} to {high:,.0f}")
-
-
-MaxAttempts = Annotated[int, between(1, 1_000_000, "a whole number")]
-Timeout = Annotated[
-    Annotated[float, Meta(ge=0.001, le=YEAR_SECONDS)] | None,
-    described("seconds or a timedelta, above 0 and a year at most, or None"),
-]
 RetryBackoff = Annotated[Backoff, described("a jobqueue.Backoff")]
-Flag = Annotated[bool, described("True or False")]
 CodeWait = Annotated[
     Annotated[float, Meta(ge=0, le=YEAR_SECONDS)] | None,
     described("seconds or a timedelta, a year at most, or None"),
@@ -90,22 +81,6 @@ KEYS = {f.name.upper(): f.name for f in fields(Options)}
 _TYPES = get_type_hints(Options, include_extras=True)
 
 
-def seconds(value: Any) -> Any:
-    """Return a duration in seconds. Settings may use a timedelta."""
-    if issubclass(type(value), timedelta):
-        return timedelta.total_seconds(value)
-    return float.__float__(value) if issubclass(type(value), float) else value  # a subclass, such as one of numpy
-
-
-def problem(value: Any, kind: Any) -> str | None:
-    """Return why a value is not of an Annotated type of this module, or None."""
-    try:
-        convert(value, kind)
-    except (ValidationError, ValueError):  # ValueError: text that is not UTF-8
-        return f"must be {kind.__metadata__[0].description}, not {shown(value)}"
-    return None
-
-
 def option_problems(raw: Any) -> Iterator[str]:
     """Yield the problems of OPTIONS."""
     if not isinstance(raw, Mapping):
@@ -116,12 +91,8 @@ def option_problems(raw: Any) -> Iterator[str]:
             yield f"unknown option {key!r}{did_you_mean(str(key), KEYS)}; options are {', '.join(KEYS)}"
         elif key == "HTTP_TOKENS":
             yield from http_tokens.problems(value)
-        elif wrong := problem(_in_seconds(value), _TYPES[KEYS[key]]):
-            yield f"{key} {wrong}"
-
-
-def _in_seconds(value: Any) -> Any:
-    return {key: seconds(kept) for key, kept in value.items()} if isinstance(value, dict) else seconds(value)
+        else:
+            yield from problems(key, value, _TYPES[KEYS[key]])
 
 
 def parse_options(raw: Mapping[str, Any], alias: str = "default") -> Options:
@@ -131,7 +102,7 @@ def parse_options(raw: Mapping[str, Any], alias: str = "default") -> Options:
     if invalid := list(option_problems(raw)):
         raise ImproperlyConfigured(f"TASKS[{alias!r}]['OPTIONS']: " + "; ".join(invalid))
     values: dict[str, Any] = {
-        name: http_tokens.parse(raw[key]) if key == "HTTP_TOKENS" else convert(_in_seconds(raw[key]), _TYPES[name])
+        name: http_tokens.parse(raw[key]) if key == "HTTP_TOKENS" else convert(plain(raw[key]), _TYPES[name])
         for key, name in KEYS.items()
         if key in raw
     }

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias
 
-from jobqueue.conf.options import seconds
 from jobqueue.exceptions import InvalidArguments
+from jobqueue.values import kinds
 from jobqueue.values.arguments import Parameters
 from jobqueue.values.limit_keys import SEPARATOR
 from jobqueue.values.text import is_text, shown
@@ -23,7 +23,6 @@ UNIQUENESS = {"on_conflict", "unique_for", "debounce"}  # the options of using()
 MAX_KEY_CHARACTERS = 255  # of what a template or a function returns
 MAX_NAME_CHARACTERS = 300  # of `shared`, or of the task's name
 MAX_LIMIT = 1_000_000_000  # what the column can store
-MIN_SECONDS, MAX_SECONDS = 0.001, 366 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class Rate:
 
     @property
     def seconds(self) -> float:
-        return float(seconds(self.per))
+        return float(kinds.plain(self.per))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +69,11 @@ class Debounce:
 
     @property
     def wait_seconds(self) -> float:
-        return float(seconds(self.wait))
+        return float(kinds.plain(self.wait))
 
     @property
     def max_wait_seconds(self) -> float | None:
-        return None if self.max_wait is None else float(seconds(self.max_wait))
+        return None if self.max_wait is None else float(kinds.plain(self.max_wait))
 
 
 # task: Any, because a type checker may not have seen its options.
@@ -92,21 +91,18 @@ def rate_problems(task: Any, parameters: Parameters) -> Iterator[str]:
         yield f"rate must be a Rate, not {shown(task.rate)}"
     else:
         yield from _common_problems("rate", task.rate, task, parameters)
-        yield from _duration_problems("rate: per", task.rate.per)
+        yield from kinds.problems("rate: per", task.rate.per, kinds.Duration)
 
 
 # limit: Any, because a type checker may not have checked its fields.
 def _common_problems(option: str, limit: Any, task: Any, parameters: Parameters) -> Iterator[str]:
-    if not issubclass(type(limit.limit), int) or isinstance(limit.limit, bool) or not 1 <= limit.limit <= MAX_LIMIT:
-        yield f"{option}: limit must be a whole number from 1 to {MAX_LIMIT:,}, not {shown(limit.limit)}"
-    if limit.shared is not None and (not is_text(limit.shared, MAX_NAME_CHARACTERS) or SEPARATOR in limit.shared):
-        allowed = f"a text of 1 to {MAX_NAME_CHARACTERS} characters without ':'"
-        yield f"{option}: shared must be {allowed}, not {shown(limit.shared)}"
-    elif limit.shared is None and (len(task.task_type) > MAX_NAME_CHARACTERS or SEPARATOR in task.task_type):
+    yield from kinds.problems(f"{option}: limit", limit.limit, kinds.whole(1, MAX_LIMIT))
+    if limit.shared is not None:
+        yield from kinds.problems(f"{option}: shared", limit.shared, kinds.text(MAX_NAME_CHARACTERS, without=SEPARATOR))
+    elif len(task.task_type) > MAX_NAME_CHARACTERS or SEPARATOR in task.task_type:
         yield f"{option} needs shared='...': the task's name has more than {MAX_NAME_CHARACTERS} characters, or a ':'"
     for flag in ("hold_while_retrying", "adjustable"):
-        if not isinstance(value := getattr(limit, flag, True), bool):
-            yield f"{option}: {flag} must be True or False, not {shown(value)}"
+        yield from kinds.problems(f"{option}: {flag}", getattr(limit, flag, True), kinds.Flag)
     if isinstance(limit.key, str):
         yield from _template_problems(f"{option}: key", limit.key, parameters)
     elif limit.key is not None and not callable(limit.key):
@@ -144,15 +140,14 @@ def has_fields(template: str) -> bool:
 
 def conflict_problems(task: Any) -> Iterator[str]:
     """Yield the problems of on_conflict, and of options that need a key."""
-    if not issubclass(type(task.on_conflict), str) or task.on_conflict not in ON_CONFLICT:
-        yield f"on_conflict must be one of {', '.join(map(repr, ON_CONFLICT))}, not {shown(task.on_conflict)}"
+    yield from kinds.problems("on_conflict", task.on_conflict, kinds.one_of(*ON_CONFLICT))
     if task.key is None and (task.on_conflict != "keep" or task.unique_for is not None or task.debounce is not None):
         yield "on_conflict, unique_for and debounce need a key: using(key=...)"
 
 
 def unique_for_problems(task: Any) -> Iterator[str]:
     """Yield the problems of unique_for."""
-    yield from _duration_problems("unique_for", task.unique_for)
+    yield from kinds.problems("unique_for", task.unique_for, kinds.Duration)
 
 
 def debounce_problems(task: Any) -> Iterator[str]:
@@ -161,10 +156,10 @@ def debounce_problems(task: Any) -> Iterator[str]:
     if not isinstance(debounce, Debounce):
         yield f"debounce must be a Debounce, not {shown(debounce)}"
         return
-    wrong = list(_duration_problems("debounce: wait", debounce.wait))
+    wrong = list(kinds.problems("debounce: wait", debounce.wait, kinds.Duration))
     if debounce.max_wait is not None:
-        wrong += _duration_problems("debounce: max_wait", debounce.max_wait)
-        if not wrong and seconds(debounce.max_wait) < seconds(debounce.wait):
+        wrong += kinds.problems("debounce: max_wait", debounce.max_wait, kinds.Duration)
+        if not wrong and kinds.plain(debounce.max_wait) < kinds.plain(debounce.wait):
             wrong.append("debounce: max_wait must not be shorter than wait")
     yield from wrong
     if task.run_after is not None:
@@ -176,13 +171,6 @@ def debounce_problems(task: Any) -> Iterator[str]:
 def replaces_or_reserves(task: Any) -> bool:
     """Return whether a call with the unique key may change another task, or keeps the key after the end of the task."""
     return task.on_conflict == "replace" or task.unique_for is not None or task.debounce is not None
-
-
-def _duration_problems(option: str, value: Any) -> Iterator[str]:
-    length = seconds(value)
-    is_number = issubclass(type(length), int | float) and not isinstance(length, bool)
-    if not is_number or not MIN_SECONDS <= length <= MAX_SECONDS:
-        yield f"{option} must be seconds or a timedelta, above 0 and a year at most, not {shown(value)}"
 
 
 def limit_columns(task: Any, parameters: Parameters, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from jobqueue.conf.options import Options, seconds
+from jobqueue.conf.options import Options
 from jobqueue.declarations import registry
 from jobqueue.declarations.function import Call, FunctionTask
 from jobqueue.declarations.limits import limit_columns
 from jobqueue.declarations.options import stored_options
 from jobqueue.exceptions import InvalidArguments
+from jobqueue.values import kinds
 from jobqueue.values.arguments import encode_arguments, read_parameters
 from jobqueue.values.ids import new_id
 from jobqueue.values.json import encode
@@ -88,7 +89,7 @@ def _uniqueness(task: FunctionTask[..., Any]) -> dict[str, Any]:
     """Return the columns that say what to do if the key is taken."""
     columns: dict[str, Any] = {"on_conflict": task.on_conflict}
     if task.unique_for is not None:
-        columns["unique_for_seconds"] = float(seconds(task.unique_for))
+        columns["unique_for_seconds"] = float(kinds.plain(task.unique_for))
     if task.debounce is not None:
         columns |= {"on_conflict": "replace", "wake_after_seconds": task.debounce.wait_seconds}
         columns["max_wait_seconds"] = task.debounce.max_wait_seconds

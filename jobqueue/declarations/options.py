@@ -14,7 +14,7 @@ from django.utils import timezone
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict, replace
 
-from jobqueue.conf.options import Flag, MaxAttempts, Options, Timeout, problem, seconds
+from jobqueue.conf.options import Options
 from jobqueue.declarations.limits import (
     concurrency_problems,
     conflict_problems,
@@ -22,13 +22,14 @@ from jobqueue.declarations.limits import (
     rate_problems,
     unique_for_problems,
 )
+from jobqueue.values import kinds
 from jobqueue.values.arguments import Parameters, read_parameters
 from jobqueue.values.backoff import Backoff
 from jobqueue.values.json import Normalizer
+from jobqueue.values.kinds import EARLIEST_YEAR, LATEST_YEAR, Flag, MaxAttempts, Timeout, plain, text
 from jobqueue.values.records import INTERNAL_PREFIX, is_internal
 from jobqueue.values.text import is_text, shown
 
-EARLIEST_YEAR, LATEST_YEAR = 1970, 9000
 MAX_OPTION_BYTES = 100
 LONGEST = timedelta(days=365 * 1000)
 
@@ -40,19 +41,15 @@ def as_classes(value: Any) -> Any:
     return tuple(value) if issubclass(type(value), list | set | frozenset) else value
 
 
-def as_number(value: Any) -> Any:
-    """Return an integer of a subclass as a plain one, other values unchanged."""
-    return int.__int__(value) if issubclass(type(value), int) and type(value) is not bool else value
-
-
-def as_text(value: Any) -> Any:
-    """Return a text of a subclass, such as Django's SafeString, as a plain one, other values unchanged."""
-    return str.__str__(value) if issubclass(type(value), str) else value
-
-
-KINDS = {"max_attempts": MaxAttempts, "timeout": Timeout, "atomic": Flag, "allow_http": Flag}
 MAX_TAGS, MAX_TAG_CHARACTERS = 20, 100
 MAX_CHARACTERS = {"name": 500, "task_type": 500, "key": 255, "queue_name": 128}
+KINDS: Mapping[str, Any] = {
+    "max_attempts": MaxAttempts,
+    "timeout": Timeout,
+    "atomic": Flag,
+    "allow_http": Flag,
+    **{option: text(limit) for option, limit in MAX_CHARACTERS.items()},
+}
 
 
 # Any: a type checker may not have checked the caller.
@@ -78,8 +75,7 @@ def _priority_problems(task: Any) -> Iterator[str]:
 
 
 def _kind_problems(option: str, task: Any) -> Iterator[str]:
-    if wrong := problem(getattr(task, option), KINDS[option]):
-        yield f"{option} {wrong}"
+    yield from kinds.problems(option, getattr(task, option), KINDS[option])
 
 
 def _backoff_problems(task: Any) -> Iterator[str]:
@@ -101,12 +97,10 @@ def _function_problems(task: Any) -> Iterator[str]:
         yield "atomic=True needs a plain function: Django has no transactions in async code"
 
 
-def _text_problems(option: str, task: Any) -> Iterator[str]:
-    value, limit = getattr(task, option), MAX_CHARACTERS[option]
-    if not is_text(value, limit):
-        yield f"{option} must be a text of 1 to {limit} characters, not {shown(value)}"
-    if option == "name" and isinstance(value, str) and is_internal(value) and not is_internal(task.func.__module__):
-        yield f"name must not begin with {INTERNAL_PREFIX!r}, because tasks of this package do, not {shown(value)}"
+def _name_problems(task: Any) -> Iterator[str]:
+    yield from _kind_problems("name", task)
+    if isinstance(task.name, str) and is_internal(task.name) and not is_internal(task.func.__module__):
+        yield f"name must not begin with {INTERNAL_PREFIX!r}, because tasks of this package do, not {shown(task.name)}"
 
 
 def _tag_problems(task: Any) -> Iterator[str]:
@@ -139,7 +133,7 @@ CHECKS: Mapping[str, Callable[[Any], Iterator[str]]] = {
     "retry_on": partial(_class_problems, "retry_on"),
     "give_up_on": partial(_class_problems, "give_up_on"),
     "func": _function_problems,
-    **{option: partial(_text_problems, option) for option in MAX_CHARACTERS},
+    "name": _name_problems,
     "tags": _tag_problems,
     "metadata": _metadata_problems,
     "concurrency": _check_limits(concurrency_problems),
@@ -161,13 +155,13 @@ def as_tags(value: Any) -> Any:
 
 # What each option becomes before it is checked.
 DERIVED: Mapping[str, Callable[[Any], Any]] = {
-    "name": as_text,
-    "task_type": as_text,
-    "key": as_text,
-    "queue_name": as_text,
-    "priority": as_number,
-    "max_attempts": as_number,
-    "timeout": seconds,
+    "name": plain,
+    "task_type": plain,
+    "key": plain,
+    "queue_name": plain,
+    "priority": plain,
+    "max_attempts": plain,
+    "timeout": plain,
     "retry_on": as_classes,
     "give_up_on": as_classes,
     "tags": as_tags,

@@ -9,13 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import CodeType
-from typing import Any, Literal, TypedDict, Unpack, cast
+from typing import Annotated, Any, Literal, TypedDict, Unpack, cast
 
 import msgspec
 from django.utils.translation import gettext_noop
 
 from jobqueue.conf.compat import BaseTaskBackend, InvalidTaskBackend, Task
-from jobqueue.conf.options import seconds
 from jobqueue.declarations import registry
 from jobqueue.declarations.actor import Actor, ActorTask
 from jobqueue.declarations.function import ChangedOptions, CopyOptions, FunctionTask, backend_named, relative
@@ -24,9 +23,10 @@ from jobqueue.exceptions import InvalidArguments
 from jobqueue.schedules.expressions import EPOCH, MAX_INTERVAL, Cron, Every, ValueProblem, moment_problems
 from jobqueue.schedules.planning import MAX_TICKS
 from jobqueue.schedules.rows import expression_columns, to_row_time
+from jobqueue.values import kinds
 from jobqueue.values.policies import CatchUp, Overlap
 from jobqueue.values.records import NewTask, is_internal
-from jobqueue.values.text import did_you_mean, is_text
+from jobqueue.values.text import did_you_mean
 
 MAX_NAME = 200
 MAX_JITTER = timedelta(days=1)
@@ -101,11 +101,11 @@ class Declaration:
             **expression_columns(self.expression),
             "starts_at": to_row_time(self.starts_at),
             "ends_at": to_row_time(self.ends_at),
-            "jitter_seconds": seconds(self.jitter) or 0.0,
+            "jitter_seconds": kinds.plain(self.jitter) or 0.0,
             "overlap": Overlap(self.overlap).value,
             "catch_up": CatchUp(self.catch_up).value,
             "max_catch_up": self.max_catch_up,
-            "catch_up_window_seconds": seconds(self.catch_up_window),
+            "catch_up_window_seconds": kinds.plain(self.catch_up_window),
             "declared_at": self.location,
             "retired_at": None,
         }
@@ -121,8 +121,8 @@ class Declaration:
         """Yield what is wrong with it. A problem's field is a field of this class, its expression or its task."""
         # Any: a type checker may not have checked the caller.
         task, expression = cast("tuple[Any, Any]", (self.task, self.expression))
-        if not is_text(self.name, MAX_NAME):
-            yield ValueProblem("name", f"its name must be a text of 1 to {MAX_NAME} characters, not {self.name!r:.300}")
+        if wrong := kinds.problem(self.name, kinds.text(MAX_NAME)):
+            yield ValueProblem("name", f"its name {wrong}")
         if not isinstance(expression, Cron | Every):
             yield ValueProblem("expression", f"it needs a Cron or an Every, not {expression!r:.200}")
         else:
@@ -138,21 +138,22 @@ class Declaration:
             )
 
     def _option_problems(self) -> Iterator[ValueProblem]:
-        yield from _choice_problems("overlap", self.overlap, Overlap)
-        yield from _choice_problems("catch_up", self.catch_up, CatchUp)
+        yield from self._kind_problems("overlap", kinds.one_of(*Overlap))
+        yield from self._kind_problems("catch_up", kinds.one_of(*CatchUp))
         if self.catch_up == CatchUp.ALL and self.overlap != Overlap.ALLOW:
             text = gettext_noop("catch_up='all' needs overlap='allow', because the missed ticks run at the same time")
             yield ValueProblem("catch_up", text)
-        if not issubclass(type(self.max_catch_up), int) or not 1 <= self.max_catch_up <= MAX_CATCH_UP:
-            text = f"max_catch_up must be a whole number from 1 to {MAX_CATCH_UP}, not {self.max_catch_up!r:.100}"
-            yield ValueProblem("max_catch_up", text)
-        yield from _duration_problems("jitter", self.jitter, MAX_JITTER)
-        yield from _duration_problems("catch_up_window", self.catch_up_window, MAX_INTERVAL)
+        yield from self._kind_problems("max_catch_up", kinds.whole(1, MAX_CATCH_UP))
+        yield from self._kind_problems("jitter", _up_to(MAX_JITTER))
+        yield from self._kind_problems("catch_up_window", _up_to(MAX_INTERVAL))
         wrong = [*moment_problems("starts_at", self.starts_at), *moment_problems("ends_at", self.ends_at)]
         yield from wrong
         if not wrong and self.starts_at and self.ends_at and self.ends_at < self.starts_at:
             text = gettext_noop("ends_at must not be earlier than starts_at, %(time)s")
             yield ValueProblem("ends_at", text, {"time": self.starts_at})
+
+    def _kind_problems(self, name: str, kind: Any) -> Iterator[ValueProblem]:
+        return (ValueProblem(name, wrong) for wrong in kinds.problems(name, getattr(self, name), kind))
 
     def _task_problems(self) -> Iterator[ValueProblem]:
         """Try each option of the task alone, and the arguments without the options that are wrong."""
@@ -196,20 +197,10 @@ class Declaration:
             yield ValueProblem("task", str(error).removesuffix("."))
 
 
-def _choice_problems(name: str, value: Any, choices: type[Overlap] | type[CatchUp]) -> Iterator[ValueProblem]:
-    if value not in [*choices]:
-        listed = ", ".join(repr(str(choice)) for choice in choices)
-        yield ValueProblem(name, f"{name} must be one of {listed}, not {value!r:.100}")
-
-
-def _duration_problems(name: str, value: Any, at_most: timedelta) -> Iterator[ValueProblem]:
-    if value is None:
-        return
-    is_number = issubclass(type(value), int | float | timedelta) and not isinstance(value, bool)
-    longest = at_most.total_seconds()
-    if not is_number or not 0 <= (seconds(value) or 0.0) <= longest:
-        text = f"{name} must be seconds or a timedelta, from 0 to {longest:,.0f} seconds, not {value!r:.100}"
-        yield ValueProblem(name, text)
+def _up_to(longest: timedelta) -> Any:
+    """Return the kind of durations up to a length; None is one of them."""
+    kind = kinds.between(0, longest.total_seconds(), "seconds or a timedelta,")
+    return Annotated[Annotated[float, kind] | None, kinds.described(str(kind.description))]
 
 
 def _unknown_option(option: str) -> str:

@@ -8,15 +8,22 @@ from uuid import UUID
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from jobqueue.declarations.options import LONGEST
+from jobqueue.conf.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
+from jobqueue.declarations.options import LONGEST, MAX_CHARACTERS
+from jobqueue.values.kinds import MAX_TASK_ATTEMPTS
 from jobqueue.values.states import Status
 
 MAX_BATCH = 1000
+KEY_CHARACTERS, QUEUE_CHARACTERS = MAX_CHARACTERS["key"], MAX_CHARACTERS["queue_name"]
 LONGEST_SECONDS = LONGEST.total_seconds()
 PAYLOAD = "Redacted. Users need the permission view_payload."
 
 Key: TypeAlias = Annotated[
-    str, Meta(min_length=1, max_length=255, pattern=r"^[^\x00]*$", description="Without NUL characters.")
+    str,
+    Meta(min_length=1, max_length=KEY_CHARACTERS, pattern=r"^[^\x00]*$", description="Without NUL characters."),
+]
+QueueName: TypeAlias = Annotated[
+    str, Meta(min_length=1, max_length=QUEUE_CHARACTERS, description="Must not contain control characters.")
 ]
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
 
@@ -29,16 +36,15 @@ class Submission(Request):
     task: Annotated[str, Meta(description="The name of a task declared with allow_http=True.")]
     args: list[Any] | None = None  # null: none
     kwargs: dict[str, Any] | None = None  # null: none
-    queue: (
-        Annotated[str, Meta(min_length=1, max_length=128, description="Must not contain control characters.")] | None
-    ) = None
-    priority: Annotated[int, Meta(ge=-100, le=100)] | None = None  # null: that of the task, as for the members below
+    queue: QueueName | None = None
+    # null: that of the task, as for the members below
+    priority: Annotated[int, Meta(ge=TASK_MIN_PRIORITY, le=TASK_MAX_PRIORITY)] | None = None
     run_after: (
         Annotated[datetime, Meta(tz=True, description="Start no earlier than this time.")]
         | Annotated[float, Meta(ge=-LONGEST_SECONDS, le=LONGEST_SECONDS, description="Or this many seconds from now.")]
         | None
     ) = None
-    max_attempts: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None  # null: those of the task
+    max_attempts: Annotated[int, Meta(ge=1, le=MAX_TASK_ATTEMPTS)] | None = None  # null: those of the task
     idempotency_key: (
         Annotated[
             Key,

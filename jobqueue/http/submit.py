@@ -25,6 +25,7 @@ from jobqueue.http.request_body import ENVELOPE_BYTES, parse_problem, read_json
 from jobqueue.http.request_headers import IDEMPOTENCY_KEY, idempotency_key, refuse_idempotency_key
 from jobqueue.http.responses import MAX_PROBLEMS, HttpError, respond, task_url
 from jobqueue.http.schemas import MAX_BATCH, BatchItem, Problem, TaskReference
+from jobqueue.values.kinds import EARLIEST_YEAR, LATEST_YEAR
 from jobqueue.values.records import Enqueued
 from jobqueue.values.text import printable
 
@@ -161,7 +162,7 @@ def _option(value: Any) -> Any:
             try:
                 return make_naive(value)
             except OverflowError:
-                raise ValueError("must lie between the years 1970 and 9000") from None
+                raise ValueError(f"must lie between the years {EARLIEST_YEAR} and {LATEST_YEAR}") from None
     return value
 
 

@@ -25,6 +25,7 @@ from django.conf import settings
 from django.utils.translation import gettext_noop
 
 from jobqueue.schedules.describe import fields_in_words, interval_in_words
+from jobqueue.values.kinds import LATEST_YEAR
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MIN_INTERVAL: Final = timedelta(seconds=1)
@@ -40,7 +41,6 @@ ALIASES: Final = {
 }
 SECOND: Final = timedelta(seconds=1)
 MAX_EXPRESSION: Final = 255  # characters
-LATEST_YEAR: Final = 9000  # later times, in another time zone, could be outside of Python's calendar
 END: Final = datetime(LATEST_YEAR + 1, 1, 1, tzinfo=UTC)
 # Two changes of a clock lie further apart than this.
 MAX_STEP: Final = timedelta(days=7)

@@ -10,6 +10,7 @@ Values that all other parts of the queue exchange, and how they become text and 
 * `history`: the history of a task: what its other columns do not keep of successful polls, releases and requeues
 * `ids`: ids of tasks: UUIDv7, made in Python, so that a parent knows its child's id before the insert
 * `json`: JSON text for rows, and values from rows
+* `kinds`: the kinds of values that people set: which ones are valid, and the sentence about a wrong one
 * `limit_keys`: the keys of limits as rows store them: the name of the limit, a separator, and the key
 * `policies`: policies for ticks that overlap or were missed, and the reasons why a tick became no task
 * `posix`: modules that only POSIX systems have

@@ -239,7 +239,7 @@ HOSTILE: dict[str, Callable[[], Any]] = {
 # Values that an option takes, as plain ones.
 TAKEN = {
     "timeout": {"failing duration", "failing number"},
-    "unique_for": {"failing duration"},
+    "unique_for": {"failing duration", "failing number"},
     "priority": {"failing number"},
     "max_attempts": {"failing number"},
     "key": {"failing text"},

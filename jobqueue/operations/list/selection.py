@@ -42,6 +42,7 @@ from jobqueue.operations.list.search import NOTHING, Search, ids_with_key
 from jobqueue.operations.payloads import JsonFunc
 from jobqueue.operations.queries import count_of_status, status_condition
 from jobqueue.values.ids import first_id
+from jobqueue.values.kinds import EARLIEST_YEAR, LATEST_YEAR
 from jobqueue.values.states import FINAL, Status
 
 # The rows of one status are scattered: 58,000 FAILED tasks are on 58,000 pages, which take 0.35 s. The newest
@@ -49,7 +50,7 @@ from jobqueue.values.states import FINAL, Status
 WINDOW = 100_000
 WINDOW_OF_STATUS = 10_000
 CAUSES_NAMED = 3  # in the sentence about a search
-YEARS = range(1970, 9001)  # of times that tasks may have
+YEARS = range(EARLIEST_YEAR, LATEST_YEAR + 1)  # of times that tasks may have
 
 # Filters by the row that tasks belong to, the first one first.
 GROUPS = ("parent", "schedule", "limit", "tag")
