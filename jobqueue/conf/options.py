@@ -51,7 +51,11 @@ def default_retention() -> Retention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """OPTIONS of one backend; each key is the field's name in capitals. option_problems() checks the types."""
+    """
+    OPTIONS of one backend; each key is the field's name in capitals. option_problems() checks the types.
+
+    It has more than 15 attributes because each key of OPTIONS is a field.
+    """
 
     database: Annotated[str, described("an alias in DATABASES")] = "default"  # where the tables are
     heartbeat_timeout: Annotated[float, between(0.3, DAY_SECONDS)] = 30.0  # without a heartbeat, an executor is lost

@@ -118,7 +118,11 @@ class ChangedOptions(CopyOptions, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionTask(TaskOf[P, R], Generic[P, R]):
-    """A function that executors run, with its options. None is the default of the backend's OPTIONS."""
+    """
+    A function that executors run, with its options. None is the default of the backend's OPTIONS.
+
+    It has more than 15 attributes because each option of a task is a field.
+    """
 
     priority: int = DEFAULT_TASK_PRIORITY  # -100 to 100; a greater one starts earlier
     queue_name: str = DEFAULT_TASK_QUEUE_NAME  # the queue that executors claim it from

@@ -116,6 +116,8 @@ class Admissions(Part):
     Each change after which a BLOCKED task may run inserts a request in its own transaction. After the commit, admit()
     takes the request, locks its key, and admits tasks. If another session has locked a key or a task, a request stays
     or is inserted again.
+
+    It has more than 20 methods because requests, their keys and both kinds of limits share one transaction.
     """
 
     def request(self, ids: Collection[UUID], *, are_freed: bool = False) -> None:

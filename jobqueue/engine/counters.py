@@ -64,7 +64,11 @@ PERIODS = Table(
 
 
 class DeltaSum(NamedTuple):
-    """The sum of similar deltas of one minute: the columns of take_counter_deltas.sql."""
+    """
+    The sum of similar deltas of one minute: the columns of take_counter_deltas.sql.
+
+    It has more than 15 attributes because the statement has as many columns.
+    """
 
     deltas: int  # how many rows it is the sum of
     backend: str  # of the tasks, as the two columns below

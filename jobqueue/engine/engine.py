@@ -37,6 +37,8 @@ class Engine:
     Each verb is a method of a part: `engine.claims.claim(...)`. `engine.db` has the rows. Every verb uses the
     database's clock. A verb that locks several rows locks them in id order, so that no two verbs deadlock. It reads
     afterwards.
+
+    It has more than 15 attributes because each part of the engine is one.
     """
 
     database_class: type[Database] = Database

@@ -27,6 +27,12 @@ TASKS_READ = 100  # of each queue, in the order of claiming
 
 
 class Queues(Part):
+    """
+    The rows of queues, what runs and waits in them, and their limits.
+
+    It has more than 20 methods because a queue's row, its limit and its figures are read together.
+    """
+
     def gauges(self) -> Gauges:
         """
         Return the current figures of a backend.

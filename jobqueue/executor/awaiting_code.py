@@ -68,6 +68,8 @@ class AwaitingCode:
     An executor's care for tasks that wait for code. Only the loop's thread calls it.
 
     A call that does not fit is read again only after all others: it may wait for days beside calls that fit.
+
+    It has more than 15 attributes because tasks of many queues begin and end such a wait at different times.
     """
 
     def __init__(

@@ -35,6 +35,8 @@ class ClaimPolicy:
     on_notification() and claim_soon() may be called from any thread, all else from the loop's. Each moment is written
     on one side only, so that no notification is lost between a claim and its answer.
     running: returns the tasks that count against the limits of their queues.
+
+    It has more than 15 attributes because each reason to claim has a time of its own.
     """
 
     def __init__(

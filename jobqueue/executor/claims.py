@@ -42,6 +42,8 @@ class Claims:
     Claims tasks, and gives them to their pools. Belongs to the loop's thread.
 
     Methods that return completed attempts have found tasks that do not start here; the caller keeps their outcomes.
+
+    It has more than 20 methods because a claimed task may also run alone, wait for code, be blocked, or be handed back.
     """
 
     def __init__(

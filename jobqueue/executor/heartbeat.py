@@ -30,6 +30,8 @@ class Heartbeat(threading.Thread):
     Sends a heartbeat every third of HEARTBEAT_TIMEOUT, on a connection of its own.
 
     The answer lists the tasks that the database has as ours, and which of them are to be cancelled.
+
+    It has more than 15 attributes because other threads ask for the result of its last heartbeat.
     """
 
     def __init__(

@@ -60,6 +60,8 @@ class Maintenance:
     after on_ready. on_command: called with a command for this executor. on_fired: called with the tasks of schedules
     that were enqueued. look_for_code: called with whether AWAITING_CODE tasks exist; returns how many of them have
     ended their wait, or can.
+
+    It has more than 15 attributes because each regular call has a time of its own.
     """
 
     def __init__(

@@ -58,6 +58,8 @@ class ExecutorProcess:
     manager may also send what the supervisor passes on. The supervisor sends SIGQUIT to release everything now.
     on_ready: called once, when other executors can see this one, before it claims. report_health: called every second.
     is_program: this process does nothing else.
+
+    It has more than 20 methods and 15 attributes because it joins all parts and ends them step by step.
     """
 
     def __init__(

@@ -54,6 +54,8 @@ class RunningTasks:
     The claimed tasks of this process, by id and behind one lock, and the outcomes of those that have ended.
 
     Any thread may ask for a task or take a snapshot. Only the loop's thread calls the other methods.
+
+    It has more than 20 methods because its lock guards tasks, outcomes and counted starts together.
     """
 
     def __init__(self, engine: Engine) -> None:

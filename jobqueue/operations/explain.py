@@ -20,7 +20,11 @@ MAX_UNREAD = 100  # messages counted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFacts:
-    """Facts for the explanation beside the task's row."""
+    """
+    Facts for the explanation beside the task's row.
+
+    It has more than 15 attributes because each reason to wait has its fact.
+    """
 
     now: datetime  # of the database
     aging_seconds: float = 60.0  # AGING of the backend

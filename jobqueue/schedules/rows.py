@@ -24,7 +24,11 @@ MAX_QUEUE_NAME = 128  # characters in a column
 
 
 class ScheduleRow(Protocol):
-    """The columns of a schedule that its values come from."""
+    """
+    The columns of a schedule that its values come from.
+
+    It has more than 15 attributes because each column is one.
+    """
 
     pk: int
     backend: str

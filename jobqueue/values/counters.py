@@ -49,6 +49,8 @@ class CounterTotals:
     The counters of one task type in one queue, of all time.
 
     Histograms have one number for each bucket of seconds.
+
+    It has more than 15 attributes because each counter is a field.
     """
 
     queue_name: str  # of the tasks

@@ -27,7 +27,11 @@ def is_internal(task_type: str) -> bool:
 
 
 class NewTask(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A valid row to enqueue. JSON columns are JSON text."""
+    """
+    A valid row to enqueue. JSON columns are JSON text.
+
+    It has more than 15 attributes because each column that an enqueue writes is a field.
+    """
 
     id: UUID  # made by the caller
     task_type: str  # the name of the task, by which executors find its code
@@ -80,6 +84,8 @@ class ClaimedTask(Struct, frozen=True, gc=False):
     A RUNNING task of an executor, with its fields in the order of claim.sql.
 
     JSON columns are raw text, so that one bad row fails alone.
+
+    It has more than 15 attributes because each column that a claim reads is a field.
     """
 
     id: UUID  # of the row
@@ -165,6 +171,8 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     The result of one attempt of a claimed task. The engine performs it.
 
     For columns of JSON text, None leaves the column unchanged.
+
+    It has more than 15 attributes because each column that a commit writes is a field.
     """
 
     task_id: UUID  # the claimed task

@@ -100,6 +100,31 @@ def test_docstring_of_a_package_names_each_of_its_modules(package: Path) -> None
     assert set(re.findall(r"^\* `([^`]+)`: ", docstring, flags=re.MULTILINE)) == modules
 
 
+def class_size(node: ast.ClassDef) -> tuple[int, int]:
+    """Return how many methods and attributes a class has: fields, and what its methods assign to self."""
+    methods = [one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+    fields = {one.target.id for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)}
+    assigned = {
+        one.attr
+        for one in ast.walk(node)
+        if isinstance(one, ast.Attribute)
+        and isinstance(one.ctx, ast.Store)
+        and isinstance(one.value, ast.Name)
+        and one.value.id == "self"
+    }
+    return len(methods), len(fields | assigned)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_large_class_gives_its_reason(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ClassDef):
+            methods, attributes = class_size(node)
+            reason = re.search(r"more than (20 methods|15 attributes)[^.]*because", ast.get_docstring(node) or "")
+            is_large = methods > 20 or attributes > 15
+            assert bool(reason) == is_large, f"{node.name}: {methods} methods, {attributes} attributes"
+
+
 def test_web_process_does_not_load_executor() -> None:
     modules = [path.relative_to(PACKAGE.parent).with_suffix("") for path in FILES]
     names = [".".join(path.parts).removesuffix(".__init__") for path in modules if path.parts[1] not in RUNS_TASKS]

@@ -70,6 +70,8 @@ class RunningTask(Struct, eq=False):
 
     Between arm() and disarm() its body runs and may be interrupted; the lock keeps an interruption
     from arriving once the body has ended and its commit begins. The moments are of time.monotonic().
+
+    It has more than 15 attributes because it keeps the moments of an attempt and all that interrupts it.
     """
 
     claimed: ClaimedTask  # as it was read at the claim

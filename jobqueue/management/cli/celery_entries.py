@@ -38,7 +38,11 @@ class NotNeeded(Exception):
 
 @dataclass(frozen=True)
 class CeleryEntry:
-    """A periodic task of Celery beat."""
+    """
+    A periodic task of Celery beat.
+
+    It has more than 15 attributes because each column of django-celery-beat that matters is a field.
+    """
 
     name: str  # of the entry
     source: str  # the table or the setting that it comes from

@@ -170,7 +170,11 @@ FILTERS: Mapping[str, Callable[[str, str], Q]] = {
 
 @dataclass(frozen=True)
 class Selection:
-    """Tasks of one database that match filters and a search."""
+    """
+    Tasks of one database that match filters and a search.
+
+    It has more than 20 methods because the strategy to read a list depends on all of its filters together.
+    """
 
     database: str  # the alias in DATABASES
     # the values by the names in FILTERS. Several statuses, queues or tasks are lines of a value; causes have commas

@@ -37,7 +37,11 @@ STATUSES = {
 
 @dataclass(slots=True, kw_only=True)
 class Step:
-    """One attempt or poll, or a requeue between two of them."""
+    """
+    One attempt or poll, or a requeue between two of them.
+
+    It has more than 15 attributes because each column of the table is a field.
+    """
 
     at: datetime | None  # its end, and of a RUNNING one its start; None outside the calendar
     status: str = ""  # what it led to
