@@ -27,7 +27,7 @@ from jobqueue.conf.compat import (
 from jobqueue.conf.options import Options, parse_options
 from jobqueue.declarations import function, registry, results
 from jobqueue.declarations.checks import backend_problems
-from jobqueue.declarations.function import Call, FunctionTask, changed
+from jobqueue.declarations.function import Call, FunctionTask, copy_unchecked
 from jobqueue.declarations.limits import replaces_or_reserves
 from jobqueue.declarations.new_task import new_task, new_tasks
 from jobqueue.declarations.schedules import find_location
@@ -108,7 +108,7 @@ class JobQueueBackend(BaseTaskBackend):
         if isinstance(task, FunctionTask):
             task.raise_if_invalid()
         if isinstance(task, FunctionTask) and isinstance(task.run_after, timedelta):
-            task = changed(task, run_after=None)  # Django expects a datetime
+            task = copy_unchecked(task, run_after=None)  # Django expects a datetime
         try:
             super().validate_task(task)
         except InvalidTask as refusal:

@@ -176,7 +176,7 @@ class Actor(Generic[S]):
                 raise error
             cls._declare(**options)
         except (InvalidTask, TypeError) as refusal:
-            cls.task = invalid_declarations.stand_in(ActorTask, cls, refusal)
+            cls.task = invalid_declarations.placeholder_for(ActorTask, cls, refusal)
 
     @classmethod
     def _declare(cls, **options: Unpack[ActorOptions]) -> None:
@@ -188,7 +188,7 @@ class Actor(Generic[S]):
         inherited: dict[str, Any] = {}
         for base in reversed(cls.__mro__):
             inherited |= vars(base).get("_options", {})
-        cls.task = ActorTask(func=_stand_in(cls), actor=cls, name=name, takes_context=False, **inherited)  # type: ignore[arg-type]
+        cls.task = ActorTask(func=_enqueue_signature(cls), actor=cls, name=name, takes_context=False, **inherited)  # type: ignore[arg-type]
 
     def poll(self, context: PollContext[S], *args: Any, **kwargs: Any) -> PollResult | Awaitable[PollResult]:
         """Do a part of the work and return actions."""
@@ -307,18 +307,18 @@ def _missing(state: Any) -> str:
     return ""
 
 
-def _stand_in(cls: type[Actor[Any]]) -> Callable[..., Any]:
+def _enqueue_signature(cls: type[Actor[Any]]) -> Callable[..., Any]:
     """Return the function that django.tasks takes for the task, with poll's parameters and the class's name."""
 
-    def stand_in(*args: Any, **kwargs: Any) -> Any:
+    def signature_source(*args: Any, **kwargs: Any) -> Any:
         raise TypeError(
             f"{cls.__name__} is an actor. Enqueue it in a jobqueue backend; an executor or jobqueue.testing polls it."
         )
 
-    async def astand_in(*args: Any, **kwargs: Any) -> Any:
-        return stand_in(*args, **kwargs)
+    async def async_signature_source(*args: Any, **kwargs: Any) -> Any:
+        return signature_source(*args, **kwargs)
 
-    function: Any = astand_in if inspect.iscoroutinefunction(cls.poll) else stand_in
+    function: Any = async_signature_source if inspect.iscoroutinefunction(cls.poll) else signature_source
     signature = read_signature(cls.poll)
     function.__signature__ = signature.replace(parameters=list(signature.parameters.values())[2:])
     function.__module__, function.__qualname__, function.__name__ = cls.__module__, cls.__qualname__, cls.__name__

@@ -231,7 +231,7 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
             return self
         self.raise_if_invalid()
         if error := unknown_option("using()", "option", options, ChangedOptions):
-            return invalid_declarations.stand_in(type(self), self.func, error)  # type: ignore[no-any-return]
+            return invalid_declarations.placeholder_for(type(self), self.func, error)  # type: ignore[no-any-return]
         changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         return replace(self, **changes)
 
@@ -304,7 +304,7 @@ class InvalidDeclarations:
         self.problems[location] = str(error).removesuffix(".")
         object.__setattr__(task, "problem", f"{self.problems[location]}. It is declared in {location}.")
 
-    def stand_in(self, task_class: type[FunctionTask[..., Any]], func: Any, error: Exception) -> Any:
+    def placeholder_for(self, task_class: type[FunctionTask[..., Any]], func: Any, error: Exception) -> Any:
         """Return a task that cannot be enqueued, in place of one that cannot be made. Raises as record()."""
         task = object.__new__(task_class)
         for option in fields(task_class):
@@ -348,7 +348,7 @@ def is_importable(func: Any) -> bool:
     return inspect.isfunction(func) and "<" not in func.__qualname__  # <lambda>, <locals>
 
 
-def changed(task: FunctionTask[P, R], **values: Any) -> FunctionTask[P, R]:
+def copy_unchecked(task: FunctionTask[P, R], **values: Any) -> FunctionTask[P, R]:
     """Copy a task without the checks of a declaration, because a row's queue may be gone from TASKS."""
     copy = object.__new__(type(task))
     for f in fields(task):
@@ -406,11 +406,11 @@ def task(
 
     def decorate(func: Callable[..., Any]) -> FunctionTask[..., Any]:
         if error:
-            return invalid_declarations.stand_in(FunctionTask, func, error)  # type: ignore[no-any-return]
+            return invalid_declarations.placeholder_for(FunctionTask, func, error)  # type: ignore[no-any-return]
         try:
             task_class = backend_named(options.get("backend", DEFAULT_TASK_BACKEND_ALIAS)).task_class
         except InvalidTaskBackend as unknown:
-            return invalid_declarations.stand_in(FunctionTask, func, unknown)  # type: ignore[no-any-return]
+            return invalid_declarations.placeholder_for(FunctionTask, func, unknown)  # type: ignore[no-any-return]
         declared_class: Any = task_class if issubclass(task_class, FunctionTask) else FunctionTask
         return declared_class(func=func, takes_context=takes_context, **options)  # type: ignore[no-any-return]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
 from jobqueue.conf.compat import TaskError, TaskResult, TaskResultStatus
-from jobqueue.declarations.function import FunctionTask, changed
+from jobqueue.declarations.function import FunctionTask, copy_unchecked
 from jobqueue.values.json import decode
 from jobqueue.values.records import ClaimedTask, NewTask
 from jobqueue.values.states import Status
@@ -76,7 +76,7 @@ def from_row(row: models.Task, task: AnyTask) -> Result:
     errors = [task_error(error) for error in row.errors]
     is_untouched = row.status == Status.SCHEDULED and row.started_at is None
     return _result(
-        changed(
+        copy_unchecked(
             task,
             backend=row.backend,
             queue_name=row.queue_name,
@@ -103,7 +103,7 @@ def from_claimed(
 ) -> Result:
     """Return a claimed task as a TaskResult. `attempts` includes the attempt that starts now."""
     if task.queue_name != claimed.queue_name or task.priority != claimed.priority:
-        task = changed(task, queue_name=claimed.queue_name, priority=claimed.priority)
+        task = copy_unchecked(task, queue_name=claimed.queue_name, priority=claimed.priority)
     return _result(
         task,
         id=str(claimed.id),

@@ -418,7 +418,7 @@ class Admissions(Part):
         numbers = dict(rows.filter(key__in=[key, f"{name}{SEPARATOR}"]).values_list("key", "number"))
         return numbers.get(key, numbers.get(f"{name}{SEPARATOR}", declared))
 
-    def apply(self, claims: Iterable[tuple[ClaimedTask, dict[str, Any]]]) -> set[UUID]:
+    def impose_limits(self, claims: Iterable[tuple[ClaimedTask, dict[str, Any]]]) -> set[UUID]:
         """
         Give claimed tasks the limits that their code declares, and make them BLOCKED. Return the ids of these tasks.
 

@@ -112,11 +112,11 @@ class Commits(Part):
         self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool, lock_wait: str | None
     ) -> CommitResult:
         with self.db.transaction(), nullcontext() if lock_wait is None else self.db.lock_timeout(lock_wait):
-            committed = self.apply(outcomes, holder=holder, wait=wait)
+            committed = self.perform(outcomes, holder=holder, wait=wait)
             failpoint("commit.before")
             return committed
 
-    def apply(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
+    def perform(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
         own = {outcome.task_id for outcome in outcomes}
         reached = {outcome.task_id: other_tasks_of(outcome) for outcome in outcomes}
         others = set[UUID]().union(*reached.values())

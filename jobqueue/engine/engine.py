@@ -87,22 +87,24 @@ class Engine:
         outcomes: Sequence[Outcome],
         request: ClaimRequest,
         *,
-        admits: bool = False,
+        should_admit: bool = False,
         returning: Collection[UUID] = (),
     ) -> tuple[CommitResult, ClaimedBatch]:
         """
         Commit outcomes and claim tasks in one transaction: the database writes its log to disk once for both.
 
-        admits: between the two, admit tasks whose limits allow it now. If it is to claim nothing, it does not admit.
+        should_admit: between the two, admit tasks whose limits allow it now. Without a claim, it does not admit.
         returning: AWAITING_CODE tasks for which the caller has code. As many as it may claim become READY before the
         claim, in its transaction, so that no executor without the code takes them first.
         """
-        if (outcomes or admits or returning) and not request.is_empty:
+        if (outcomes or should_admit or returning) and not request.is_empty:
             try:
                 with self.db.transaction():
-                    committed = self.commits.apply(outcomes, holder=request.executor_id) if outcomes else CommitResult()
+                    committed = (
+                        self.commits.perform(outcomes, holder=request.executor_id) if outcomes else CommitResult()
+                    )
                     returned = self.code_waits.end(returning, request.limit) if returning else 0
-                    admitted = self.admissions.admit_in_transaction() if admits or returned else None
+                    admitted = self.admissions.admit_in_transaction() if should_admit or returned else None
                     claimed = self.claims.take(request)
                     failpoint("commit.before")
                     claimed.admitted, claimed.returned = admitted, returned

@@ -229,7 +229,7 @@ class Claims:
         if not (missing := missing_limits(claims)):
             return claims, set()
         limited = {claimed.id for claimed, _ in missing}
-        blocked = self._budgets.call("apply_limits", lambda _: self._engine.admissions.apply(missing), None)
+        blocked = self._budgets.call("apply_limits", lambda _: self._engine.admissions.impose_limits(missing), None)
         if blocked is None:
             return claims, limited
         if len(blocked) < len(missing):  # other sessions have locked them: release them, none may run without limits

@@ -194,10 +194,12 @@ class ExecutorLoop(threading.Thread):
             return self.outcomes.commit(outcomes), self.claims.claim(request)
         began_at = time.monotonic()
         may_admit = not self._budgets.has_failed("admit")
-        admits = may_admit and (self._maintenance.pop_admission_wish() or self.running_tasks.may_unblock_others)
+        should_admit = may_admit and (self._maintenance.pop_admission_wish() or self.running_tasks.may_unblock_others)
         returning = [*self.claims.awaiting_code.found]
         try:
-            result, claims = self.engine.commit_and_claim(outcomes, request, admits=admits, returning=returning)
+            result, claims = self.engine.commit_and_claim(
+                outcomes, request, should_admit=should_admit, returning=returning
+            )
         except (django.db.Error, MemoryError) as error:
             if self.outcomes.has_timed_out(error):
                 # One of the three is too slow. For a while, each has a transaction and a time of its own.
@@ -206,7 +208,7 @@ class ExecutorLoop(threading.Thread):
             self.outcomes.commit_failed(outcomes, error, began_at, is_alone=request.is_empty)
             raise as_database_error(error) from error.__cause__
         self._apart_seconds = APART_SECONDS
-        if admits:
+        if should_admit:
             self._maintenance.admitted(claims.admitted)
         self.outcomes.committed(result)
         self.claims.claimed(request, claims, began_at)

@@ -161,7 +161,7 @@ class ExecutorProcess:
             waiting_for_connections=self.loop.threads.take_waiting_for_connections(),
             problem=self.health.problem(),
             task_types=sorted(registry.all()),
-            state="DRAINING" if self.loop.is_stopping else "PAUSED" if self.loop.is_paused else "RUNNING",
+            state="STOPPING" if self.loop.is_stopping else "PAUSED" if self.loop.is_paused else "RUNNING",
         )
 
     # --- from the start to the end

@@ -286,7 +286,7 @@ class Executor(models.Model):
     class State(models.TextChoices):
         RUNNING = "RUNNING", _("Running")
         PAUSED = "PAUSED", _("Paused")
-        DRAINING = "DRAINING", _("Stopping")
+        STOPPING = "STOPPING", _("Stopping")
         STOPPED = "STOPPED", _("Stopped")
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)

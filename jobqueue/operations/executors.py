@@ -32,7 +32,7 @@ class ExecutorState(StrEnum):
         state = executor.heartbeat.state
         if state != Executor.State.STOPPED and is_silent(silent_seconds(executor, now), timeout_seconds):
             return cls.NOT_RESPONDING
-        if state == Executor.State.DRAINING:
+        if state == Executor.State.STOPPING:
             return cls.STOPPING
         return cls.ALIVE if state == Executor.State.RUNNING else cls[state]
 

@@ -225,7 +225,7 @@ class _Queue:
             limited=self.engine.queues.limited_queues(),
         )
         while claimed := self.engine.claims.claim(request) or self.engine.claims.claim_isolated(request):
-            if not self.engine.admissions.apply(missing_limits(claimed)):
+            if not self.engine.admissions.impose_limits(missing_limits(claimed)):
                 return claimed[0]
             self.engine.admissions.admit()
         return None

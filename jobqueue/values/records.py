@@ -336,7 +336,7 @@ class ExecutorInfo:
     async_slots: int = 0  # async tasks that it runs at once
     waiting_for_connections: int = 0  # async tasks, at most, since its last heartbeat
     problem: str | None = None  # why it makes no progress; None: it does
-    state: str = "RUNNING"  # RUNNING, PAUSED, DRAINING or STOPPED
+    state: str = "RUNNING"  # RUNNING, PAUSED, STOPPING or STOPPED
     # how many tasks of a queue it runs at once, for some queues
     queue_limits: Mapping[str, int] = field(default_factory=dict)
     task_types: Sequence[str] = ()  # those that its code declares

@@ -71,7 +71,7 @@ def test_second_interrupt_releases_tasks_at_once(fleet: Fleet, to_all: bool) -> 
     supervisor, children = busy(fleet)
     send = supervisor.send_to_group if to_all else supervisor.send
     send(signal.SIGINT)
-    wait_until(lambda: Executor.objects.filter(heartbeat__state="DRAINING").count() == 2, "the children to stop")
+    wait_until(lambda: Executor.objects.filter(heartbeat__state="STOPPING").count() == 2, "the children to stop")
     supervisor.output.wait_for("Ctrl-C again to release them now")  # two pending signals of one kind would be merged
     send(signal.SIGINT)
     assert supervisor.wait() == 130

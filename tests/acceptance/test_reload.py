@@ -60,7 +60,7 @@ def test_second_interrupt_under_reload_releases_tasks(fleet: Fleet, watched: Pat
     process, child = start(fleet, watched)
     send = process.send_to_group if to_all else process.send
     send(signal.SIGINT)
-    wait_until(lambda: Heartbeat.objects.get().state == "DRAINING", "the executor to stop")
+    wait_until(lambda: Heartbeat.objects.get().state == "STOPPING", "the executor to stop")
     process.output.wait_for(r"executor\.stop_requested")  # a second signal before that would be one with the first
     send(signal.SIGINT)
     assert process.wait() == 130

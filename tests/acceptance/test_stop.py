@@ -70,7 +70,7 @@ def test_second_signal_releases_tasks_at_once(
     process = busy(fleet)
     if first is not None:
         process.send(first)
-        wait_until(lambda: process.row.heartbeat.state == "DRAINING", "the executor to stop")
+        wait_until(lambda: process.row.heartbeat.state == "STOPPING", "the executor to stop")
     assert process.stop(second) == code
     assert_handed_back()
 

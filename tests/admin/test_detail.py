@@ -95,7 +95,7 @@ def test_explanation_counts_slots_of_serving_executors(make, show, make_executor
     web = make_executor(slots=1, queues=["emails"])
     make_executor(queues=["images"])
     make_executor(lost=True)
-    make_executor(state="DRAINING")
+    make_executor(state="STOPPING")
     ExecutorFactory.create(backend="other", using=row.backend)
     make(running=True, executor_id=web.pk, task_type=add_later.task_type)  # needs no thread
     assert "its turn in queue emails" in show(row)

@@ -59,8 +59,8 @@ def test_queue_list_says_over_60_minutes_for_longer_waits(show, backend):
     [
         ({}, "Alive"),
         ({"heartbeat": ago(1800)}, "Not responding"),
-        ({"state": "DRAINING"}, "Stopping"),
-        ({"state": "DRAINING", "heartbeat": ago(1800)}, "Not responding"),
+        ({"state": "STOPPING"}, "Stopping"),
+        ({"state": "STOPPING", "heartbeat": ago(1800)}, "Not responding"),
         ({"state": "PAUSED"}, "Paused"),
     ],
 )

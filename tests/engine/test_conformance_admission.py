@@ -369,7 +369,7 @@ class TestConcurrency:
         _, second = limited(bench), limited(bench)
         (claimed,) = claim_admitted(bench)
 
-        _, claims = bench.engine.commit_and_claim([outcome(claimed)], bench.claim_request(), admits=True)
+        _, claims = bench.engine.commit_and_claim([outcome(claimed)], bench.claim_request(), should_admit=True)
 
         assert [task.id for task in claims] == [second]
         assert claims.admitted is not None
@@ -379,7 +379,7 @@ class TestConcurrency:
         first, second = bench.add(), bench.add()
         columns = {"concurrency_key": "imports:anna", "concurrency_limit": 1}
 
-        changed = bench.engine.admissions.apply([(claimed, columns) for claimed in bench.claim()])
+        changed = bench.engine.admissions.impose_limits([(claimed, columns) for claimed in bench.claim()])
         bench.engine.admissions.admit()
 
         assert changed == {first, second}
@@ -940,7 +940,7 @@ class TestRate:
     def test_task_that_gets_its_declared_rate_has_not_started(self, bench: Bench) -> None:
         columns = {"rate_key": "api:", "rate_limit": 1, "rate_seconds": 60.0}
         first, second = bench.add(), bench.add()
-        bench.engine.admissions.apply([(claimed, columns) for claimed in bench.claim()])
+        bench.engine.admissions.impose_limits([(claimed, columns) for claimed in bench.claim()])
 
         bench.engine.admissions.admit()
 

@@ -142,7 +142,7 @@ def test_latency_is_that_of_oldest_task_of_any_priority(bench: Bench) -> None:
         ({"queues": ["mail", "default"]}, True),
         ({"queues": ["mail"]}, False),
         ({"lost": True}, False),
-        ({"state": "DRAINING"}, False),
+        ({"state": "STOPPING"}, False),
         ({"state": "STOPPED"}, False),
         ({"backend": "other"}, False),
     ],
@@ -185,7 +185,7 @@ def test_paused_queue_is_reported(bench: Bench, changes: dict[str, object], is_p
     assert any(row.is_paused_at(bench.engine.db.now()) for row in rows) is is_paused
 
 
-@pytest.mark.parametrize("state", ["RUNNING", "PAUSED", "DRAINING", "lost", "STOPPED", "none"])
+@pytest.mark.parametrize("state", ["RUNNING", "PAUSED", "STOPPING", "lost", "STOPPED", "none"])
 def test_due_and_lost_tasks_count_while_no_executor_is_alive(bench: Bench, state: str) -> None:
     """Without an executor, due tasks do not become READY. Their queue must not look empty."""
     for queue_name, seconds in (("due", 120.0), ("due", 60.0), ("held", 300.0), ("tomorrow", -60.0)):
@@ -199,7 +199,7 @@ def test_due_and_lost_tasks_count_while_no_executor_is_alive(bench: Bench, state
 
     found = {queue.queue_name: queue for queue in bench.engine.queues.queue_latency()}
 
-    if state in ("RUNNING", "PAUSED", "DRAINING"):
+    if state in ("RUNNING", "PAUSED", "STOPPING"):
         assert found == {}
         return
     assert list(found) == ["due", "held"]

@@ -51,10 +51,10 @@ class TestHeartbeat:
         bench.time_passes(60)
         started_at, before = bench.engine.db.executors.get().started_at, bench.engine.db.now()
 
-        bench.beat(state="DRAINING", name="other")
+        bench.beat(state="STOPPING", name="other")
 
         row = bench.engine.db.executors.get()
-        assert (row.heartbeat.state, row.name, row.started_at) == ("DRAINING", "bench", started_at)
+        assert (row.heartbeat.state, row.name, row.started_at) == ("STOPPING", "bench", started_at)
         assert before <= row.heartbeat.at <= bench.engine.db.now()
 
     def test_heartbeat_returns_tasks_of_executor(self, bench: Bench) -> None:

@@ -198,7 +198,7 @@ CALLS: dict[str, tuple[Callable[[Bench], Any], Callable[[Bench, Any], Any]]] = {
     "commit_and_claim": (
         claim,
         lambda bench, claims: bench.engine.commit_and_claim(
-            [*map(outcome, claims)], bench.claim_request(20, queues=QUEUES), admits=True
+            [*map(outcome, claims)], bench.claim_request(20, queues=QUEUES), should_admit=True
         ),
     ),
     "commit_children": (

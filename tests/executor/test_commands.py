@@ -57,7 +57,7 @@ def test_executor_after_a_stop_command_ends_as_after_sigterm(
 
     with caplog.at_level(logging.INFO, "jobqueue.executor"):
         tell(running, Command.STOP, backend)
-        wait_until(lambda: is_in(running, "DRAINING", backend))
+        wait_until(lambda: is_in(running, "STOPPING", backend))
         gates["gate"].open()
         assert running.join() == 0
 

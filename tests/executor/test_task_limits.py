@@ -154,13 +154,13 @@ def test_tasks_that_sql_has_made_obey_the_limit_of_their_code(start: Start) -> N
 
 def test_task_that_sql_has_made_does_not_run_without_its_limit(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another session has locked its row, so that its limit cannot be written at first."""
-    apply, tries = Admissions.apply, []
+    apply, tries = Admissions.impose_limits, []
 
     def apply_to_locked_rows(self: Admissions, claims: Any) -> set[UUID]:
         tries.append(claims)
         return set() if len(tries) == 1 else apply(self, claims)
 
-    monkeypatch.setattr(Admissions, "apply", apply_to_locked_rows)
+    monkeypatch.setattr(Admissions, "impose_limits", apply_to_locked_rows)
     limited_tasks.wait_alone.using(priority=1).enqueue("gate", 0)
     executor = start(threads=4)
     gates["gate"].wait_for()

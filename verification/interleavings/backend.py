@@ -230,7 +230,7 @@ class IsolatedBackend:
     def commit_and_claim(self, result: Outcome, *names: str) -> list[ClaimedTask]:
         """Commit, admit and claim in one transaction."""
         request = ClaimRequest(executor_id=self._executors[result.task_id, result.claim_number], queues=names, limit=1)
-        answer, claimed = self.engine.commit_and_claim([result], request, admits=result.may_unblock_others)
+        answer, claimed = self.engine.commit_and_claim([result], request, should_admit=result.may_unblock_others)
         # The commit precedes the claims of the same transaction.
         again = self._record_result([result], answer)
         self._record_claims(request, claimed)

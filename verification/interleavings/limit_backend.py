@@ -222,7 +222,7 @@ class LimitBackend(IsolatedBackend):
         """Give claimed tasks the limit that their code declares."""
         self.limits.limits.setdefault(key, 1)
         columns = {"concurrency_key": key, "concurrency_limit": 1}
-        for pk in self.engine.admissions.apply([(task, columns) for task in claimed]):
+        for pk in self.engine.admissions.impose_limits([(task, columns) for task in claimed]):
             self._record_ending((pk, self.claimed[pk].claim_number), "blocked")
 
     # --- what callers and people do

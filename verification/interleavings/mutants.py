@@ -61,9 +61,9 @@ in_progress = CommitInProgress()
 class Commits(PostgresCommits):
     """Records the outcomes that it commits."""
 
-    def apply(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
+    def perform(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
         in_progress.outcomes, in_progress.descendants = outcomes, None
-        return super().apply(outcomes, holder=holder, wait=wait)
+        return super().perform(outcomes, holder=holder, wait=wait)
 
 
 class RewrittenDatabase(PostgresDatabase):
@@ -133,8 +133,8 @@ class OmitsWakes(PostgresEngine):
     """Wakes the receivers that it could lock, and omits those locked by other transactions."""
 
     class commits_class(PostgresCommits):
-        def apply(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
-            return replace(super().apply(outcomes, holder=holder, wait=wait), wake=frozenset())
+        def perform(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
+            return replace(super().perform(outcomes, holder=holder, wait=wait), wake=frozenset())
 
 
 class IgnoresClaimNumber(PostgresEngine):

@@ -165,7 +165,7 @@ class ExecutorMoves(SimulatedBackend):
         request = self.request(executor)
         self.note(f"{executor.name} commits {len(results)} and claims")
         with self.not_waiting():
-            answer, claims = self.engine.commit_and_claim(results, request, admits=self.has_limits)
+            answer, claims = self.engine.commit_and_claim(results, request, should_admit=self.has_limits)
         executor.uncommitted += self.record_result(executor, results, answer)
         self.record_claims(executor, request, claims)
         self.wake_or_die(executor, answer.wake)

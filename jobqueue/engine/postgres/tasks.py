@@ -207,12 +207,12 @@ class PostgresCommits(Commits):
     ) -> CommitResult:
         is_one_statement = not wait and all(outcome.is_plain and not outcome.may_unblock_others for outcome in outcomes)
         if is_one_statement and lock_wait is None and self.db.is_autocommit_safe():
-            return self.apply(outcomes, holder=holder)
+            return self.perform(outcomes, holder=holder)
         return super()._commit_together(outcomes, holder=holder, wait=wait, lock_wait=lock_wait)
 
-    def apply(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
+    def perform(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
         if wait or not all(map(IS_PLAIN, outcomes)):
-            return super().apply(outcomes, holder=holder, wait=wait)
+            return super().perform(outcomes, holder=holder, wait=wait)
         done, lost = self._write_rows(outcomes, holder)
         if limited := [outcome for outcome in outcomes if outcome.may_unblock_others]:
             self.admissions.settle({o.task_id: o.begun_seconds for o in limited if o.task_id in done})

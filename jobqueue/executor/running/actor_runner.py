@@ -15,7 +15,7 @@ from jobqueue.conf.compat import DEFAULT_TASK_BACKEND_ALIAS
 from jobqueue.declarations import registry
 from jobqueue.declarations.actions import Action, Disposition, Done, Kind, Message, Send, Sleep, Spawn, Suspend, Yield
 from jobqueue.declarations.actor import Actor, ActorTask, Inbox, PollContext
-from jobqueue.declarations.function import FunctionTask, changed
+from jobqueue.declarations.function import FunctionTask, copy_unchecked
 from jobqueue.declarations.options import read_tick, time_problems
 from jobqueue.exceptions import InvalidActions, UndecodableMessage
 from jobqueue.executor.running.attempt import Attempt, RunningTask
@@ -239,7 +239,7 @@ def row_of_child(attempt: Attempt, spawn: Spawn) -> NewTask:
             raise InvalidActions(
                 f"A child lives in its parent's backend {backend!r}; {target.name} is of {target.backend!r}."
             )
-        target = changed(target, backend=backend)
+        target = copy_unchecked(target, backend=backend)
     return child_row(target, spawn.args, spawn.kwargs, pk=spawn.id, parent=attempt.claimed.id)
 
 

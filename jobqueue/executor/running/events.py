@@ -18,7 +18,7 @@ from jobqueue.conf.compat import (
     task_started,
 )
 from jobqueue.declarations import registry, results
-from jobqueue.declarations.function import changed
+from jobqueue.declarations.function import copy_unchecked
 from jobqueue.declarations.results import Result
 from jobqueue.engine import Engine
 from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, RunningTask, running_here
@@ -182,7 +182,7 @@ def send_enqueued(engine: Engine, new: NewTask, enqueued_at: datetime) -> None:
     """Send task_enqueued for a task that an executor has enqueued: of an actor's child or of a schedule."""
     if (task := registry.get(new.task_type)) is not None:
         options = {"queue_name": new.queue_name, "priority": new.priority, "key": new.key}
-        task = changed(task, backend=engine.alias, run_after=new.wake_at, **options)
+        task = copy_unchecked(task, backend=engine.alias, run_after=new.wake_at, **options)
         result = results.enqueued(new, task, id=new.id, enqueued_at=enqueued_at)
         _send(task_enqueued, result, mask_for(new, engine.options))
 

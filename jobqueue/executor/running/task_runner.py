@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from jobqueue.declarations import registry
 from jobqueue.declarations.actor import ActorTask
 from jobqueue.declarations.context import Context
-from jobqueue.declarations.function import FunctionTask, changed
+from jobqueue.declarations.function import FunctionTask, copy_unchecked
 from jobqueue.declarations.limits import limit_columns
 from jobqueue.declarations.options import read_tick, run_options
 from jobqueue.engine import Engine, iso_utc
@@ -123,7 +123,7 @@ def read_attempt(running: RunningTask, connections: TaskConnections) -> Attempt 
     if task is None:
         return await_known(running)
     if task.backend != identity.engine.alias:  # enqueued by using(backend=...)
-        task = changed(task, backend=identity.engine.alias)
+        task = copy_unchecked(task, backend=identity.engine.alias)
     try:
         attempt = Attempt(
             running=running,

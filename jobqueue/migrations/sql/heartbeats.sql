@@ -9,7 +9,7 @@ COMMENT ON TABLE jobqueue_heartbeat IS
     'tasks of the executor. No other session writes these rows, or has a reason to lock them: executor_id has no foreign key.';
 COMMENT ON COLUMN jobqueue_heartbeat.at IS 'When it was written.';
 COMMENT ON COLUMN jobqueue_heartbeat.state IS
-    'RUNNING; PAUSED: claims nothing; DRAINING: stops when its tasks end; STOPPED.';
+    'RUNNING; PAUSED: claims nothing; STOPPING: stops when its tasks end; STOPPED.';
 COMMENT ON COLUMN jobqueue_heartbeat.waiting_for_connections IS
     'Number of async tasks that have waited for a database connection since the last heartbeat, at most.';
 COMMENT ON COLUMN jobqueue_heartbeat.problem IS
