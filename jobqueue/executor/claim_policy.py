@@ -27,13 +27,13 @@ AT_ONCE, NEVER = float("-inf"), float("inf")
 
 class ClaimPolicy:
     """
-    The decision what the next claim asks for, and when to make it.
+    The content and the time of the next claim.
 
     Each pool asks for as many tasks as it can take. It asks again at once when it got all it asked for, when a
     notification came since its last claim, and with each commit; otherwise after POLL_INTERVAL.
 
-    on_notification() and claim_soon() may be called from any thread, all else from the loop's. Each moment is written
-    on one side only, so that no notification is lost between a claim and its answer.
+    Any thread may call on_notification() and claim_soon(), only the loop's thread the rest. Each timestamp has one
+    writing thread. So a notification during a claim is not lost.
     running: returns the tasks that count against the limits of their queues.
 
     It has more than 15 attributes because each reason to claim has a time of its own.
