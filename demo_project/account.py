@@ -107,7 +107,7 @@ def schedules() -> list[tuple[str, ...]]:
             row.name,
             describe(row),
             f"{row.next_at:%Y-%m-%d %H:%M:%S}" if row.next_at else "-",
-            ", ".join(status_in_words(one) for one in recent[row.pk]) or "-",
+            ", ".join(status_in_words(tick) for tick in recent[row.pk]) or "-",
         )
         for row in rows
     ]
@@ -120,10 +120,10 @@ def status_in_words(record: RecordedTick) -> str:
 def albums_in_words(run: Run) -> str:
     states = Counter(Album.State(album.state).label for album in run.albums)
     sheets = ContactSheet.objects.filter(album__in=[album.pk for album in run.albums])
-    shown = sum(sheet.photos for sheet in sheets)
+    photos = sum(sheet.photos for sheet in sheets)
     return (
         ", ".join(f"{count} {words}" for words, count in states.most_common())
-        + f"; {shown} photo{pluralize(shown)} on {len(sheets)} contact sheet{pluralize(len(sheets))}"
+        + f"; {photos} photo{pluralize(photos)} on {len(sheets)} contact sheet{pluralize(len(sheets))}"
     )
 
 
@@ -204,8 +204,8 @@ def complaints_about_album(album: Album, good: int) -> Iterator[str]:
 
 def complaints_about_tree(nodes: Iterable[Task]) -> Iterator[str]:
     """Check the tree. One run of the demo starts one tree."""
-    found = list(nodes)
-    for root in (task for task in found if task.parent_id is None):
+    listed = list(nodes)
+    for root in (task for task in listed if task.parent_id is None):
         expected = leaves(root.args[0])
-        if root.return_value != expected or len(found) != 2 * expected - 1:
-            yield f"fib({root.args[0]}) is {root.return_value}, by {len(found)} actors: {root.status}"
+        if root.return_value != expected or len(listed) != 2 * expected - 1:
+            yield f"fib({root.args[0]}) is {root.return_value}, by {len(listed)} actors: {root.status}"

@@ -26,14 +26,14 @@ def main(arguments: list[str]) -> int:
     if options.seconds:
         measured = {tier: int(seconds) for tier, _, seconds in (text.partition("=") for text in options.seconds)}
         budget = {tier: seconds for tier, seconds in budgets["seconds"].items() if tier in measured}
-        found = list(complaints("seconds", budget, measured))
+        exceeded = list(complaints("seconds", budget, measured))
     else:
-        found = [
+        exceeded = [
             *complaints("lines", budgets["lines"], count_lines(CHECKOUT)),
             *complaints("files", budgets["files"], count_files(CHECKOUT)),
         ]
-    print("\n".join([*found, ADVICE] if found else ["Each measure is within its budget."]))
-    return int(bool(found))
+    print("\n".join([*exceeded, ADVICE] if exceeded else ["Each measure is within its budget."]))
+    return int(bool(exceeded))
 
 
 def count_lines(root: Path) -> dict[str, int]:

@@ -48,14 +48,14 @@ def main(arguments: list[str] | None = None) -> int:
         del os.environ[name]  # PGSERVICE and the like point at a server of the machine
     with tempfile.TemporaryDirectory(prefix="jobqueue-load-") as logs, throwaway_cluster() as cluster:
         try:
-            found = run(options, cluster.url, Path(logs))
+            measured = run(options, cluster.url, Path(logs))
         except RuntimeError as error:
             print(error, file=sys.stderr)
             return 1
         finally:
             connection.close()
-    print("\n".join(["", *report(found)]))
-    if wrong := list(complaints(found)):
+    print("\n".join(["", *report(measured)]))
+    if wrong := list(complaints(measured)):
         print("\nThe results are wrong:\n  " + "\n  ".join(wrong), file=sys.stderr)
         return 1
     print("\nEach submission was acknowledged with one id and has ended. Each successful task took effect once.")

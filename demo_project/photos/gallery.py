@@ -80,18 +80,18 @@ class Summary:
 
 def cards(photos: Iterable[Photo]) -> list[Card]:
     """Return the cards of photos. The photos must be read together with their albums."""
-    shown = list(photos)
-    found = tasks_of(shown)
+    listed = list(photos)
+    tasks = tasks_of(listed)
     return [
         Card(
             photo=photo,
             steps=[
-                step("Thumbnail", photo, found.get((THUMBNAIL, str(photo.pk))), is_done=bool(photo.thumbnail)),
-                step("Size and format", photo, found.get((FACTS, str(photo.pk))), is_done=photo.width is not None),
-                step("Webhook", photo, found.get((WEBHOOK, str(photo.pk))), is_done=photo.notified_at is not None),
+                step("Thumbnail", photo, tasks.get((THUMBNAIL, str(photo.pk))), is_done=bool(photo.thumbnail)),
+                step("Size and format", photo, tasks.get((FACTS, str(photo.pk))), is_done=photo.width is not None),
+                step("Webhook", photo, tasks.get((WEBHOOK, str(photo.pk))), is_done=photo.notified_at is not None),
             ],
         )
-        for photo in shown
+        for photo in listed
     ]
 
 
@@ -102,8 +102,8 @@ def tasks_of(photos: Sequence[Photo]) -> dict[tuple[str, str], Task]:
         args__0__in=[str(photo.pk) for photo in photos],
     )
     webhooks = Q(pk__in=[photo.notify_task_id for photo in photos if photo.notify_task_id])
-    found = Task.objects.filter(children | webhooks) if photos else []
-    return {(task.task_type, str(task.args[0])): task for task in found}
+    rows = Task.objects.filter(children | webhooks) if photos else []
+    return {(task.task_type, str(task.args[0])): task for task in rows}
 
 
 def step(label: str, photo: Photo, task: Task | None, *, is_done: bool) -> Step:

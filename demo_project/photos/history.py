@@ -117,8 +117,8 @@ def attempts_until(now: datetime) -> Iterator[CounterDelta]:
         for work in USUAL:
             activity = rhythm(start) if work.is_of_visitors else 1.0
             number = int(work.an_hour * (length / HOUR) * activity * chance.uniform(0.7, 1.3) + chance.random())
-            for place in range(samples):
-                if attempts := (number + place) // samples:
+            for index in range(samples):
+                if attempts := (number + index) // samples:
                     yield counted(work, start, attempts, activity, chance)
 
 

@@ -93,14 +93,14 @@ async def tell_followers(album_id: str) -> dict[str, Any]:
 @task(queue_name="reports", atomic=True, allow_http=True, takes_context=True)
 def nightly_report(context: Any, day: str | None = None) -> dict[str, Any]:
     """Report on a day. Its schedule passes none: the report is about the day before the tick, whenever it runs."""
-    chosen = date.fromisoformat(day) if day else timezone.localdate(context.scheduled_at) - timedelta(days=1)
-    figures = Photo.objects.filter(uploaded_at__date=chosen).aggregate(
+    day_reported = date.fromisoformat(day) if day else timezone.localdate(context.scheduled_at) - timedelta(days=1)
+    figures = Photo.objects.filter(uploaded_at__date=day_reported).aggregate(
         photos=Count("pk"),
         with_thumbnail=Count("pk", filter=~Q(thumbnail="")),
         with_problem=Count("pk", filter=~Q(problem="")),
         megabytes=Sum("size", default=0) / 1_000_000,
     )
-    Report.objects.update_or_create(day=chosen, defaults={"figures": figures})
+    Report.objects.update_or_create(day=day_reported, defaults={"figures": figures})
     return figures
 
 

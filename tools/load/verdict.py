@@ -37,33 +37,33 @@ class Found:
     total_seconds: float = 1.0
 
 
-def complaints(found: Found) -> Iterator[str]:
+def complaints(measured: Found) -> Iterator[str]:
     """Yield a sentence for each kind of wrong result: lost, done twice, or not ended."""
-    refused = [answer for answer in found.answers if not answer.task_id]
+    refused = [answer for answer in measured.answers if not answer.task_id]
     yield from listed("was not accepted", [f"{answer.number} ({answer.status})" for answer in refused])
     ids: dict[int, set[str]] = {}
-    for answer in found.answers:
+    for answer in measured.answers:
         if answer.task_id:
             ids.setdefault(answer.number, set()).add(answer.task_id)
     yield from listed("has several ids", [str(number) for number, task_ids in ids.items() if len(task_ids) > 1])
-    created = Counter(answer.number for answer in found.answers if answer.status == 201)
+    created = Counter(answer.number for answer in measured.answers if answer.status == 201)
     yield from listed("was created twice", [str(number) for number, times in created.items() if times > 1])
 
-    rows = Counter(row.id for row in found.rows)
+    rows = Counter(row.id for row in measured.rows)
     acknowledged = {task_id for task_ids in ids.values() for task_id in task_ids}
     yield from listed("was acknowledged and is lost", sorted(acknowledged - rows.keys()))
     yield from listed("exists but was not acknowledged", sorted(rows.keys() - acknowledged))
-    numbers = Counter(row.number for row in found.rows)
+    numbers = Counter(row.number for row in measured.rows)
     yield from listed("exists more than once", [str(number) for number, times in numbers.items() if times > 1])
-    if len(ids) != found.asked:
-        yield f"{found.asked} were submitted, {len(ids)} acknowledged."
+    if len(ids) != measured.asked:
+        yield f"{measured.asked} were submitted, {len(ids)} acknowledged."
 
-    yield from listed("has not ended", [f"{row.id} ({row.status})" for row in found.rows if row.status not in ENDED])
-    for row in found.rows:
+    yield from listed("has not ended", [f"{row.id} ({row.status})" for row in measured.rows if row.status not in ENDED])
+    for row in measured.rows:
         wanted = 1 if row.status == "SUCCESSFUL" else 0
-        if found.effects[row.id] != wanted:
-            yield f"Task {row.id} is {row.status} and took effect {found.effects[row.id]} times."
-    yield from listed("took effect without a task", sorted(found.effects.keys() - rows.keys()))
+        if measured.effects[row.id] != wanted:
+            yield f"Task {row.id} is {row.status} and took effect {measured.effects[row.id]} times."
+    yield from listed("took effect without a task", sorted(measured.effects.keys() - rows.keys()))
 
 
 def listed(what: str, which: Sequence[str]) -> Iterator[str]:
@@ -72,18 +72,18 @@ def listed(what: str, which: Sequence[str]) -> Iterator[str]:
         yield f"{len(which)} {what}: {', '.join(which[:SHOWN])}{more}"
 
 
-def report(found: Found) -> Iterator[str]:
+def report(measured: Found) -> Iterator[str]:
     """Yield the lines of the table."""
-    times = sorted(answer.seconds for answer in found.answers) or [0.0]
-    statuses = Counter(row.status for row in found.rows)
-    retries = sum(row.errors - (row.status == "FAILED") for row in found.rows)
-    created = sum(answer.status == 201 for answer in found.answers)
+    times = sorted(answer.seconds for answer in measured.answers) or [0.0]
+    statuses = Counter(row.status for row in measured.rows)
+    retries = sum(row.errors - (row.status == "FAILED") for row in measured.rows)
+    created = sum(answer.status == 201 for answer in measured.answers)
     numbers = {
-        "requests": str(len(found.answers)),
+        "requests": str(len(measured.answers)),
         "created (201)": str(created),
-        "repeated, same id (200)": str(sum(answer.status == 200 for answer in found.answers)),
-        "retried by the client": str(sum(answer.tries - 1 for answer in found.answers)),
-        "submissions a second": f"{len(found.answers) / found.submit_seconds:.0f}",
+        "repeated, same id (200)": str(sum(answer.status == 200 for answer in measured.answers)),
+        "retried by the client": str(sum(answer.tries - 1 for answer in measured.answers)),
+        "submissions a second": f"{len(measured.answers) / measured.submit_seconds:.0f}",
         "latency p50": seconds(median(times)),
         "latency p95": seconds(percentile(times, 0.95)),
         "latency p99": seconds(percentile(times, 0.99)),
@@ -91,10 +91,10 @@ def report(found: Found) -> Iterator[str]:
         "tasks ended": str(sum(statuses[status] for status in ENDED)),
         "successful": str(statuses["SUCCESSFUL"]),
         "failed after all attempts": str(statuses["FAILED"]),
-        "attempts": str(sum(row.starts for row in found.rows)),
+        "attempts": str(sum(row.starts for row in measured.rows)),
         "retries": str(retries),
-        "effects": str(found.effects.total()),
-        "tasks a second, start to end": f"{len(found.rows) / found.total_seconds:.0f}",
+        "effects": str(measured.effects.total()),
+        "tasks a second, start to end": f"{len(measured.rows) / measured.total_seconds:.0f}",
     }
     yield from table(("", "value"), list(numbers.items()))
 

@@ -52,18 +52,18 @@ class Command(BaseCommand):
         """Return the files of a folder. Print each file that is left out, with the reason."""
         if not folder.is_dir():
             raise CommandError(f"There is no folder {folder}.")
-        chosen = []
+        paths = []
         for path in sorted(folder.iterdir()):
             if path.is_dir() or path.name.startswith(".") or path.name == "SOURCES.txt":
                 continue
             size = path.stat().st_size
             if 0 < size <= LARGEST_FILE:
-                chosen.append(path)
+                paths.append(path)
             else:
                 self.stdout.write(f"Left out: {path.name} ({'empty' if size == 0 else 'larger than the site allows'})")
-        if not chosen:
+        if not paths:
             raise CommandError(f"There are no files in {folder}.")
-        return chosen
+        return paths
 
     def run(self, paths: list[Path], patience: float) -> None:
         self.stdout.write("Starting the database, the site and the executors ...")
@@ -123,12 +123,12 @@ class Command(BaseCommand):
             self.stdout.write(line)
         self.stdout.write("\nWhere the results are")
         server = connection.settings_dict
-        for name, place in {
+        for name, address in {
             "rows": f"table jobqueue_task, database {server['NAME']} at {server['HOST'] or 'localhost'}",
             "pictures": str(settings.MEDIA_ROOT),
             "logs": str(processes.logs),
         }.items():
-            self.stdout.write(f"  {name:<9} {place}")
+            self.stdout.write(f"  {name:<9} {address}")
         is_picture = is_good_sample if paths[0].parent == SAMPLE else is_readable
         if wrong := list(account.complaints(run, len(paths), is_picture)):
             raise CommandError("The results are wrong:\n  " + "\n  ".join(wrong))
