@@ -76,6 +76,7 @@ def schema_problem(database: str) -> str:
     made = _models_after(available & applied) if applied and outdated else current_models()
     here, command = f"The database {database!r}", migrate_command(database)
     missing = missing_tables(database)
+    to_create = [] if applied and outdated else missing  # outdated migrations create theirs
     should_exist = bool(available and applied)  # otherwise the tables may not come from migrations
     gone = sorted({*missing} & {*made}) if should_exist else []
     lacking, foreign = changed_columns(database, made)
@@ -86,7 +87,7 @@ def schema_problem(database: str) -> str:
     if gone or lacking:
         kind = "tables" if gone else "columns"
         return f"{here} lacks {kind} ({', '.join(gone or lacking)}). {_repair(command)}"
-    for kind, names in (("tables", missing), ("migrations", outdated), ("functions", missing_functions(database))):
+    for kind, names in (("tables", to_create), ("migrations", outdated), ("functions", missing_functions(database))):
         if names:
             return f"{here} lacks {kind} ({', '.join(names)}). Run: {command}"
     return ""
