@@ -36,9 +36,8 @@ class Submission(Request):
     task: Annotated[str, Meta(description="The name of a task declared with allow_http=True.")]
     args: list[Any] | None = None  # null: none
     kwargs: dict[str, Any] | None = None  # null: none
-    queue: QueueName | None = None
-    # null: that of the task, as for the members below
-    priority: Annotated[int, Meta(ge=TASK_MIN_PRIORITY, le=TASK_MAX_PRIORITY)] | None = None
+    queue: QueueName | None = None  # null: that of the task
+    priority: Annotated[int, Meta(ge=TASK_MIN_PRIORITY, le=TASK_MAX_PRIORITY)] | None = None  # null: that of the task
     run_after: (
         Annotated[datetime, Meta(tz=True, description="Start no earlier than this time.")]
         | Annotated[float, Meta(ge=-LONGEST_SECONDS, le=LONGEST_SECONDS, description="Or this many seconds from now.")]

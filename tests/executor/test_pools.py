@@ -8,6 +8,7 @@ import pytest
 from django.db import connection
 
 from jobqueue.executor.pools.base import MAX_PREFETCH, Pool, PoolContext
+from jobqueue.executor.pools.event_loop import AsyncPool
 from jobqueue.models import Task
 from jobqueue.values.states import PoolName, Status
 from tests.executor import tasks
@@ -192,3 +193,11 @@ def test_async_task_created_by_sql_runs(start: Start) -> None:
     start()
 
     wait_until(lambda: Task.objects.successful().exists())
+
+
+def test_event_loop_that_has_ended_blocks_nothing() -> None:
+    """Probes and the last heartbeat may ask after its end."""
+    pool = AsyncPool(2, PoolContext(on_completed=print, on_deadline=print, on_failure=print))
+    assert pool.close(30.0)
+
+    assert pool.blocked(0.0) is None

@@ -98,7 +98,7 @@ class HealthMonitor:
         return printable(" ".join(problems))[:PROBLEM_CHARACTERS] or None
 
     def _stalled(self, stuck_seconds: float) -> Iterator[str]:
-        """stuck_seconds: for how long the loop may commit nothing."""
+        """Name the threads that have stalled or ended. stuck_seconds: for how long the loop may commit nothing."""
         for thread, what in ((self._loop, "loop"), (self._heartbeat, "heartbeat thread")):
             moved_at = thread.moved_at  # None before its start
             silent = 0.0 if moved_at is None else time.monotonic() - moved_at

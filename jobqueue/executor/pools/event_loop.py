@@ -87,7 +87,10 @@ class AsyncPool(Pool):
         """Ask the loop to answer. Report a task that has kept it from doing so."""
         if self._asked_at is None:
             self._asked_at = time.monotonic()
-            self._loop.call_soon_threadsafe(self._answer)
+            try:
+                self._loop.call_soon_threadsafe(self._answer)
+            except RuntimeError:  # it has ended and is closed
+                self._asked_at = None
         seconds = time.monotonic() - (self._asked_at or time.monotonic())
         return (
             f"The event loop has not moved for {seconds:.0f} s: an async task blocks it."
