@@ -53,7 +53,7 @@ class BulkActions:
 
     def perform(self, request: HttpRequest, rows: QuerySet[Task], action: BulkAction) -> HttpResponse | None:
         """
-        Perform an action at once on one task, unless it is destructive, and after a confirmation on others.
+        Perform an action at once if it is not destructive and one task is ticked. Otherwise ask for confirmation first.
 
         The address (the list's filters) and the bounds identify the rows, not a list of ids. So the confirmation of a
         million tasks is as small as that of ten.

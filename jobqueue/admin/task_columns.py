@@ -35,7 +35,7 @@ SESSION_KEY = "jobqueue_columns"
 
 
 class ColumnsPage(Page):
-    """The form above the list that chooses columns. It shows nothing of its own."""
+    """The address to which the form for columns posts. It has no page of its own."""
 
     def get_urls(self) -> list[URLPattern]:
         return [self.address("columns/", self.view, "columns")]

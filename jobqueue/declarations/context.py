@@ -42,7 +42,9 @@ class Context(TaskContext):  # type: ignore[misc,type-arg]
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """
-        Report how much is done, to show it on the task's page. It is written once a second, however often you call it.
+        Report how much is done, to show it on the task's page.
+
+        Progress is written at most once a second, however often you call this method.
 
         Raises TypeError for what is no number, and ValueError for a negative or infinite one.
         """
@@ -53,6 +55,6 @@ class Context(TaskContext):  # type: ignore[misc,type-arg]
         """
         Whether the body should stop: cancelled, timed out, its claim is lost, or its executor stops.
 
-        A function that has learned here of a stop is released when it ends. It starts again.
+        If a function has seen here that the executor stops, its task is released when it ends, and starts again.
         """
         return self.should_stop()

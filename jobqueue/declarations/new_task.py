@@ -60,7 +60,7 @@ def new_tasks(task: FunctionTask[..., Any], calls: Iterable[Call], options: Opti
             case (list() | tuple() as args, dict() | Mapping() as kwargs):  # Mapping() alone takes a microsecond
                 rows.append(new_task(task, args, kwargs, options, where=where, columns=columns))
             case _:
-                raise InvalidArguments(f"{where}: must be a pair (args, kwargs) of a list or tuple and a dict")
+                raise InvalidArguments(f"{where}: must be a pair (args, kwargs), args a list or tuple, kwargs a dict")
     return rows
 
 

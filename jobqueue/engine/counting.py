@@ -59,7 +59,7 @@ def count(rows: QuerySet[Any]) -> Count:
 
 def count_or_estimate(rows: QuerySet[Any], like: QuerySet[Any] | None = None, exact: int = 0) -> Count:
     """
-    Count rows of one index exactly up to `exact`, by default EXACT. Above it, return an estimate of the planner.
+    Count the rows of one index. If the planner expects more than `exact`, by default EXACT, return its estimate.
 
     like: the same rows in words that the planner estimates better. SQLite has no estimates and counts all.
     """

@@ -1,4 +1,4 @@
-"""A row of a schedule as a value for its ticks, and the next tick as columns of the row."""
+"""Read a schedule's row to plan its ticks, and write the next tick back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOREVER: Final = datetime.max.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, eq=False)
 class DueSchedule:
-    """A row of a schedule, read once for its ticks. All of its own times have a time zone."""
+    """A row of a schedule, read once for its ticks. Its times have a time zone; those of `row` may not."""
 
     row: Schedule  # as it was locked
     ticks: Expression  # its expression, which yields the ticks

@@ -1,4 +1,4 @@
-"""Heartbeats: which executors are alive, and which are silent. Queries, and rows that were read, ask here."""
+"""Heartbeats: which executors are alive and which are silent, as conditions for queries and for rows already read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobqueue.models.clock import clock_to_compare
 
 
 def with_heartbeat(executors: QuerySet[Executor]) -> QuerySet[Any]:
-    """Read the `heartbeat` of executors with their rows. Each has one: it is written before the executor's row."""
+    """Select executors with their `heartbeat`, in one query. It is written before the executor's row."""
     return executors.filter(heartbeat__isnull=False).select_related("heartbeat")
 
 

@@ -35,7 +35,7 @@ class InboxStatements(Part):
 
     def insert(self, messages: Sequence[NewMessage], *, all_or_none: bool = False) -> list[tuple[int, UUID]]:
         """
-        Insert messages with a new dedupe_key, or none, for live receivers. Return the id and receiver of each.
+        Insert messages for live receivers, without repeats of a dedupe_key. Return the id and receiver of each.
 
         The end of a child is kept for a FAILED or CANCELLED parent, too, unless another session prunes the parent.
         all_or_none: insert nothing if the receiver of a new message is unknown or has ended.
@@ -135,7 +135,7 @@ class InboxStatements(Part):
         return count
 
     def wake_locked(self, ids: Collection[UUID]) -> int:
-        """Make those of these locked tasks READY that are SUSPENDED. Return how many."""
+        """Make the SUSPENDED ones among these locked tasks READY. Return how many."""
         if not ids:
             return 0
         suspended = self.db.tasks.suspended().filter(pk__in=ids)

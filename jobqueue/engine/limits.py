@@ -23,7 +23,9 @@ class Limits(Part):
 
     def set(self, kind: LimitKind, key: str, number: int | None, *, by: str = "", reason: str = "") -> None:
         """
-        Set the number of a key. Without text after the colon, set it for all keys of the limit. None: reset it.
+        Set the number of a limit for one key, or for all its keys if `key` has no text after the colon.
+
+        number: None removes the number that was set.
 
         Locks: the row of the limit. Raises LockTimeout.
         """
@@ -39,7 +41,7 @@ class Limits(Part):
                 self.admissions.insert_requests({(kind, key)})
             else:
                 self.admissions.request_all(kind, key)
-        # Once more after the commit: a look until then may have left tasks BLOCKED that were enqueued meanwhile.
+        # Again after the commit: a look before it may have left tasks BLOCKED that were enqueued in between.
         if not split_key(key)[1]:
             self.admissions.request_all(kind, key)
 

@@ -80,7 +80,7 @@ class Reports(Part):
 
     def delete_orphans(self, limit: int) -> None:
         """
-        Delete the rows of tasks that are gone, among the next `limit` rows. Each call goes on where the last one ended.
+        Delete the rows of tasks that are gone, among the next `limit` rows. A call continues where the last one ended.
 
         A row that is written while the deletion of its task is not committed outlives that task. A lock of the task
         would prevent it, but the executor would wait for that deletion. Locks: the rows.

@@ -1,4 +1,4 @@
-"""Claim tasks, and pass them to a pool or give them back."""
+"""Claim tasks, and pass them to a pool or release them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Claims:
 
     Methods that return completed attempts have found tasks that do not start here; the caller keeps their outcomes.
 
-    It has more than 20 methods because a claimed task may also run alone, wait for code, be blocked, or be handed back.
+    It has more than 20 methods because a claimed task may also run alone, wait for code, be blocked, or be released.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Claims:
 
     @property
     def is_resting(self) -> bool:
-        """Whether a call without which there is nothing to do has failed, and is made again later."""
+        """Whether one of the calls in VERBS has failed, and is due again later."""
         return any(map(self._budgets.is_resting, VERBS))
 
     # --- where claimed tasks go
@@ -172,7 +172,7 @@ class Claims:
         self._running_tasks.add(tasks)
 
     def _await_code(self, claims: ClaimedBatch) -> list[CompletedAttempt]:
-        """Let claimed tasks wait that this process has no code for, without waiting for a slot."""
+        """Make claimed tasks for which this process has no code AWAITING_CODE. They need no slot."""
         unknown = [claimed for claimed in claims if registry.get(claimed.task_type) is None]
         tasks = [RunningTask(claimed, self._identity) for claimed in unknown]
         self._add(tasks)

@@ -1,4 +1,4 @@
-"""The heartbeat thread: it keeps this executor's row fresh, and finds lost claims and requests to cancel."""
+"""The heartbeat thread: it writes this executor's heartbeats, and finds lost claims and requests to cancel."""
 
 from __future__ import annotations
 

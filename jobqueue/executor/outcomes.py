@@ -227,14 +227,14 @@ class Outcomes:
         if not (slow := self._running_tasks.batches.stuck()):
             return None
         count, seconds, error = slow
-        return seconds, f"The commit of {count} tasks has not succeeded since: {error}"
+        return seconds, f"Outcomes that cannot be committed: {count}. Last error: {error}"
 
     def waiting(self, limit_seconds: float) -> Iterator[str]:
         """Say which outcomes have waited longer than the limit for locks of other sessions."""
         waiting = self._running_tasks.batches.waiting()
         if waiting is not None and waiting[1] > limit_seconds:
             count, seconds = waiting
-            yield f"{count} ended tasks wait for locks of other sessions, for {seconds:.0f} s. See pg_locks."
+            yield f"Outcomes that wait for locks of other sessions: {count}, for {seconds:.0f} s. See pg_locks."
 
 
 def as_database_error(error: django.db.Error | MemoryError) -> django.db.Error:

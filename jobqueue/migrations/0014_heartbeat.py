@@ -1,5 +1,5 @@
 """
-Heartbeats have a table of their own, in rows that no other session locks.
+Heartbeats move to a table of their own, whose rows people have no reason to lock.
 
 Stop the executors of older code before this migration: their heartbeats fail on these tables. If they run on, they
 claim nothing from then on and take no tasks of others. Tasks that they still run after HEARTBEAT_TIMEOUT start again.

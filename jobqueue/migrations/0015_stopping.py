@@ -1,4 +1,4 @@
-"""An executor that claims no more tasks is STOPPING. Executors of older code are stopped before 0014 already."""
+"""The state DRAINING becomes STOPPING. Migration 0014 already requires that executors of older code are stopped."""
 
 from django.db import migrations, models
 

@@ -316,7 +316,7 @@ class Executor(models.Model):
 
 class Heartbeat(models.Model):
     """
-    The last heartbeat of an executor, in a row that no other session has a reason to lock.
+    The last heartbeat of an executor, in a row that people have no reason to lock.
 
     No foreign key in the database: checking one would wait for a lock on the executor's row.
     """

@@ -12,7 +12,7 @@ class BulkResult:
     """
     The result of a call that changes tasks, as named numbers and sets of ids.
 
-    The engine returns one for a batch. Their sums go through the API and the bulk actions to the sentences.
+    The engine returns one for a batch. The API and the bulk actions add them up, and pages make a sentence of the sum.
     """
 
     def __add__(self, other: Self) -> Self:
@@ -21,7 +21,7 @@ class BulkResult:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """The numbers by name; of a set, its size."""
+        """The fields by name, with the size of each set in place of the set."""
         values = {column.name: getattr(self, column.name) for column in fields(self)}
         return {name: value if isinstance(value, int) else len(value) for name, value in values.items()}
 
@@ -45,7 +45,8 @@ class RequeueReport(BulkResult):
 
     requeued: int = 0  # READY again
     key_taken: int = 0  # not changed, because a live task has their key
-    skipped: int = 0  # unknown, not FAILED or CANCELLED, or a bulk action, which people start again from the list
+    # unknown, neither FAILED nor CANCELLED, or a task of a bulk action, which is started again from the list
+    skipped: int = 0
     # not changed, because another transaction has locked them; requeue them again after its end
     busy: frozenset[UUID] = frozenset()
 

@@ -121,10 +121,10 @@ def test_outcome_that_cannot_even_fail_is_named_by_the_probes(
         running = start(threads=2)
         health = running.process.health
 
-        wait_until(lambda: any("has not succeeded" in one.what for one in health.status().unready))
+        wait_until(lambda: any("cannot be committed" in one.what for one in health.status().unready))
         expect_progress(running)
-        wait_until(lambda: any("has not succeeded" in one.what for one in health.status().stalled))
-        wait_until(Heartbeat.objects.filter(problem__contains="The commit of 1 tasks has not succeeded").exists)
+        wait_until(lambda: any("cannot be committed" in one.what for one in health.status().stalled))
+        wait_until(Heartbeat.objects.filter(problem__contains="Outcomes that cannot be committed: 1.").exists)
         assert not any("unreachable" in one.what for one in health.status().unready)
         assert row_of(result).status == Status.RUNNING
 
@@ -207,7 +207,7 @@ def test_spawn_with_a_key_of_an_open_transaction_stops_no_other_task(start: Star
         wait_until(lambda: running.loop.running_tasks.batches.waiting() is not None)
 
         expect_progress(running)
-        wait_until(Heartbeat.objects.filter(problem__contains="wait for locks of other sessions").exists)
+        wait_until(Heartbeat.objects.filter(problem__contains="Outcomes that wait for locks of other sessions").exists)
         assert row_of(result).status == Status.RUNNING
 
     row = wait_for_status(result, Status.SUCCESSFUL)

@@ -1,7 +1,7 @@
 """
-`manage.py jobqueue`: each verb has its arguments beside what it does, in one module.
+`manage.py jobqueue`: each verb is one module, with its arguments and its action.
 
-The name of a verb stands in the line of its module where the two differ.
+If the name of a verb differs from that of its module, the list gives it.
 
 * `arguments`: values of the command line, and flags that several verbs have
 * `backends`: the engines that a command works on

@@ -15,7 +15,7 @@ EXIT_USAGE = 2
 
 
 class Parser(CommandParser):
-    """Reports wrong usage in one line, with exit code 2."""
+    """Reports wrong usage without Django's usage text, and exits with code 2."""
 
     def error(self, message: str) -> NoReturn:
         text = f"{self.prog}: {message}"

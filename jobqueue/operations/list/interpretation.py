@@ -2,7 +2,7 @@
 Interpret the text of the search box.
 
 The answer becomes a part of the address, before anything is searched. So a link or a bulk action finds the tasks that
-the list has shown, also when a key has gone, or when another error has come.
+the list has shown, even if a key has disappeared or a new error has appeared since.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jobqueue.values.states import Status
 
 def interpret(text: str, database: str, *, with_payload: bool) -> dict[str, str]:
     """
-    Return the filters and the search that a text means: q is the text with the word in front that finds something.
+    Return the filters that a text stands for. `q` is what is left to search, with a prefix such as `key:`.
 
     An error becomes the causes of failures that have it in class or message. So masked parts of messages find nothing.
     with_payload: whether the reader may see errors. Others search for the class only.
@@ -51,7 +51,7 @@ def select(database: str, text: str = "", filters: Mapping[str, str] | None = No
     merged = {**meaning, **(filters or {})}
     for name, value in meaning.items():  # of an error: its status and its causes
         if merged[name] != value:
-            problem = _("A search for an error finds tasks with the status FAILED, not %(status)s.")
+            problem = _("A search for an error finds only FAILED tasks. Remove the filter for the status %(status)s.")
             raise ValueError(problem % {"status": merged[name]})
     return Selection(database, merged, text, with_payload=with_payload)
 
