@@ -1,4 +1,4 @@
-"""Claim READY tasks for an executor. On PostgreSQL: PostgresClaims in engine/postgres/tasks.py, and claim.sql."""
+"""Claim READY tasks for an executor. On PostgreSQL: engine/postgres/claim.py, and claim.sql."""
 
 from __future__ import annotations
 

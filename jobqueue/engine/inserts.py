@@ -1,4 +1,4 @@
-"""Insert the rows of new tasks. On PostgreSQL: PostgresInserts in engine/postgres/tasks.py."""
+"""Insert the rows of new tasks. On PostgreSQL: engine/postgres/inserts.py."""
 
 from __future__ import annotations
 

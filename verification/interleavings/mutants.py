@@ -17,18 +17,16 @@ from msgspec import structs
 from jobqueue.engine.claim import is_held
 from jobqueue.engine.database import RAW, with_texts
 from jobqueue.engine.messages import Messages, make_ending
+from jobqueue.engine.postgres.claim import PostgresClaims
+from jobqueue.engine.postgres.commit import PostgresCommits
 from jobqueue.engine.postgres.connection import PostgresDatabase, statement
 from jobqueue.engine.postgres.engine import PostgresEngine
+from jobqueue.engine.postgres.enqueues import PostgresEnqueues
 from jobqueue.engine.postgres.executors import PostgresExecutors
 from jobqueue.engine.postgres.inbox import PostgresInbox
+from jobqueue.engine.postgres.inserts import PostgresInserts
 from jobqueue.engine.postgres.queues import PostgresQueues
-from jobqueue.engine.postgres.tasks import (
-    PostgresClaims,
-    PostgresCommits,
-    PostgresEnqueues,
-    PostgresInserts,
-    PostgresTasks,
-)
+from jobqueue.engine.postgres.tasks import PostgresTasks
 from jobqueue.engine.tasks import LockedRow
 from jobqueue.models import Heartbeat, Task, TaskQuerySet
 from jobqueue.models.clock import Clock, clock_to_compare, rank_from

@@ -24,8 +24,10 @@ from jobqueue.engine.database import Database, LockTimeout
 from jobqueue.engine.timeouts import LOCK_WAIT, LOCKED, is_slow, sqlstate_of
 from jobqueue.models import ISOLATION_LOSSES
 from jobqueue.values.history import HISTORY_CHARACTERS
+from jobqueue.values.states import Status
 
 CHANNEL = "jobqueue"
+STATUSES = {status.value: status for status in Status}  # calling Status takes a microsecond
 
 # Settings with which a statement fails, by the SQLSTATE of its error.
 SETTINGS = {

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.postgres.admissions import PostgresAdmissions
+from jobqueue.engine.postgres.claim import PostgresClaims
 from jobqueue.engine.postgres.code_waits import PostgresCodeWaits
+from jobqueue.engine.postgres.commit import PostgresCommits
 from jobqueue.engine.postgres.connection import PostgresDatabase
+from jobqueue.engine.postgres.counters import PostgresCounters
+from jobqueue.engine.postgres.enqueues import PostgresEnqueues
 from jobqueue.engine.postgres.executors import PostgresExecutors
 from jobqueue.engine.postgres.inbox import PostgresInbox
-from jobqueue.engine.postgres.queues import PostgresCounters, PostgresQueues
-from jobqueue.engine.postgres.tasks import (
-    PostgresClaims,
-    PostgresCommits,
-    PostgresEnqueues,
-    PostgresInserts,
-    PostgresTasks,
-)
+from jobqueue.engine.postgres.inserts import PostgresInserts
+from jobqueue.engine.postgres.queues import PostgresQueues
+from jobqueue.engine.postgres.tasks import PostgresTasks
 from jobqueue.engine.postgres.ticks import PostgresTicks
 
 

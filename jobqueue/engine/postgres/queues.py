@@ -1,16 +1,14 @@
-"""Queues and counters as statements of PostgreSQL."""
+"""Queues as statements of PostgreSQL."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import starmap
 from uuid import UUID
 
 from django.db import OperationalError
 
 from jobqueue.engine.admissions import ADMITTED_AT_ONCE, REQUESTS_READ
-from jobqueue.engine.counters import Counters, DeltaSum
 from jobqueue.engine.counting import CAP, RUNNING_CAP
 from jobqueue.engine.postgres.connection import CHANNEL, PostgresDatabase
 from jobqueue.engine.queues import QUEUES_READ, TASKS_READ, Queues
@@ -90,10 +88,3 @@ class PostgresQueues(Queues):
             at_once=ADMITTED_AT_ONCE,
         )
         return bool(has_no_work_left)
-
-
-class PostgresCounters(Counters):
-    db: PostgresDatabase
-
-    def _take_deltas(self, limit: int) -> list[DeltaSum]:
-        return list(starmap(DeltaSum, self.db.query("take_counter_deltas", delta_limit=limit)))

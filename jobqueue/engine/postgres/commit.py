@@ -1,0 +1,77 @@
+"""Commit on PostgreSQL: one statement for plain outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import starmap
+from operator import attrgetter
+from uuid import UUID
+
+import msgspec
+
+from jobqueue.engine.commit import Commits, locked_rows
+from jobqueue.engine.postgres.connection import STATUSES, PostgresDatabase, as_array, as_json
+from jobqueue.engine.tasks import LockedRow
+from jobqueue.values.counters import EDGES
+from jobqueue.values.records import NO_EFFECTS, CommitResult, Outcome
+from jobqueue.values.states import Status
+
+BUCKETS = as_array(EDGES)
+IS_PLAIN = attrgetter("is_plain")
+
+
+class PostgresCommits(Commits):
+    db: PostgresDatabase
+
+    def _commit_together(
+        self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool, lock_wait: str | None
+    ) -> CommitResult:
+        is_one_statement = not wait and all(outcome.is_plain and not outcome.may_unblock_others for outcome in outcomes)
+        if is_one_statement and lock_wait is None and self.db.is_autocommit_safe():
+            return self.perform(outcomes, holder=holder)
+        return super()._commit_together(outcomes, holder=holder, wait=wait, lock_wait=lock_wait)
+
+    def perform(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
+        if wait or not all(map(IS_PLAIN, outcomes)):
+            return super().perform(outcomes, holder=holder, wait=wait)
+        done, lost = self._write_rows(outcomes, holder)
+        if limited := [outcome for outcome in outcomes if outcome.may_unblock_others]:
+            self.admissions.settle({o.task_id: o.begun_seconds for o in limited if o.task_id in done})
+        if len(done) == len(outcomes):  # as a rule
+            return CommitResult(done=done)
+        missing = {outcome.task_id for outcome in outcomes} - done.keys() - lost
+        gone = self.db.missing(missing)
+        return CommitResult(done=done, lost=frozenset(lost | gone), unknown=frozenset(missing - gone))
+
+    def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
+        if wait:
+            return super()._lock_for_commit(ids, wait=True)
+        return locked_rows(self.db.query_prepared("lock_tasks", ids=as_array(ids)))
+
+    def _delete_read(self, readers: Mapping[int, UUID]) -> int:
+        ((count,),) = self.db.query_prepared(
+            "consume_messages",
+            ids=as_array(readers),
+            task_ids=as_array(readers.values()),
+            keep=self.db.options.keep_messages,
+        )
+        return int(count)
+
+    def _write(self, changes: Sequence[tuple[Outcome, Status]]) -> None:
+        if changes:
+            self._write_rows(list(starmap(as_written, changes)))
+
+    def _write_rows(
+        self, outcomes: Sequence[Outcome], holder: UUID | None = None
+    ) -> tuple[dict[UUID, Status], set[UUID]]:
+        """Return the status that each row entered, and the rows that another claim holds. Skip locked rows."""
+        rows = self.db.query_prepared("commit", holder=holder, edges=BUCKETS, outcomes=as_json(outcomes))
+        done = {pk: STATUSES[status] for pk, status in rows if status is not None}
+        return done, {pk for pk, status in rows if status is None}
+
+
+def as_written(outcome: Outcome, entering: Status) -> Outcome:
+    """Return the part of an outcome that changes its own row."""
+    if outcome.status is entering and outcome.effects is NO_EFFECTS:
+        return outcome
+    return msgspec.structs.replace(outcome, decided=entering, effects=NO_EFFECTS)
