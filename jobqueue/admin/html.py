@@ -42,8 +42,8 @@ WORDS = {**dict(Task.Status.choices), "SKIPPED": gettext_lazy("Skipped"), "DELET
 # CSS class, shape, word
 EXECUTOR_BADGES: dict[ExecutorState, tuple[str, str, Text]] = {
     ExecutorState.ALIVE: ("alive", "●", gettext_lazy("Alive")),
-    ExecutorState.PAUSED: ("draining", "◌", gettext_lazy("Paused")),
-    ExecutorState.STOPPING: ("draining", "◔", gettext_lazy("Stopping")),
+    ExecutorState.PAUSED: ("stopping", "◌", gettext_lazy("Paused")),
+    ExecutorState.STOPPING: ("stopping", "◔", gettext_lazy("Stopping")),
     ExecutorState.STOPPED: ("stopped", "■", gettext_lazy("Stopped")),
     ExecutorState.NOT_RESPONDING: ("lost", "✗", gettext_lazy("Not responding")),
 }

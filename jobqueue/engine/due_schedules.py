@@ -28,7 +28,7 @@ class DueSchedule:
     @classmethod
     def from_row(cls, row: Schedule) -> DueSchedule:
         """Read a row. Raises ValueError if it is not valid."""
-        paused_until = None if row.paused_at is None else from_row_time(row.resume_at) or FOREVER
+        paused_until = from_row_time(row.resume_at) or FOREVER if row.has_pause else None
         next_at, waiting_at = from_row_time(row.next_at), from_row_time(row.waiting_at)
         return cls(row, parse_ticks(row), make_policy(row), next_at, waiting_at, paused_until)
 

@@ -50,7 +50,7 @@ MAX_PROBLEMS = 20  # of calls that are parked at once; each is a statement
 OTHER_PROBLEM = "compare them with its parameters"
 LOG_SECONDS = 60.0  # in which each name has one line
 MAX_LOGGED = 20  # names
-MAX_COUNTED = 1000  # names, for the line about all others
+NAMES_COUNTED = 1000  # names, for the line about all others
 ALL_OTHERS = ("", "")
 
 
@@ -81,7 +81,7 @@ class AwaitingCode:
     ) -> None:
         self._engine, self._identity, self._serves, self._queues = engine, identity, serves, queues
         self._walks: dict[tuple[str, str], Walk] = {}
-        self._found: dict[UUID, str] = {}  # calls that fit, and their queues
+        self._fitting: dict[UUID, str] = {}  # calls that fit, and their queues
         self._after = FIRST  # the group with which the next look begins
         self._seen: set[tuple[str, str]] = set()  # groups with code here since the first one
         self.has_looked = False  # at every call, at least once
@@ -173,7 +173,7 @@ class AwaitingCode:
 
     def _count(self, name: str, reason: str, count: int) -> None:
         key = name, reason
-        self._counts[key if key in self._counts or len(self._counts) < MAX_COUNTED else ALL_OTHERS] += count
+        self._counts[key if key in self._counts or len(self._counts) < NAMES_COUNTED else ALL_OTHERS] += count
 
     def log(self) -> None:
         """Log the tasks that began to wait: in each minute, a line for each of some names, and one for all others."""
@@ -201,25 +201,25 @@ class AwaitingCode:
     # --- out of it
 
     @property
-    def found(self) -> Mapping[UUID, str]:
+    def fitting(self) -> Mapping[UUID, str]:
         """The calls that fit, and are to become READY, with their queues."""
-        return self._found
+        return self._fitting
 
     def returned(self, count: int, wanted: int) -> None:
         """Note how many of the calls became READY. The others are locked, or other executors have them."""
         if count < wanted:
-            self._found.clear()
+            self._fitting.clear()
 
     def look(self) -> bool:
         """Compare calls that wait with the code. Return whether some fit. Raises django.db.Error."""
         for group in self._next_groups():
-            if len(self._found) < PAGE:
+            if len(self._fitting) < PAGE:
                 self._walk(group)
         if self._after == FIRST:
             self._walks = {key: walk for key, walk in self._walks.items() if key in self._seen}
             self.has_looked = all(key in self._walks and self._walks[key].ended_at > 0.0 for key in self._seen)
             self._seen = set()
-        return bool(self._found)
+        return bool(self._fitting)
 
     def _next_groups(self) -> list[Group]:
         """Return the next groups that this executor has code for, after the last one from the first one again."""
@@ -260,13 +260,13 @@ class AwaitingCode:
         others = []
         for call in calls:
             if is_bound(group.task_type, call.call):
-                self._found[call.id] = group.queue_name
+                self._fitting[call.id] = group.queue_name
             elif not call.has_limit:
                 others.append(call.id)
         errors = self._engine.code_waits.last_errors(others) if others else {}
         for pk, last in errors.items():
             if not isinstance(last, dict) or last.get("awaited", UNKNOWN) == UNKNOWN:
-                self._found[pk] = group.queue_name
+                self._fitting[pk] = group.queue_name
 
 
 def is_bound(task_type: str, call: StoredCall) -> bool:

@@ -70,7 +70,7 @@ class Claims:
         """
         Return the request for a claim: empty for a while, if it cannot be decided. budget: how many tasks at most.
         """
-        for queue in {*self.awaiting_code.found.values()}:
+        for queue in {*self.awaiting_code.fitting.values()}:
             self.policy.expect(queue)
 
         def request(_: int) -> ClaimRequest:
@@ -81,7 +81,7 @@ class Claims:
 
     def claim(self, request: ClaimRequest) -> ClaimedBatch:
         """Claim, and nothing else."""
-        began_at, returning = time.monotonic(), [*self.awaiting_code.found]
+        began_at, returning = time.monotonic(), [*self.awaiting_code.fitting]
 
         def claim(limit: int) -> ClaimedBatch:
             return self._engine.commit_and_claim([], replace(request, limit=limit), returning=returning)[1]
@@ -95,7 +95,7 @@ class Claims:
 
     def claimed(self, request: ClaimRequest, claims: ClaimedBatch, began_at: float) -> None:
         """Record the answer to a claim in the transaction of a commit."""
-        if self.awaiting_code.found:
+        if self.awaiting_code.fitting:
             self._returned(request, claims)
         self.policy.claimed(request, claims, began_at)
 

@@ -46,7 +46,7 @@ class Listener(threading.Thread):
         super().__init__(name="listener", daemon=True)
         self._engine = engine
         self._on_queue, self._on_cancel, self._on_admit = on_queue, on_cancel, on_admit
-        self._on_anything = on_missed
+        self._on_missed = on_missed
         self._database_state = database_state
         self._is_stopping = threading.Event()
         self._prefix = f"{engine.alias} "
@@ -81,7 +81,7 @@ class Listener(threading.Thread):
         connection.execute(statement("listen"))
         # A pooler in transaction mode accepts LISTEN and delivers nothing.
         notify_from_elsewhere(self._engine.database, f"{self._prefix}{self._probe}")
-        self._on_anything()
+        self._on_missed()
         quiet_checks = 0  # no clock: a process that was frozen for seconds has not listened in that time
         incoming = select.poll()  # psycopg's own wait wakes up ten times a second
         incoming.register(connection.fileno(), select.POLLIN)
@@ -110,7 +110,7 @@ class Listener(threading.Thread):
             case name if name.startswith(ADMIT_NOTIFICATION):
                 self._on_admit(name.removeprefix(ADMIT_NOTIFICATION))
             case name if name == WAKE_NOTIFICATION:
-                self._on_anything()
+                self._on_missed()
             case name if not name.startswith(PROBE):
                 self._on_queue(name)
 

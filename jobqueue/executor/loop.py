@@ -43,7 +43,8 @@ class ExecutorLoop(threading.Thread):
     """
     The thread of the loop, and its one connection: `claims` fill the pools, `outcomes` empty them, `stop` ends it.
 
-    It has more than 20 methods because other threads talk to the loop only through it.
+    It has more than 20 methods and more than 15 attributes because it makes the parts of the process that share its
+    thread, and because other threads talk to these only through it.
     on_deadline: a body with a short timeout has started. on_failure: called, in any thread, if a thread that runs
     the site's code ends unexpectedly. It ends the process. on_end: called once, when the loop has ended. on_command:
     receives, in this thread, the commands for this executor.
@@ -195,7 +196,7 @@ class ExecutorLoop(threading.Thread):
         began_at = time.monotonic()
         may_admit = not self._budgets.has_failed("admit")
         should_admit = may_admit and (self._maintenance.pop_admission_wish() or self.running_tasks.may_unblock_others)
-        returning = [*self.claims.awaiting_code.found]
+        returning = [*self.claims.awaiting_code.fitting]
         try:
             result, claims = self.engine.commit_and_claim(
                 outcomes, request, should_admit=should_admit, returning=returning

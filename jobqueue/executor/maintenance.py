@@ -159,7 +159,7 @@ class Maintenance:
             self._declare_at = now + DECLARE_SECONDS
             if self._call("declare_schedules", lambda _: self._declared.synchronize(self._engine), False):
                 self._check_at = now
-            if self._call("remove_fixed_limits", lambda _: limits.reset_non_adjustable_limits(self._engine), 0):
+            if self._call("reset_limits", lambda _: limits.reset_non_adjustable_limits(self._engine), 0):
                 self.admit_soon()
         if seconds := self._heartbeat.take_set_back_seconds():
             self._set_back_seconds, self._brought_forward = self._set_back_seconds + seconds, 0

@@ -56,7 +56,7 @@ class Stop:
         awaiting_code = self._claims.awaiting_code
         if not (self._settings.burst and self._claims.policy.is_satisfied and awaiting_code.has_looked):
             return False
-        return not awaiting_code.found and self._has_no_work_left()
+        return not awaiting_code.fitting and self._has_no_work_left()
 
     def _has_no_work_left(self) -> bool:
         try:

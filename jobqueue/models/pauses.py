@@ -25,9 +25,14 @@ class Pausable(models.Model):
     class Meta:
         abstract = True
 
+    @property
+    def has_pause(self) -> bool:
+        """Whether it was paused. The pause may have ended by itself."""
+        return self.paused_at is not None
+
     def is_paused_at(self, now: datetime) -> bool:
         """Return whether it is paused, and the pause has not ended. now: of the database."""
-        return self.paused_at is not None and (self.resume_at is None or self.resume_at > now)
+        return self.has_pause and (self.resume_at is None or self.resume_at > now)
 
 
 def is_paused(now: datetime | Combinable) -> Q:

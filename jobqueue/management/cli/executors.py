@@ -96,7 +96,10 @@ def _wait_for(asked: Sequence[tuple[Engine, Executor]], seconds: float) -> set[U
         silent = {
             row.pk
             for engine, row in asked
-            if engine.db.executors.filter(pk=row.pk).exclude(command="").exclude(heartbeat__state="STOPPED").exists()
+            if engine.db.executors.filter(pk=row.pk)
+            .exclude(command="")
+            .exclude(heartbeat__state=Executor.State.STOPPED)
+            .exists()
         }
         if not silent or time.monotonic() >= deadline:
             return silent

@@ -131,9 +131,9 @@ class ShownLog:
 def read_logs(database: str, task: Task, patterns: Sequence[str], secrets: Secrets) -> dict[int, ShownLog]:
     """Return the logs of a task by the claim_number of their attempts or polls. Messages are masked like errors."""
 
-    def shown(line: LogLine) -> ShownLine:
+    def show_line(line: LogLine) -> ShownLine:
         message = redact_text(line.message, patterns, secrets)
         return ShownLine(at=from_timestamp(line.at), level=line.level, logger=line.logger, message=message)
 
     rows = TaskLog.objects.using(database).filter(task_id=task.pk).order_by("-claim_number")[:CLAIMS_KEPT]
-    return {row.claim_number: ShownLog([*map(shown, read_lines(row.lines))], row.dropped) for row in rows}
+    return {row.claim_number: ShownLog([*map(show_line, read_lines(row.lines))], row.dropped) for row in rows}

@@ -145,13 +145,13 @@ def _draw(database: str, tree: Branch) -> None:
         return
     first, length = tree.start, max((tree.end - tree.start).total_seconds(), 0.001)
 
-    def place(at: datetime) -> int:
+    def to_pixels(at: datetime) -> int:
         return int(BAR_WIDTH * (at - first).total_seconds() / length + 0.5)
 
     for pk, enqueued, started, ended in times:
         wait = ((started or ended) - enqueued).total_seconds()
         run = None if started is None else max(0.0, (ended - started).total_seconds())
-        nodes[pk].bar = Bar(place(enqueued), place(started or ended), place(ended), max(0.0, wait), run)
+        nodes[pk].bar = Bar(to_pixels(enqueued), to_pixels(started or ended), to_pixels(ended), max(0.0, wait), run)
 
 
 def _count_children(database: str, parents: Mapping[UUID, Branch], limit: int) -> list[Relative]:
