@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from jobqueue.declarations.schedules import Declaration, compute_digest, declarations
-from jobqueue.engine import LOCK_WAIT, Engine, LockTimeout, silent
+from jobqueue.engine import LOCK_WAIT, Engine, LockTimeout, is_silent, silent_seconds, with_heartbeat
 from jobqueue.models import Schedule, ScheduleDeployment
 from jobqueue.values.safe_log import safe_logger
 from jobqueue.values.text import printable
@@ -94,11 +94,12 @@ def is_in_use(engine: Engine, applied: ScheduleDeployment) -> bool:
 
     `migrate` applies a set before its executors start.
     """
-    users = engine.db.executors.filter(**{f"versions__{VERSION}": applied.digest})
-    silence = timedelta(seconds=engine.options.heartbeat_timeout)
-    if users.exists():
-        return users.exclude(silent(silence.total_seconds())).exists()
-    return applied.applied_at is not None and applied.applied_at + MAX_START_TIME > engine.db.now() - silence
+    users = list(with_heartbeat(engine.db.executors.filter(**{f"versions__{VERSION}": applied.digest})))
+    now, timeout_seconds = engine.db.now(), engine.options.heartbeat_timeout
+    if users:
+        return not all(is_silent(silent_seconds(user, now), timeout_seconds) for user in users)
+    silence = timedelta(seconds=timeout_seconds)
+    return applied.applied_at is not None and applied.applied_at + MAX_START_TIME > now - silence
 
 
 def differs(row: Schedule, columns: Mapping[str, Any]) -> bool:
