@@ -30,7 +30,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class LogLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A line that the body of a task has logged."""
 
-    at: float  # seconds since 1970
+    at: float  # seconds since 1970, to the millisecond
     level: str  # such as INFO
     logger: str  # its name
     message: str  # formatted, with the traceback
