@@ -34,7 +34,7 @@ def descendants(pid: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
-            state, parent = path.read_text(errors="replace").rpartition(")")[2].split()[:2]
+            state, parent = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[:2]
             if state != "Z":
                 children.setdefault(int(parent), []).append(int(path.parent.name))
     pids, parents = [], [pid]
