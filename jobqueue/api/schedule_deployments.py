@@ -94,10 +94,11 @@ def is_in_use(engine: Engine, applied: ScheduleDeployment) -> bool:
 
     `migrate` applies a set before its executors start.
     """
-    users = list(with_heartbeat(engine.db.executors.filter(**{f"versions__{VERSION}": applied.digest})))
-    now, timeout_seconds = engine.db.now(), engine.options.heartbeat_timeout
-    if users:
-        return not all(is_silent(silent_seconds(user, now), timeout_seconds) for user in users)
+    users = with_heartbeat(engine.db.executors.filter(**{f"versions__{VERSION}": applied.digest}))
+    newest, now = users.order_by("-heartbeat__at").first(), engine.db.now()
+    timeout_seconds = engine.options.heartbeat_timeout
+    if newest is not None:
+        return not is_silent(silent_seconds(newest, now), timeout_seconds)
     silence = timedelta(seconds=timeout_seconds)
     return applied.applied_at is not None and applied.applied_at + MAX_START_TIME > now - silence
 
