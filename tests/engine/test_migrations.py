@@ -9,6 +9,7 @@ from django.db import IntegrityError, connection, connections, transaction
 from django.db.migrations.executor import MigrationExecutor
 from django.utils.timezone import now
 
+from jobqueue.engine.schema import current_models, missing_tables, schema_problem
 from jobqueue.models import AdmissionRequest, Executor, Heartbeat, KeyReservation, Schedule, Task
 from tests.engine.conftest import make_bench
 from tests.factories import ExecutorFactory, TaskFactory
@@ -48,7 +49,11 @@ def test_models_match_the_migrations() -> None:
 @pytest.mark.django_db(transaction=True, databases=["sqlite"])
 def test_sqlite_migrates_back_and_forward() -> None:
     call_command("migrate", "jobqueue", "zero", database="sqlite", verbosity=0)
-    call_command("migrate", "jobqueue", database="sqlite", verbosity=0)
+    try:
+        assert missing_tables("sqlite") == sorted(current_models())
+    finally:
+        call_command("migrate", "jobqueue", database="sqlite", verbosity=0)
+    assert schema_problem("sqlite") == ""
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
