@@ -136,7 +136,7 @@ class Admissions(Part):
 
     def settle(self, ended: Mapping[UUID, float | None]) -> None:
         """
-        Apply the limits of tasks whose outcomes this transaction has written, and request to look at them.
+        Apply the limits of tasks whose outcomes this transaction has written, and request a look at their keys.
 
         A rate counts each start, so a task that is to run again becomes BLOCKED. It still counts for its concurrency
         limit. So does a task with hold_while_retrying that waits to run again. A task that was released after its claim
@@ -169,7 +169,7 @@ class Admissions(Part):
         Count the starts of bodies that still run. Return their tasks, without those of which the row is locked.
 
         Until then such a task counts as one that may start at any moment. If its body ends before, settle() counts the
-        start. A claim whose body never began is not counted, so it takes nothing from the rate.
+        start. A claim without a start of its body does not count for the rate.
         Locks: the rows, skipping locked ones.
         """
         seconds = {start.task_id: start.begun_seconds for start in starts}

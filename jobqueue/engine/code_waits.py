@@ -85,7 +85,7 @@ class WaitingCall(NamedTuple):
     since: datetime  # when it began to wait
     id: UUID  # of the task
     call: StoredCall  # as stored in the row
-    has_limit: bool  # whether its wait ends, for whatever reason
+    has_limit: bool  # whether its wait ends, apart from the expiry of the task
 
     @property
     def place(self) -> Place:
@@ -235,7 +235,7 @@ class CodeWaits(Part):
 
     def claim_ended(self, executor_id: UUID) -> ClaimedBatch:
         """
-        Claim tasks whose wait has ended without code for them. No limit counts this claim.
+        Claim the tasks whose wait has ended before code came. No limit counts this claim.
 
         Locks: the rows, skipping locked ones.
         """

@@ -1,4 +1,4 @@
-"""Tasks that end without an attempt's outcome. Who wants to hear of them listens: the engine sends no signals."""
+"""Tasks that end without an attempt's outcome. The API listens for them and sends the signals."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Engine:
         """
         Commit outcomes and claim tasks in one transaction: the database writes its log to disk once for both.
 
-        should_admit: between the two, admit tasks whose limits allow it now. Without a claim, it does not admit.
+        should_admit: between commit and claim, admit tasks whose limits allow it now. An empty request admits none.
         returning: AWAITING_CODE tasks for which the caller has code. As many as it may claim become READY before the
         claim, in its transaction, so that no executor without the code takes them first.
         """

@@ -175,7 +175,7 @@ class Executors(Part):
         )
 
     def _lock_lost(self, ids: Sequence[UUID]) -> list[Task]:
-        """Lock those tasks whose executors are still silent: another one may have claimed a task again since."""
+        """Lock the tasks whose executor is still silent. Another executor may have claimed some of them since."""
         lost = self.db.heartbeats.filter(silent(self.db.options.heartbeat_timeout, at="at"))
         rows = self._not_just_claimed(self.db.lock(ids)).filter(executor_id__in=lost.values("pk"))
         return with_texts(rows)

@@ -1,5 +1,5 @@
--- Find sessions whose locks have stopped executors for a while, and since when their transaction and statement run.
--- Parameters: names: of tables; with_rows: those whose row locks count; seconds: the least age of a transaction.
+-- Find the sessions that stop executors by their locks, and the age of their transaction and of their statement.
+-- Parameters: names: tables; with_rows: the tables of which row locks count, too; seconds: the least age of a transaction.
 -- Index: none. Locks: none, so that it answers even if a table cannot be read.
 -- A row lock shows as the table lock that comes with it. Executors hold that lock only for the length of a statement.
 -- Advisory locks are those of try_prune_lock.sql and take_counter_deltas.sql, and may outlast a transaction.
