@@ -38,10 +38,10 @@ def test_buttons_change_a_task(
     admin.open(page_of(task))
     assert before in admin.text(".jq-head .jq-badge")
 
-    admin.click(f"button.jq-{button}")
+    admin.follow(f"button.jq-{button}")
     if button == "cancel":
         admin.wait_for(lambda: "Cancel 1 task?" in admin.text("#content"))
-        admin.click('input[type="submit"].default')
+        admin.follow('input[type="submit"].default')
 
     admin.wait_for(lambda: words in admin.text(".messagelist"))
     assert after in admin.text(".jq-head .jq-badge")
@@ -58,9 +58,9 @@ def test_list_action_requeues_selected_or_all_tasks(admin: Browser, is_across: b
         admin.click(box)
     admin.click('select[name="action"] option[value="requeue_selected"]')
 
-    admin.click('button[name="index"]')
+    admin.follow('button[name="index"]')
     admin.wait_for(lambda: f"{len(tasks)} failed or cancelled" in admin.text(".jq-forecast"))
-    admin.click('input[type="submit"].default')
+    admin.follow('input[type="submit"].default')
 
     admin.wait_for(lambda: f"Requeued {len(tasks)} tasks." in admin.text(".messagelist"))
     assert Task.objects.filter(queue_name="emails", status="READY").count() == len(tasks)
@@ -99,7 +99,7 @@ def test_task_page_updates_itself(admin: Browser) -> None:
 
     admin.wait_for(lambda: "Failed" in admin.text(".jq-head .jq-badge"))
     admin.wait_for(lambda: "it broke" in admin.text(".jq-errors summary"))
-    admin.click("button.jq-requeue")
+    admin.follow("button.jq-requeue")
     admin.wait_for(lambda: "Requeued 1 task." in admin.text(".messagelist"))
 
 

@@ -53,7 +53,7 @@ def test_message_form_changes_state_of_actor(admin: Browser) -> None:
     assert '"total": 0' in admin.text('[data-live="state"] pre')
 
     admin.type(".jq-send textarea", "7")
-    admin.click(".jq-send button")
+    admin.follow(".jq-send button")
 
     admin.wait_for(lambda: "Message sent" in admin.text(".messagelist"))
     assert "unread" in admin.text(".jq-messages tbody")
@@ -68,7 +68,7 @@ def test_invalid_message_is_shown_again_with_reason(admin: Browser) -> None:
     admin.open(page_of(counter))
 
     admin.type(".jq-send textarea", '{"number": 7,}')
-    admin.click(".jq-send button")
+    admin.follow(".jq-send button")
 
     admin.wait_for(lambda: "Message not sent" in admin.text(".messagelist"))
     assert "Not valid JSON" in admin.text(".jq-send .errorlist")
@@ -87,7 +87,7 @@ def test_run_now_button_polls_suspended_actor(admin: Browser) -> None:
     admin.open(page_of(counter))
     assert "Waiting for a message, until" in admin.text(".jq-sentence")
 
-    admin.click("button.jq-wake")
+    admin.follow("button.jq-wake")
 
     admin.wait_for(lambda: "1 task runs as soon as" in admin.text(".messagelist"))
     assert "Ready" in admin.text(".jq-head .jq-badge")
@@ -101,9 +101,9 @@ def test_cancel_with_children_cancels_descendants(admin: Browser) -> None:
     admin.open(page_of(parent))
 
     admin.click('.jq-head input[name="tree"]')
-    admin.click("button.jq-cancel")
+    admin.follow("button.jq-cancel")
     admin.wait_for(lambda: "Cancel 2 tasks?" in admin.text("#content"))
-    admin.click('input[type="submit"].default')
+    admin.follow('input[type="submit"].default')
 
     admin.wait_for(lambda: "Cancelled 2 tasks." in admin.text(".messagelist"))
     assert Task.objects.get(pk=child.pk).status == "CANCELLED"
@@ -160,7 +160,7 @@ def test_script_in_rows_is_shown_and_not_executed(admin: Browser) -> None:
         check(count)
     admin.open(page_of(actor))
     admin.type(".jq-send textarea", f'"{EVIL}')
-    admin.click(".jq-send button")
+    admin.follow(".jq-send button")
     admin.wait_for(lambda: admin.text(".jq-send .errorlist"))
     check(7)
 

@@ -69,7 +69,7 @@ def test_keys_move_select_and_requeue(admin: Browser) -> None:
     assert focused(admin, "name") == "index"
     press(admin, ENTER)
     admin.wait_for(lambda: "2 failed or cancelled" in admin.text(".jq-forecast"))
-    admin.click('input[type="submit"].default')
+    admin.follow('input[type="submit"].default')
 
     admin.wait_for(lambda: "Requeued 2 tasks." in admin.text(".messagelist"))
     for task in tasks:
@@ -88,7 +88,7 @@ def test_key_of_an_action_leads_to_its_button_and_does_nothing_itself(admin: Bro
     assert task.status == "READY"
     press(admin, ENTER)
     admin.wait_for(lambda: "Cancel 1 task?" in admin.text("#content"))
-    admin.click('input[type="submit"].default')
+    admin.follow('input[type="submit"].default')
     admin.wait_for(lambda: "Cancelled 1 task." in admin.text(".messagelist"))
 
 

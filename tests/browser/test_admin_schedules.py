@@ -57,10 +57,10 @@ def test_marks_of_runs_have_text_and_lead_to_their_tasks(admin: Browser, row: Sc
     assert len(names) == 20
     assert all(name.startswith(("Successful, took 3 s, ", "Skipped, The previous task")) for name in names)
 
-    admin.click("a.jq-mark")
+    admin.follow("a.jq-mark")
 
     assert "Successful" in admin.text(".jq-head .jq-badge")
-    admin.click(f'dd a[href^="{page_of(row)}"]')
+    admin.follow(f'dd a[href^="{page_of(row)}"]')
     assert "Paused" in admin.text(".jq-head .jq-badge")
 
 
@@ -68,15 +68,15 @@ def test_selected_schedules_are_resumed_and_run(admin: Browser, row: Schedule) -
     admin.open(LIST)
     admin.click("input.action-select")
     admin.click('select[name="action"] option[value="resume_schedules"]')
-    admin.click('button[name="index"]')
+    admin.follow('button[name="index"]')
     admin.wait_for(lambda: "Resumed." in admin.text(".messagelist"))
     assert Schedule.objects.get(pk=row.pk).paused_at is None
 
     admin.click("input.action-select")
     admin.click('select[name="action"] option[value="run_schedules"]')
-    admin.click('button[name="index"]')
+    admin.follow('button[name="index"]')
     admin.wait_for(lambda: LONG in admin.text(".jq-forecast"))
-    admin.click('input[type="submit"].default')
+    admin.follow('input[type="submit"].default')
 
     admin.wait_for(lambda: "Enqueued a task." in admin.text(".messagelist"))
     assert Task.objects.filter(schedule=row, status="READY").count() == 1
@@ -85,13 +85,13 @@ def test_selected_schedules_are_resumed_and_run(admin: Browser, row: Schedule) -
 def test_backfill_is_confirmed_in_the_browser(admin: Browser) -> None:
     row = ScheduleFactory.create(expression="0 0 * * *", timezone="UTC")
     admin.open(page_of(row))
-    admin.click(f'a[href^="{page_of(row, "backfill")}"]')
+    admin.follow(f'a[href^="{page_of(row, "backfill")}"]')
     for name, value in (("start", "2026-03-01T00:00"), ("end", "2026-03-03T12:00")):
         admin.run("document.querySelector(`input[name=${arguments[0]}]`).value = arguments[1]", name, value)
-    admin.click('input[type="submit"].default')
+    admin.follow('input[type="submit"].default')
     admin.wait_for(lambda: "3 ticks become tasks" in admin.text(".jq-forecast"))
 
-    admin.click('input[type="submit"].default')
+    admin.follow('input[type="submit"].default')
 
     admin.wait_for(lambda: "3 tasks" in admin.text(".messagelist"))
     assert Task.objects.filter(schedule=row).count() == 3

@@ -49,7 +49,6 @@ for (const [name, value] of [...Object.entries(arguments[1]), [token.name, token
     form.append(Object.assign(document.createElement("input"), {type: "hidden", name, value}));
 }
 document.body.append(form);
-window.isEarlierPage = true;
 form.submit();
 """
 TOO_WIDE = """
@@ -156,8 +155,8 @@ def show(browser: Browser, page: Page) -> None:
         browser.open(page.address)
     else:
         browser.open("/admin/password_change/")  # any page with a token
-        browser.run(POST, page.address, page.posted)
-        browser.wait_for(lambda: browser.run("return !window.isEarlierPage && document.readyState === 'complete'"))
+        with browser.next_page():
+            browser.run(POST, page.address, page.posted)
     browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
 
 

@@ -19,10 +19,11 @@ pytestmark = [
 
 MAX_CLICKS = 4
 OVERVIEW = "/admin/jobqueue/"
+ENTER = "\ue007"
 
 
 class Person:
-    """Clicks and types. Keys count as no click."""
+    """Clicks and types. Each click leads to another page. Keys count as no click."""
 
     def __init__(self, browser: Browser) -> None:
         self.browser = browser
@@ -31,7 +32,13 @@ class Person:
     def click(self, selector: str) -> None:
         self.clicks += 1
         self.browser.wait_for(lambda: self.browser.find(selector))
-        self.browser.click(selector)
+        self.browser.follow(selector)
+
+    def submit(self, selector: str, text: str) -> None:
+        """Type a text and Enter."""
+        self.type(selector, text)
+        with self.browser.next_page():
+            self.browser.type(selector, ENTER)
 
     def type(self, selector: str, text: str) -> None:
         self.browser.wait_for(lambda: self.browser.find(selector))
@@ -65,7 +72,7 @@ def test_why_an_order_was_not_confirmed(person: Person) -> None:
     TaskFactory.create(failed=True, kwargs={"order_id": 57}, errors=[error("451 mailbox is full")])
     person.browser.open(OVERVIEW)
     person.follow("/jobqueue/task/")
-    person.type("#searchbar", "args.order_id:57\n")
+    person.submit("#searchbar", "args.order_id:57")
     person.click("#result_list .field-name a")
     person.sees("451 mailbox is full")
 
@@ -123,7 +130,7 @@ def test_change_the_limit_of_a_queue(person: Person) -> None:
     person.browser.open(OVERVIEW)
     person.follow("/jobqueue/queue/")
     person.click('button[value="limit:emails"]')
-    person.type("#id_max_running", "3\n")
+    person.submit("#id_max_running", "3")
     wait_until(lambda: Queue.objects.get(name="emails").max_running == 3, "a limit")
 
 

@@ -59,9 +59,24 @@ class Browser:
 
     def open(self, url: str) -> None:
         """Open a page. Return when it has loaded."""
+        with self.next_page():
+            self.command("POST", "/url", {"url": url if "://" in url else self.base + url})
+
+    def follow(self, selector: str) -> None:
+        """Click an element that leads to another page. Return when that page has loaded."""
+        with self.next_page():
+            self.click(selector)
+
+    @contextmanager
+    def next_page(self) -> Iterator[None]:
+        """
+        Return when the page that the block leads to has loaded.
+
+        chromedriver may answer a click before the load begins, and may take the end of an earlier page's load for this
+        one's.
+        """
         self.run("window.isEarlierPage = true")
-        self.command("POST", "/url", {"url": url if "://" in url else self.base + url})
-        # chromedriver may take the end of an earlier page's load for this one's.
+        yield
         self.wait_for(lambda: self.run("return !window.isEarlierPage && document.readyState === 'complete'"))
 
     def find(self, selector: str) -> str:
@@ -72,6 +87,7 @@ class Browser:
         return str(self.command("GET", f"/element/{self.find(selector)}/text"))
 
     def click(self, selector: str) -> None:
+        """Click an element that changes its page. See `follow` for one that leads to another."""
         try:
             self.command("POST", f"/element/{self.find(selector)}/click")
         except BrowserError as error:  # the live page replaced the element before the click
