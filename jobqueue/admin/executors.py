@@ -11,7 +11,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.views.main import ChangeList
 from django.db import OperationalError
-from django.db.models import Exists, OuterRef, Q, QuerySet, Value
+from django.db.models import QuerySet, Value
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
@@ -26,11 +26,11 @@ from jobqueue.admin.filters import BackendFilter
 from jobqueue.admin.html import executor_badge, moment
 from jobqueue.admin.task_list import CappedPaginator
 from jobqueue.api.schedule_deployments import VERSION as SCHEDULES
-from jobqueue.engine import Count, silent, with_heartbeat
+from jobqueue.engine import Count, gone, with_heartbeat
 from jobqueue.models import Executor, Task
 from jobqueue.operations.backends import backends_on, options_of
 from jobqueue.operations.bulk import audit_log
-from jobqueue.operations.executors import GONE_SECONDS, ExecutorState
+from jobqueue.operations.executors import ExecutorState
 from jobqueue.operations.formatting import duration, served, short_id, short_type
 from jobqueue.operations.task.inbox import find_actor
 from jobqueue.values.states import Command, PoolName
@@ -47,26 +47,20 @@ class ExecutorChangeList(ChangeList):
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
         rows = super().get_queryset(request, exclude_parameters)
-        gone = is_gone(rows.db)
-        self.all_gone = rows.filter(gone)
-        return rows.exclude(gone)
+        timeouts = [options_of(backend).heartbeat_timeout for backend in backends_on(rows.db)]
+        is_gone = gone(max(timeouts, default=0.0))
+        self.all_gone = rows.filter(is_gone)
+        return rows.exclude(is_gone)
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         with_tasks(self.result_list, self.root_queryset.db)
         mark_versions(self.result_list)
-        gone = list(self.all_gone[: GONE_SHOWN + 1])
-        self.gone = gone[:GONE_SHOWN]
-        number = Count.capped(len(gone), GONE_SHOWN)
+        rows = list(self.all_gone[: GONE_SHOWN + 1])
+        self.gone = rows[:GONE_SHOWN]
+        number = Count.capped(len(rows), GONE_SHOWN)
         text = ngettext("%(number)s executor that is gone", "%(number)s executors that are gone", number.number)
         self.gone_text = text % {"number": number}
-
-
-def is_gone(database: str) -> Q:
-    """Return the condition for executors that are gone, as ExecutorStats.is_gone."""
-    seconds = max(GONE_SECONDS, *(options_of(backend).heartbeat_timeout for backend in backends_on(database)))
-    busy = Q(Exists(Task.objects.running().filter(executor_id=OuterRef("pk"))))
-    return Q(heartbeat__state=Executor.State.STOPPED) | (silent(seconds) & ~busy)
 
 
 def with_tasks(executors: Iterable[Any], database: str) -> None:

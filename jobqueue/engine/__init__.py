@@ -15,7 +15,7 @@ The engine: all changes of the queue's rows go through it.
 * `engine`: the engine of one backend: its verbs, and the parts that perform them
 * `enqueues`: enqueue tasks: insert their rows, and do what is wanted if a unique key is taken
 * `executors`: heartbeats, commands, and the rescue of tasks from lost executors
-* `heartbeats`: which executors are alive, and which are silent
+* `heartbeats`: which executors are alive, silent or gone
 * `inbox`: rows of messages: insert, read, count and delete them, and wake their receivers
 * `inserts`: insert the rows of new tasks
 * `limits`: the numbers of limits by key that people set, and how many tasks wait for each limit
@@ -55,13 +55,13 @@ from jobqueue.engine.code_waits import (
 )
 from jobqueue.engine.commit import RELEASE_BATCH
 from jobqueue.engine.counters import AGGREGATE_BATCH
-from jobqueue.engine.counting import CAP, LEVEL_CAP, Count, count, count_or_estimate
+from jobqueue.engine.counting import CAP, KEYS_CAP, LEVEL_CAP, Count, count, count_or_estimate
 from jobqueue.engine.database import Database, LockTimeout, read_list
 from jobqueue.engine.due_schedules import DueSchedule, set_next
 from jobqueue.engine.ends import listen_to_ends
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.executors import LOST_CLASS_PATH
-from jobqueue.engine.heartbeats import alive, is_silent, silent, silent_seconds, with_heartbeat
+from jobqueue.engine.heartbeats import alive, gone, is_gone, is_silent, silent, silent_seconds, with_heartbeat
 from jobqueue.engine.messages import MESSAGES_PER_POLL
 from jobqueue.engine.postgres.connection import configure_session, notify_from_elsewhere, statement
 from jobqueue.engine.postgres.engine import PostgresEngine
@@ -108,6 +108,7 @@ __all__ = [
     "INDEXED",
     "IS_STARTING",
     "IS_WAITING",
+    "KEYS_CAP",
     "LEVEL_CAP",
     "LOCK_WAIT",
     "LOST_CLASS_PATH",
@@ -139,6 +140,8 @@ __all__ = [
     "count",
     "count_or_estimate",
     "engine_for",
+    "gone",
+    "is_gone",
     "is_locked",
     "is_silent",
     "is_slow",

@@ -19,6 +19,7 @@ from jobqueue.values.text import number_text
 CAP = 10_000  # rows that one number counts: of a list, a queue and status, a limit, or the children of a task
 EXACT = 200_000  # entries of one index, counted in 30 ms, where a page has one such number
 RUNNING_CAP = 50_000  # RUNNING tasks of all queues together, because no index has the queue first
+KEYS_CAP = 50_000  # tasks of a limit whose keys a list counts in one round
 LEVEL_CAP = 2_000  # children of a whole deeper level of a tree, because a page counts several levels
 
 

@@ -1,14 +1,16 @@
-"""Heartbeats: which executors are alive and which are silent, as conditions for queries and for rows already read."""
+"""Which executors are alive, silent or gone, by their heartbeats: conditions for queries, and for rows already read."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
-from jobqueue.models import Executor
+from jobqueue.models import Executor, Task
 from jobqueue.models.clock import clock_to_compare
+
+GONE_SECONDS = 3600.0  # without a heartbeat, or the timeout if it is longer
 
 
 def with_heartbeat(executors: QuerySet[Executor]) -> QuerySet[Any]:
@@ -34,3 +36,16 @@ def silent_seconds(executor: Executor, now: datetime) -> float:
 def is_silent(seconds: float, timeout_seconds: float) -> bool:
     """Return whether silent() selects an executor with a last heartbeat so long ago."""
     return seconds > timeout_seconds
+
+
+def gone(timeout_seconds: float) -> Q:
+    """Select executors that have stopped, or were killed a while ago and have no tasks left to rescue."""
+    has_tasks = Q(Exists(Task.objects.running().filter(executor_id=OuterRef("pk"))))
+    is_long_silent = silent(max(GONE_SECONDS, timeout_seconds))
+    return Q(heartbeat__state=Executor.State.STOPPED) | (is_long_silent & ~has_tasks)
+
+
+def is_gone(executor: Executor, seconds: float, timeout_seconds: float, *, has_tasks: bool) -> bool:
+    """Return whether gone() selects an executor. seconds: since its last heartbeat."""
+    is_long_silent = is_silent(seconds, max(GONE_SECONDS, timeout_seconds))
+    return executor.heartbeat.state == Executor.State.STOPPED or (is_long_silent and not has_tasks)

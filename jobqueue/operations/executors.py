@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from jobqueue.engine import CAP, Engine, is_silent, silent_seconds, with_heartbeat
+from jobqueue.engine import CAP, Engine, is_gone, is_silent, silent_seconds, with_heartbeat
 from jobqueue.models import Executor
 from jobqueue.operations.queries import tasks_with_status
 from jobqueue.values.states import PoolName, Status
 
 MAX_EXECUTORS = 1000
-GONE_SECONDS = 3600.0  # without a heartbeat
 
 
 class ExecutorState(StrEnum):
@@ -46,27 +45,26 @@ class ExecutorStats:
     busy: int  # its running tasks in threads
     busy_async: int  # its running tasks in async slots
     silent_seconds: float  # since its last heartbeat
+    is_gone: bool  # it has stopped, or was killed a while ago and its tasks have been rescued
 
     @property
     def running(self) -> int:
         return self.busy + self.busy_async
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether it has stopped, or was killed a while ago and its tasks have been rescued."""
-        is_lost = self.state == ExecutorState.NOT_RESPONDING and self.silent_seconds > GONE_SECONDS
-        return self.state == ExecutorState.STOPPED or (is_lost and not self.running)
 
 
 def read_executors(engine: Engine, now: datetime) -> Iterator[ExecutorStats]:
     """Yield the executors of a backend, the last heartbeat first."""
     busy = Counter(tasks_with_status(engine, Status.RUNNING).values_list("executor_id", "pool")[: CAP + 1])
     executors = with_heartbeat(engine.db.executors).defer("task_types").order_by("-heartbeat__at")
+    timeout = engine.options.heartbeat_timeout
     for row in executors[:MAX_EXECUTORS]:
+        in_threads, in_async = busy[row.pk, PoolName.THREADS], busy[row.pk, PoolName.ASYNC]
+        seconds = silent_seconds(row, now)
         yield ExecutorStats(
             row=row,
-            state=ExecutorState.of(row, now, engine.options.heartbeat_timeout),
-            busy=busy[row.pk, PoolName.THREADS],
-            busy_async=busy[row.pk, PoolName.ASYNC],
-            silent_seconds=silent_seconds(row, now),
+            state=ExecutorState.of(row, now, timeout),
+            busy=in_threads,
+            busy_async=in_async,
+            silent_seconds=seconds,
+            is_gone=is_gone(row, seconds, timeout, has_tasks=in_threads + in_async > 0),
         )

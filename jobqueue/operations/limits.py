@@ -1,7 +1,7 @@
 """
 Limits by key as people see them: how many tasks of a key wait, how many are active, and which number applies.
 
-A list reads only index entries, in ROUNDS of ENTRIES_READ for each limit, in the order of the keys. It reads rows of
+A list reads only index entries, in ROUNDS of KEYS_CAP for each limit, in the order of the keys. It reads rows of
 tasks only for the keys of one page.
 """
 
@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from jobqueue.api.limits import KINDS, changed_numbers
 from jobqueue.declarations.limits import Concurrency, Rate
 from jobqueue.declarations.registry import declared_limits
-from jobqueue.engine import INDEXED, IS_STARTING, IS_WAITING, Count, Engine, count, read_clock, tasks_of_limit
+from jobqueue.engine import INDEXED, IS_STARTING, IS_WAITING, KEYS_CAP, Count, Engine, count, read_clock, tasks_of_limit
 from jobqueue.models import AdmissionRequest, Limit, RateStart, Task
 from jobqueue.operations.backends import options_of
 from jobqueue.operations.formatting import Text, duration, ready_since, short_type
@@ -26,7 +26,6 @@ from jobqueue.values.limit_keys import AFTER_SEPARATOR, SEPARATOR, split_key
 from jobqueue.values.states import LimitKind, Status
 from jobqueue.values.text import number_text
 
-ENTRIES_READ = 50_000  # of the index of a limit, in each round
 ROUNDS = 3
 KEYS_READ = 1000  # those with the most BLOCKED tasks, in each round
 LAST_CHARACTER = "\U0010ffff"
@@ -233,7 +232,7 @@ def _read_keys(engine: Engine, kind: LimitKind, first: str, before: str) -> tupl
     """
     Return the keys of a range, and whether there are more.
 
-    It reads up to ENTRIES_READ index entries. If there are more, it counts the key of the last entry alone, and
+    It reads up to KEYS_CAP index entries. If there are more, it counts the key of the last entry alone, and
     continues with the key after it. So a key with many tasks hides no other key.
     """
     column = f"{kind}_key"
@@ -242,7 +241,7 @@ def _read_keys(engine: Engine, kind: LimitKind, first: str, before: str) -> tupl
     rows = engine.db.tasks.filter(INDEXED[kind], **{f"{column}__lt": before}).order_by("backend", column)
     rest = rows.filter(**{f"{column}__gte": first})
     for _round in range(ROUNDS):
-        edge = rest.values_list(column, flat=True)[ENTRIES_READ : ENTRIES_READ + 1].first()
+        edge = rest.values_list(column, flat=True)[KEYS_CAP : KEYS_CAP + 1].first()
         whole = rest if edge is None else rest.filter(**{f"{column}__lt": edge})
         groups = (
             whole.order_by()
@@ -257,7 +256,7 @@ def _read_keys(engine: Engine, kind: LimitKind, first: str, before: str) -> tupl
             return keys, is_partial
         # The order leads the planner to the index of the key, also without statistics.
         of_edge = rows.filter(**{column: edge}).order_by("backend", column, *ORDER[kind], "rank", "pk")
-        blocked, active = (of_edge.filter(which[kind])[:ENTRIES_READ].count() for which in (IS_WAITING, IS_ACTIVE))
+        blocked, active = (of_edge.filter(which[kind])[:KEYS_CAP].count() for which in (IS_WAITING, IS_ACTIVE))
         keys.append(ListedKey(Key(kind, edge), blocked, active))
         rest = rows.filter(**{f"{column}__gt": edge})
     return keys, is_partial or rest[:1].exists()

@@ -164,7 +164,7 @@ class TestListing:
         assert listed(backend, text="no such") == []
 
     def test_key_with_many_tasks_hides_no_other(self, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(inspect_limits, "ENTRIES_READ", 2)
+        monkeypatch.setattr(inspect_limits, "KEYS_CAP", 2)
         waiting("tests.imports:account-1", 5, backend=backend)
         waiting("tests.imports:account-2", 2, backend=backend)
 

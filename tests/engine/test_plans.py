@@ -533,7 +533,7 @@ class TestLimits:
 
     @pytest.fixture(autouse=True)
     def blocked(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(limits, "ENTRIES_READ", 1000)
+        monkeypatch.setattr(limits, "KEYS_CAP", 1000)
         monkeypatch.setattr(limits, "KEYS_READ", 50)
         monkeypatch.setattr("jobqueue.engine.limits.CAP", 1000)
         for module in (selection, stats, queries, counting):
