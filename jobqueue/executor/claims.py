@@ -18,7 +18,6 @@ from jobqueue.executor.budgets import Budgets
 from jobqueue.executor.claim_policy import ClaimPolicy
 from jobqueue.executor.isolation import Isolation
 from jobqueue.executor.maintenance import Maintenance
-from jobqueue.executor.outcomes import LoopCounters
 from jobqueue.executor.pools.base import Pool
 from jobqueue.executor.running.attempt import CompletedAttempt, ExecutorIdentity, RunningTask
 from jobqueue.executor.running.task_runner import (
@@ -54,12 +53,11 @@ class Claims:
         running_tasks: RunningTasks,
         maintenance: Maintenance,
         budgets: Budgets,
-        counters: LoopCounters,
     ) -> None:
         self._identity, self._engine = identity, identity.engine
         self.policy, self._pools = policy, pools
         self._running_tasks, self._maintenance, self._budgets = running_tasks, maintenance, budgets
-        self._counters = counters
+        self.number = 0  # of claimed tasks, without those that were released before they started
         self.isolation = Isolation(self._engine.options.heartbeat_timeout)
         self.awaiting_code = AwaitingCode(self._engine, identity, policy.serves, policy.queues)
         self._queues_with_work: set[str] = set()  # of which other executors are to be notified
@@ -168,7 +166,7 @@ class Claims:
         return unstarted
 
     def _add(self, tasks: Sequence[RunningTask]) -> None:
-        self._counters.claimed += len(tasks)
+        self.number += len(tasks)
         self._running_tasks.add(tasks)
 
     def _await_code(self, claims: ClaimedBatch) -> list[CompletedAttempt]:
@@ -252,6 +250,8 @@ class Claims:
         self.policy.ended(claimed.queue_name)
         if status is None:
             return
+        if completed.running.started_at is None and status not in FINAL:
+            self.number -= 1
         if status is Status.AWAITING_CODE:
             self.awaiting_code.parked(claimed, completed.error)
         if has_made_ready(outcome, status):

@@ -18,7 +18,7 @@ from jobqueue.executor.claims import Claims
 from jobqueue.executor.database.connection import DatabaseState, GuardedConnection, ReconnectBackoff
 from jobqueue.executor.heartbeat import Heartbeat
 from jobqueue.executor.maintenance import AGAIN_SECONDS, Maintenance
-from jobqueue.executor.outcomes import COUNT_START_SECONDS, LoopCounters, Outcomes, as_database_error
+from jobqueue.executor.outcomes import COUNT_START_SECONDS, Outcomes, as_database_error
 from jobqueue.executor.pools.base import Pool, PoolContext, ThreadGroup
 from jobqueue.executor.pools.event_loop import AsyncPool
 from jobqueue.executor.pools.threads import ThreadPool
@@ -69,7 +69,7 @@ class ExecutorLoop(threading.Thread):
         self.engine, self.executor_id = engine, executor_id = identity.engine, identity.executor_id
         self.running_tasks, self._heartbeat = running_tasks, heartbeat
         self._database, self._connection = database, connection
-        self.counts = LoopCounters()
+        self.turns = 0  # of run_once()
         self.failure: BaseException | None = None
         self.moved_at: float | None = None  # monotonic: when the last run_once() began
         self.is_paused = False  # paused, and no claim is under way
@@ -102,9 +102,7 @@ class ExecutorLoop(threading.Thread):
             self.callbacks.submit_enqueued,
             self._look_for_code,
         )
-        self.claims = Claims(
-            identity, self._policy, self.pools, running_tasks, self._maintenance, self._budgets, self.counts
-        )
+        self.claims = Claims(identity, self._policy, self.pools, running_tasks, self._maintenance, self._budgets)
         self.outcomes = Outcomes(
             identity,
             running_tasks,
@@ -113,7 +111,6 @@ class ExecutorLoop(threading.Thread):
             self._maintenance,
             self._budgets,
             self.callbacks,
-            self.counts,
             completed=self._completed,
             expect=self._policy.expect,
             admit_soon=self.admit_soon,
@@ -128,7 +125,6 @@ class ExecutorLoop(threading.Thread):
             self.outcomes,
             self.callbacks,
             self._maintenance,
-            self.counts,
         )
 
     # --- the loop
@@ -162,7 +158,7 @@ class ExecutorLoop(threading.Thread):
 
     def run_once(self) -> None:
         """Commit, claim, submit, confirm, maintain. Raises django.db.Error, and loses no task and no outcome then."""
-        self.counts.turns += 1
+        self.turns += 1
         self._update_pause()
         self.outcomes.collect()
         self._keep(self.claims.evict_waiting(is_stopping=self.is_stopping))
@@ -340,7 +336,7 @@ class ExecutorLoop(threading.Thread):
         """Return how many tasks this process may still claim."""
         if self.is_stopping or self.is_paused or self._heartbeat.is_fenced() or self.callbacks.is_full:
             return 0
-        return UNLIMITED if self.settings.max_tasks is None else max(0, self.settings.max_tasks - self.counts.claimed)
+        return UNLIMITED if self.settings.max_tasks is None else max(0, self.settings.max_tasks - self.claims.number)
 
     def _is_turn_of_isolated(self) -> bool:
         return self.claims.isolation.is_waiting and not self.running_tasks and self._remaining_tasks() > 0

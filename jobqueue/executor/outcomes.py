@@ -35,14 +35,12 @@ MAX_REPORTS = 1000  # in one write
 
 
 @dataclass(slots=True)
-class LoopCounters:
-    """Counters of the loop of an executor."""
+class EndedCounts:
+    """What became of the tasks that this process has let go of."""
 
-    claimed: int = 0  # without tasks that were released before they started
-    finished: int = 0  # tasks whose outcome was committed
+    finished: int = 0  # tasks that have ended, by a commit
     lost: int = 0  # claims
     undelivered: int = 0  # messages that no task will read
-    turns: int = 0  # of the loop
 
 
 class Outcomes:
@@ -63,7 +61,6 @@ class Outcomes:
         maintenance: Maintenance,
         budgets: Budgets,
         callbacks: ResultCallbacks,
-        counters: LoopCounters,
         *,
         completed: deque[CompletedAttempt],
         expect: Callable[[str], None],
@@ -73,7 +70,7 @@ class Outcomes:
         self._identity, self._engine = identity, identity.engine
         self._running_tasks, self._connection, self._heartbeat = running_tasks, connection, heartbeat
         self._maintenance, self._budgets, self._callbacks = maintenance, budgets, callbacks
-        self._counters = counters
+        self.counts = EndedCounts()
         self._completed = completed
         self._expect, self._admit_soon, self._on_ended = expect, admit_soon, on_ended
         self._lost_commits = 0  # in a row: the connection was lost
@@ -193,9 +190,9 @@ class Outcomes:
         task = completed.running
         self._running_tasks.remove(task)
         self._on_ended(completed, status)
-        self._counters.undelivered += completed.undelivered
+        self.counts.undelivered += completed.undelivered
         if status is None:
-            self._counters.lost += 1
+            self.counts.lost += 1
             logger.warning(
                 "task.commit_rejected task=%s id=%s",
                 printable(task.claimed.task_type),
@@ -204,9 +201,7 @@ class Outcomes:
             )
             return
         if status in FINAL:
-            self._counters.finished += 1
-        elif task.started_at is None:
-            self._counters.claimed -= 1
+            self.counts.finished += 1
         if status in WAITING:
             self._maintenance.expect_wake(completed.outcome)
         self._callbacks.add(completed, status)

@@ -228,8 +228,9 @@ class ExecutorProcess:
         self._watchdog.stop()
         self._reporter.stop()
         self.has_live_threads = not has_ended or self._heartbeat.is_alive()
-        counts = (self.loop.counts.finished, self.loop.counts.lost, self.loop.counts.undelivered)
-        logger.info("executor.stopped executor=%s finished=%d lost=%d undelivered=%d", self.name, *counts)
+        counts = self.loop.outcomes.counts
+        numbers = (counts.finished, counts.lost, counts.undelivered)
+        logger.info("executor.stopped executor=%s finished=%d lost=%d undelivered=%d", self.name, *numbers)
         if self._has_own_signals:
             self._signals.close()
         return self._code()

@@ -10,7 +10,7 @@ from jobqueue.executor.callbacks import ResultCallbacks
 from jobqueue.executor.claims import Claims
 from jobqueue.executor.database.connection import GuardedConnection
 from jobqueue.executor.maintenance import Maintenance
-from jobqueue.executor.outcomes import LoopCounters, Outcomes
+from jobqueue.executor.outcomes import Outcomes
 from jobqueue.executor.running.attempt import ExecutorIdentity
 from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.settings import ExecutorSettings
@@ -32,14 +32,13 @@ class Stop:
         outcomes: Outcomes,
         callbacks: ResultCallbacks,
         maintenance: Maintenance,
-        counters: LoopCounters,
     ) -> None:
         self.is_stopping = False  # claim nothing more
         self.is_abandoned = False  # wait for no body
         self.abandoned_tasks: set[UUID] = set()  # bodies that do not stop
         self._settings, self._identity, self._running_tasks = settings, identity, running_tasks
         self._connection, self._claims, self._outcomes = connection, claims, outcomes
-        self._callbacks, self._maintenance, self._counters = callbacks, maintenance, counters
+        self._callbacks, self._maintenance = callbacks, maintenance
         self._has_released_all = False
 
     def is_over(self, tries: int) -> bool:
@@ -51,7 +50,7 @@ class Stop:
             return False
         if self._maintenance.may_have_unknown_claims and tries < LAST_TRIES:
             return False
-        if self.is_stopping or self._counters.claimed == self._settings.max_tasks:
+        if self.is_stopping or self._claims.number == self._settings.max_tasks:
             return True
         awaiting_code = self._claims.awaiting_code
         if not (self._settings.burst and self._claims.policy.is_satisfied and awaiting_code.has_looked):

@@ -173,7 +173,7 @@ def test_read_messages_are_not_counted_as_undelivered(stage: Stage, burst: Burst
     stage.send(pk)
     stage.enter(lambda context: (Send(pk), Done()) if not context.polls else None, priority=5)
 
-    assert burst(threads=1).loop.counts.undelivered == 0
+    assert burst(threads=1).loop.outcomes.counts.undelivered == 0
     assert stage.result(pk) == 2
 
 
@@ -218,7 +218,7 @@ def test_messages_left_by_finished_actor_are_counted(
 
     assert stage.status(pk) == Status.SUCCESSFUL
     assert stage.unread(pk) == ["left", "too late"]
-    assert running.loop.counts.undelivered == 2
+    assert running.loop.outcomes.counts.undelivered == 2
     assert f"message.undelivered id={pk} count=2" in caplog.text
     assert "finished=1 lost=0 undelivered=2" in caplog.text
 
@@ -236,7 +236,7 @@ def test_messages_to_finished_parent_are_counted(stage: Stage, burst: Burst) -> 
 
     assert stage.status(child.id) == Status.SUCCESSFUL
     assert stage.unread(pk) == []
-    assert running.loop.counts.undelivered == 3  # two yields and the end of the child
+    assert running.loop.outcomes.counts.undelivered == 3  # two yields and the end of the child
 
 
 @pytest.mark.parametrize("rests", [False, True])

@@ -164,8 +164,8 @@ gates = Gates()
 
 def wait_for_turns(running: Running) -> None:
     """Wait for some turns of the loop, in which it could have done what it must not do."""
-    turns = running.loop.counts.turns
-    wait_until(lambda: running.loop.counts.turns > turns + 3)
+    turns = running.loop.turns
+    wait_until(lambda: running.loop.turns > turns + 3)
 
 
 @contextmanager
@@ -187,7 +187,7 @@ def in_line(start: Start) -> tuple[Running, Any]:
 
     running = start(threads=1)
     tasks.add.enqueue_many([((number,), {}) for number in range(50)])
-    wait_until(lambda: running.loop.counts.finished == 50)  # it expects short tasks now
+    wait_until(lambda: running.loop.outcomes.counts.finished == 50)  # it expects short tasks now
     with transaction.atomic():
         tasks.wait_at.using(priority=1).enqueue("long")
         result = tasks.wait_at.enqueue("in line")

@@ -264,7 +264,7 @@ def test_threads_do_not_grow_with_the_number_of_bodies(start: Start) -> None:
     running = start(async_slots=3)
     tasks.thread_of_calls.enqueue_many([((), {})] * 200)
 
-    wait_until(lambda: running.loop.counts.finished == 200)
+    wait_until(lambda: running.loop.outcomes.counts.finished == 200)
 
     wait_until(lambda: len(async_threads() - before) <= 3)
 

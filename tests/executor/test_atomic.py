@@ -83,7 +83,7 @@ def test_a_failure_undoes_the_writes_and_counts(burst: Burst, ending: str, error
     assert [entry["exception_class_path"] for entry in row.errors] == [error] * attempts
     assert row_of(after).status == Status.SUCCESSFUL
     assert atomic_tasks.written(backend) == ["fine"]
-    assert running.loop.counts.lost == 0
+    assert running.loop.outcomes.counts.lost == 0
 
 
 @pytest.mark.parametrize("ending", ["swallowed", "terminated", "closed"])
@@ -118,7 +118,7 @@ def test_failure_after_the_commit_undoes_nothing(burst: Burst, announced: list[A
     assert (row_of(result).status, row_of(result).errors) == (Status.SUCCESSFUL, [])
     assert atomic_tasks.written() == [ending]
     assert [task_result.id for task_result in announced] == [result.id]
-    assert (running.loop.counts.finished, running.loop.counts.lost) == (1, 0)
+    assert (running.loop.outcomes.counts.finished, running.loop.outcomes.counts.lost) == (1, 0)
 
 
 def test_a_lost_claim_undoes_the_writes(start: Start, announced: list[Any]) -> None:
@@ -128,7 +128,7 @@ def test_a_lost_claim_undoes_the_writes(start: Start, announced: list[Any]) -> N
     Task.objects.filter(pk=result.id).update(claim_number=7)
 
     gates["writing"].open()
-    wait_until(lambda: running.loop.counts.lost == 1)
+    wait_until(lambda: running.loop.outcomes.counts.lost == 1)
 
     assert atomic_tasks.written() == []
     assert (row_of(result).status, row_of(result).claim_number) == (Status.RUNNING, 7)
@@ -167,7 +167,7 @@ def test_atomic_commit_without_an_answer_is_a_success(
     assert (row_of(result).status, row_of(result).claim_number) == (Status.SUCCESSFUL, 1)
     assert atomic_tasks.written() == ["fine"]
     assert [task_result.id for task_result in announced] == [result.id]
-    assert (running.loop.counts.finished, running.loop.counts.lost) == (1, 0)
+    assert (running.loop.outcomes.counts.finished, running.loop.outcomes.counts.lost) == (1, 0)
 
 
 def test_a_commit_that_did_not_take_place_is_made_up_for(
@@ -182,7 +182,7 @@ def test_a_commit_that_did_not_take_place_is_made_up_for(
     assert (row.status, row.claim_number, row.attempts, row.errors) == (Status.SUCCESSFUL, 2, 0, [])
     assert atomic_tasks.written() == ["fine"]
     assert [task_result.id for task_result in announced] == [result.id]
-    assert running.loop.counts.finished == 1
+    assert running.loop.outcomes.counts.finished == 1
 
 
 def no_room(*_: Any, **__: Any) -> None:

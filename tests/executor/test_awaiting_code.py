@@ -338,10 +338,10 @@ def test_tasks_without_code_do_not_delay_others(start: Start, backend: str, name
     results = tasks.add.using(backend=backend).enqueue_many([((number,), {}) for number in range(100)])
 
     running = start(backend=backend, threads=2)
-    wait_until(lambda: running.loop.counts.finished == len(results), "the end of the known tasks")
+    wait_until(lambda: running.loop.outcomes.counts.finished == len(results), "the end of the known tasks")
 
     wait_until(lambda: Task.objects.using(backend).awaiting_code().count() == len(rows), "the others to wait")
-    assert running.loop.counts.turns < 200
+    assert running.loop.turns < 200
 
 
 @on_both_databases
@@ -353,10 +353,10 @@ def test_tasks_without_code_in_very_many_queues_do_not_delay_others(start: Start
     results = tasks.add.using(backend=backend, queue_name="q7").enqueue_many([((number,), {}) for number in range(100)])
 
     running = start(backend=backend, threads=2)
-    wait_until(lambda: running.loop.counts.finished == len(results), "the end of the known tasks")
+    wait_until(lambda: running.loop.outcomes.counts.finished == len(results), "the end of the known tasks")
 
     wait_until(lambda: Task.objects.using(backend).awaiting_code().count() == len(rows), "the others to wait")
-    assert running.loop.counts.turns < 200
+    assert running.loop.turns < 200
 
 
 def test_unbound_calls_do_not_delay_others(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,10 +368,10 @@ def test_unbound_calls_do_not_delay_others(start: Start, monkeypatch: pytest.Mon
     tasks.add.enqueue_many([((number,), {}) for number in range(100)])
 
     running = start(threads=2)
-    wait_until(lambda: running.loop.counts.finished == 100 + sum(fits), "the end of the calls that fit")
+    wait_until(lambda: running.loop.outcomes.counts.finished == 100 + sum(fits), "the end of the calls that fit")
 
     wait_until(lambda: Task.objects.awaiting_code().count() == len(fits) - sum(fits), "the others to wait")
-    assert running.loop.counts.turns < 1000
+    assert running.loop.turns < 1000
     assert {paths(row)[0] for row in Task.objects.awaiting_code()} == {UNBOUND}
     assert not Task.objects.awaiting_code().filter(wake_at=None)
 
@@ -391,11 +391,11 @@ def test_unbound_calls_of_many_tasks_and_kinds_do_not_delay_others(
     results = tasks.add.using(backend=backend).enqueue_many([((number,), {}) for number in range(100)])
 
     running = start(backend=backend, threads=2)
-    wait_until(lambda: running.loop.counts.finished == len(results), "the end of the known tasks")
+    wait_until(lambda: running.loop.outcomes.counts.finished == len(results), "the end of the known tasks")
 
     waiting = Task.objects.using(backend).awaiting_code()
     wait_until(lambda: waiting.count() == len(rows), "the others to wait")
-    assert running.loop.counts.turns < 200
+    assert running.loop.turns < 200
     assert {paths(row)[0] for row in waiting} == {UNBOUND}
 
 
@@ -411,10 +411,10 @@ def test_tasks_without_code_that_a_key_blocks_do_not_delay_others(start: Start, 
     engine_for(backend).enqueues.enqueue([*unknown, known])
 
     running = start(backend=backend, threads=2)
-    wait_until(lambda: running.loop.counts.finished == 1, "the end of the known task")
+    wait_until(lambda: running.loop.outcomes.counts.finished == 1, "the end of the known task")
 
     assert Task.objects.using(backend).awaiting_code().count() == len(unknown)
-    assert running.loop.counts.turns < 200
+    assert running.loop.turns < 200
 
 
 @on_both_databases

@@ -60,7 +60,7 @@ def test_tasks_without_a_database_open_no_connection(start: Start, persistent: N
     tasks.add.enqueue_many([((number,), {}) for number in range(50)])
     tasks.add_later.enqueue_many([((number,), {}) for number in range(50)])
 
-    wait_until(lambda: running.loop.counts.finished == 100)
+    wait_until(lambda: running.loop.outcomes.counts.finished == 100)
 
     # One that a task had opened would stay; that in which the listener asks for a notification does not.
     wait_until(lambda: sessions() <= OF_THE_EXECUTOR, "no other connection")
@@ -70,7 +70,7 @@ def test_connections_do_not_outlive_their_age(start: Start, max_age: int | None)
     running = start(threads=2)
     connection_tasks.session_of_database.enqueue_many([((), {})] * 50)
 
-    wait_until(lambda: running.loop.counts.finished == 50)
+    wait_until(lambda: running.loop.outcomes.counts.finished == 50)
 
     kept = 0 if max_age == 0 else 2
     wait_until(lambda: sessions() <= OF_THE_EXECUTOR + kept, "the end of the others")
@@ -137,7 +137,7 @@ def test_async_bodies_share_no_connection(start: Start, persistent: None) -> Non
     connection_tasks.session_for_a_while.enqueue_many([(("at once",), {})] * 10)
     gates["at once"].wait_for(10)
     gates["at once"].open()
-    wait_until(lambda: running.loop.counts.finished == 10)
+    wait_until(lambda: running.loop.outcomes.counts.finished == 10)
 
     assert len(set(Task.objects.values_list("return_value", flat=True))) == 10
     wait_until(lambda: sessions() <= OF_THE_EXECUTOR, "the end of the others")
@@ -147,7 +147,7 @@ def test_threads_that_an_async_body_borrows_keep_no_connection(start: Start, per
     running = start()
     connection_tasks.session_in_borrowed_threads.enqueue_many([((), {})] * 5)
 
-    wait_until(lambda: running.loop.counts.finished == 5)
+    wait_until(lambda: running.loop.outcomes.counts.finished == 5)
 
     wait_until(lambda: sessions() <= OF_THE_EXECUTOR, "the end of the others")
 
@@ -170,10 +170,10 @@ def test_nothing_grows_with_the_number_of_tasks(
     monkeypatch.setattr(running.process.engine, "commit_and_claim", count)
 
     def work_off(count: int) -> None:
-        finished = running.loop.counts.finished
+        finished = running.loop.outcomes.counts.finished
         connection_tasks.query.using(backend=backend).enqueue_many([((backend,), {})] * count)
         connection_tasks.query_later.using(backend=backend).enqueue_many([((backend,), {})] * (count // 10))
-        wait_until(lambda: running.loop.counts.finished == finished + count + count // 10, seconds=120.0)
+        wait_until(lambda: running.loop.outcomes.counts.finished == finished + count + count // 10, seconds=120.0)
 
     work_off(100)
     threads = threading.active_count()

@@ -154,7 +154,7 @@ def test_a_cancelled_task_ends_failed_for_receivers(start: Start, heard: Announc
     ended = heard[-1][2]
     assert ended.status == TaskResultStatus.FAILED
     assert ended.errors[-1].exception_class_path == "jobqueue.exceptions.TaskCancelled"
-    assert running.loop.counts.finished == 1
+    assert running.loop.outcomes.counts.finished == 1
 
 
 def test_an_expired_task_has_an_end_without_a_start(burst: Burst, heard: Announced) -> None:
@@ -195,7 +195,7 @@ def test_failing_receivers_do_not_affect_tasks(burst: Burst, signal: Any, body: 
         running = burst(threads=1, async_slots=1)
 
     assert [row_of(result).status for result in results] == [Status.SUCCESSFUL] * 3
-    assert running.loop.counts.finished == 3
+    assert running.loop.outcomes.counts.finished == 3
 
 
 def test_receivers_of_other_tasks_wait_for_no_body(start: Start, announced: Announced) -> None:

@@ -89,7 +89,7 @@ def test_a_burst_waits_for_what_runs_elsewhere(start: Start) -> None:
     elsewhere = ExecutorFactory.create()
     row = TaskFactory.create(running=True, executor_id=elsewhere.pk)
     running = start(burst=True)
-    wait_until(lambda: running.loop.counts.turns > 5)
+    wait_until(lambda: running.loop.turns > 5)
     assert running.exit_code is None
 
     Task.objects.filter(pk=row.pk).update(status=Status.READY, executor_id=None, claimed_at=None, task_type="gone")
@@ -119,7 +119,7 @@ def test_so_many_tasks_are_run_and_no_more(start: Start, body: Any, backend: str
     rows = Task.objects.using(backend)
     assert (rows.successful().count(), rows.ready().count()) == (7, 23)
     assert rows.filter(claim_number=0).count() == 23
-    assert running.loop.counts.finished == 7
+    assert running.loop.outcomes.counts.finished == 7
 
 
 def test_tasks_that_were_handed_back_do_not_count(start: Start) -> None:

@@ -187,7 +187,7 @@ def test_failure_is_reported_once_with_the_scope_of_its_body(
 
     running = burst(threads=1, async_slots=1)
 
-    assert running.loop.counts.finished == 3
+    assert running.loop.outcomes.counts.finished == 3
     assert sorted(event.tags["customer"] for event in tracker.events) == [0, 1, 2]
     for event in tracker.events:
         assert event.message.startswith("task.failed ")
@@ -229,7 +229,7 @@ def test_failure_that_does_not_count_is_not_reported(start: Start, tracker: Trac
         gates[gate].open()
 
     wait_for_status(cancelled, Status.CANCELLED)
-    wait_until(lambda: running.loop.counts.lost == 1)
+    wait_until(lambda: running.loop.outcomes.counts.lost == 1)
     running.stop()
 
     assert tracker.events == []

@@ -37,7 +37,7 @@ def test_two_executors_together_run_no_more_than_the_limit(start: Start, backend
 
     gates["gate"].open()
     wait_until(lambda: Task.objects.using(backend).successful().count() == 9)
-    assert wait_until(lambda: sum(executor.loop.counts.finished for executor in executors) == 9)
+    assert wait_until(lambda: sum(executor.loop.outcomes.counts.finished for executor in executors) == 9)
 
 
 @on_both_databases
@@ -100,7 +100,7 @@ def test_task_that_one_executor_cannot_claim_is_claimed_by_another(start: Start)
 
     wait_for_status(first, Status.SUCCESSFUL)
     assert wait_for_status(second, Status.SUCCESSFUL).executor_id is None
-    wait_until(lambda: idle.loop.counts.finished == 1)  # counted after the commit
+    wait_until(lambda: idle.loop.outcomes.counts.finished == 1)  # counted after the commit
 
 
 @on_postgresql

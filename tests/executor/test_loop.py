@@ -29,9 +29,9 @@ pytestmark = on_postgresql
 
 def turns_of(running: Running, seconds: float = 0.8) -> float:
     """Count the turns of the loop in one second."""
-    before, began_at = running.loop.counts.turns, time.monotonic()
+    before, began_at = running.loop.turns, time.monotonic()
     threading.Event().wait(seconds)
-    return (running.loop.counts.turns - before) / (time.monotonic() - began_at)
+    return (running.loop.turns - before) / (time.monotonic() - began_at)
 
 
 MAX_TURNS = 10  # a second: maintenance, polls, and some slack
@@ -42,7 +42,7 @@ def test_idle_loop_rests(start: Start) -> None:
 
     assert turns_of(running) < MAX_TURNS
     tasks.add.enqueue(1)
-    wait_until(lambda: running.loop.counts.finished == 1)
+    wait_until(lambda: running.loop.outcomes.counts.finished == 1)
     assert turns_of(running) < MAX_TURNS
 
 
@@ -93,7 +93,7 @@ def test_a_thousand_tasks_of_different_lengths_all_end(burst: Burst) -> None:
 
     assert Task.objects.successful().count() == 1000
     assert set(Task.objects.values_list("claim_number", flat=True)) <= {1, 2}
-    assert running.loop.counts.finished == 1000
+    assert running.loop.outcomes.counts.finished == 1000
 
 
 def test_notification_is_followed_at_once(start: Start) -> None:

@@ -88,7 +88,7 @@ def test_outcomes_are_kept_until_the_database_is_back(start: Start, verb: str, t
     wait_for_status(tasks.add.using(backend=backend).enqueue(1), Status.SUCCESSFUL)
     assert {row_of(result).claim_number for result in results} == {1}
     wait_until(lambda: not running.running_tasks)
-    assert running.loop.counts.lost == 0
+    assert running.loop.outcomes.counts.lost == 0
 
 
 def test_outage_is_logged_once(start: Start, caplog: pytest.LogCaptureFixture) -> None:
@@ -169,7 +169,7 @@ def test_commit_without_an_answer_is_announced_once(
     assert sorted(task_result.id for task_result in announced) == sorted(result.id for result in results)
     assert {row_of(result).status for result in results} == {Status.SUCCESSFUL}
     assert trouble.is_over
-    assert (running.loop.counts.finished, running.loop.counts.lost) == (20, 0)
+    assert (running.loop.outcomes.counts.finished, running.loop.outcomes.counts.lost) == (20, 0)
     assert "commit_rejected" not in caplog.text
 
 
@@ -185,8 +185,8 @@ def test_retry_without_an_answer_counts_once(start: Start, announced: list[Any],
 
     assert {(row_of(result).status, row_of(result).attempts) for result in results} == {(Status.FAILED, 2)}
     assert {len(row_of(result).errors) for result in results} == {2}
-    assert running.loop.counts.finished == 10
-    assert running.loop.counts.lost == 0
+    assert running.loop.outcomes.counts.finished == 10
+    assert running.loop.outcomes.counts.lost == 0
 
 
 def test_the_outcome_of_a_replaced_claim_is_dropped(
@@ -198,7 +198,7 @@ def test_the_outcome_of_a_replaced_claim_is_dropped(
     Task.objects.filter(pk=result.id).update(claim_number=7)
 
     gates["stale"].open()
-    wait_until(lambda: running.loop.counts.lost == 1)
+    wait_until(lambda: running.loop.outcomes.counts.lost == 1)
 
     assert (row_of(result).status, row_of(result).return_value) == (Status.RUNNING, None)
     assert (announced, running.running_tasks) == ([], {})
@@ -219,7 +219,7 @@ def test_outcome_of_an_earlier_claim_of_this_process_is_dropped(
     gates["again"].wait_for(1)
     Task.objects.filter(pk=result.id).update(status=Status.READY, executor_id=None, claimed_at=None, **change)
     gates["again"].wait_for(2)
-    counts = running.loop.counts
+    counts = running.loop.outcomes.counts
 
     for ended, name in enumerate(order, 1):
         gates[name].open()
@@ -235,14 +235,14 @@ def test_sessions_terminated_repeatedly_lose_nothing(start: Start, announced: li
     results = tasks.add.enqueue_many([((number,), {}) for number in range(400)])
     results += tasks.add_later.enqueue_many([((number,), {}) for number in range(100)])
 
-    while running.loop.counts.finished < 500:
+    while running.loop.outcomes.counts.finished < 500:
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1"
             )
-        finished = running.loop.counts.finished
-        wait_until(lambda finished=finished: running.loop.counts.finished > finished or finished == 500)  # type: ignore[misc]
+        finished = running.loop.outcomes.counts.finished
+        wait_until(lambda finished=finished: running.loop.outcomes.counts.finished > finished or finished == 500)  # type: ignore[misc]
 
     wait_until(lambda: len(announced) >= 500)
     assert {row_of(result).status for result in results} == {Status.SUCCESSFUL}
@@ -276,7 +276,7 @@ def test_locked_row_delays_only_its_own_task(start: Start) -> None:
         gates["others"].open()
         for result in others:
             wait_for_status(result, Status.SUCCESSFUL)
-        wait_until(lambda: running.loop.counts.finished == 3)
+        wait_until(lambda: running.loop.outcomes.counts.finished == 3)
 
     wait_for_status(held, Status.SUCCESSFUL)
 

@@ -45,7 +45,7 @@ def test_results_are_stored(burst: Burst, body: Any, backend: str) -> None:
     assert {row.status for row in rows} == {Status.SUCCESSFUL}
     assert {tuple(row.worker_ids) for row in rows} == {(str(running.process.executor_id),)}
     assert all(moments(row) == sorted(moments(row)) for row in rows)
-    assert (running.loop.counts.finished, running.loop.counts.lost) == (20, 0)
+    assert (running.loop.outcomes.counts.finished, running.loop.outcomes.counts.lost) == (20, 0)
 
 
 @on_both_databases
@@ -65,7 +65,7 @@ def test_every_failed_attempt_leaves_its_traceback(burst: Burst, body: Any, back
     assert f"in {body.name}" in first_frame
     assert traceback.endswith("ValueError: as asked\n")
     assert len(row.worker_ids) == 2
-    assert running.loop.counts.finished == 1
+    assert running.loop.outcomes.counts.finished == 1
 
 
 @pytest.mark.parametrize("body", BODIES)

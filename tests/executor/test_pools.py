@@ -98,7 +98,7 @@ def test_backlog_is_worked_off_without_polls(start: Start) -> None:
 
     gates["first"].open()
 
-    wait_until(lambda: running.loop.counts.finished == 502)
+    wait_until(lambda: running.loop.outcomes.counts.finished == 502)
 
 
 @on_postgresql
@@ -132,7 +132,7 @@ def test_task_that_waits_too_long_for_a_slot_is_released(start: Start) -> None:
 def test_short_task_with_an_idle_thread_skips_a_long_one(start: Start) -> None:
     tasks.add.enqueue_many([((number,), {}) for number in range(400)])
     running = start(threads=3)
-    wait_until(lambda: running.loop.counts.finished == 400)
+    wait_until(lambda: running.loop.outcomes.counts.finished == 400)
 
     tasks.wait_at.using(priority=1).enqueue_many([(("long",), {})] * 2)
     short = tasks.add.enqueue_many([((number,), {}) for number in range(50)])

@@ -23,9 +23,9 @@ def test_stop_lets_running_tasks_end_and_claims_no_others(start: Start, body: An
     gates["running"].wait_for()
 
     running.process.stop()
-    turns = running.loop.counts.turns
+    turns = running.loop.turns
     # The turn that was under way may have asked for work before.
-    wait_until(lambda: running.loop.is_stopping and running.loop.counts.turns > turns)
+    wait_until(lambda: running.loop.is_stopping and running.loop.turns > turns)
     after = tasks.add.using(backend=backend).enqueue(1)
     gates["running"].open()
     running.join()

@@ -160,7 +160,7 @@ def test_a_thread_outlives_any_number_of_timeouts(start: Start) -> None:
     rows = list(Task.objects.all())
     assert {row.status for row in rows} == {Status.SUCCESSFUL, Status.FAILED}
     assert {error["exception_class_path"] for row in rows for error in row.errors} == {TIMED_OUT}
-    assert running.loop.counts.finished == 600
+    assert running.loop.outcomes.counts.finished == 600
     assert {row.claim_number for row in rows} <= {1, 2}
 
 

@@ -121,7 +121,7 @@ def test_commit_with_a_serialization_failure_runs_again_uncounted(start: Start, 
 
     assert (row.attempts, row.errors, row.claim_number) == (0, [], 2)
     assert atomic_tasks.written() == ["saw 0"]
-    assert running.loop.counts.lost == 0
+    assert running.loop.outcomes.counts.lost == 0
 
 
 def test_body_with_endless_conflicts_fails(
