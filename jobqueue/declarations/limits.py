@@ -38,7 +38,7 @@ class Concurrency:
     # A name. Tasks with the same name and key count together, also those of other types. None: only this type.
     shared: str | None = None
     """A name. Tasks with the same name and key count together, also those of other types."""
-    hold_while_retrying: bool = False  # a task also counts while it waits for a retry
+    count_while_retrying: bool = False  # a task also counts while it waits for a retry
     """A task also counts while it waits for a retry."""
     adjustable: bool = True  # whether people can change the number without a deploy
     """Whether people can change the number while the site runs."""
@@ -101,7 +101,7 @@ def _common_problems(option: str, limit: Any, task: Any, parameters: Parameters)
         yield from kinds.problems(f"{option}: shared", limit.shared, kinds.text(MAX_NAME_CHARACTERS, without=SEPARATOR))
     elif len(task.task_type) > MAX_NAME_CHARACTERS or SEPARATOR in task.task_type:
         yield f"{option} needs shared='...': the task's name has more than {MAX_NAME_CHARACTERS} characters, or a ':'"
-    for flag in ("hold_while_retrying", "adjustable"):
+    for flag in ("count_while_retrying", "adjustable"):
         yield from kinds.problems(f"{option}: {flag}", getattr(limit, flag, True), kinds.Flag)
     if isinstance(limit.key, str):
         yield from _template_problems(f"{option}: key", limit.key, parameters)
@@ -183,7 +183,7 @@ def limit_columns(task: Any, parameters: Parameters, args: Sequence[Any], kwargs
     if (concurrency := task.concurrency) is not None:
         columns["concurrency_key"] = format_key(concurrency, task, parameters, args, kwargs)
         columns["concurrency_limit"] = concurrency.limit
-        columns["hold_while_retrying"] = concurrency.hold_while_retrying
+        columns["count_while_retrying"] = concurrency.count_while_retrying
     if (rate := task.rate) is not None:
         columns["rate_key"] = format_key(rate, task, parameters, args, kwargs)
         columns["rate_limit"] = rate.limit

@@ -139,8 +139,8 @@ class Admissions(Part):
         Apply the limits of tasks whose outcomes this transaction has written, and request a look at their keys.
 
         A rate counts each start, so a task that is to run again becomes BLOCKED. It still counts for its concurrency
-        limit. So does a task with hold_while_retrying that waits to run again. A task that was released after its claim
-        gets the rank of its enqueue, not of its admission. So it is before the tasks that were BLOCKED behind it.
+        limit. So does a task with count_while_retrying that waits to run again. A task that was released after its
+        claim gets the rank of its enqueue, not of its admission. So it is before the tasks that were BLOCKED behind it.
         ended: by task, the seconds since its body has begun; None: no start that a rate counts.
         """
         ids = ended.keys()
@@ -154,7 +154,7 @@ class Admissions(Part):
             counts_while_waiting=Case(When(concurrency_key__isnull=False, then=True), default=False),
             rank=Case(is_released, default=F("rank")),
         )
-        rows.filter(status=Status.SCHEDULED, hold_while_retrying=True).update(counts_while_waiting=True)
+        rows.filter(status=Status.SCHEDULED, count_while_retrying=True).update(counts_while_waiting=True)
         self.request([pk for pk, seconds in ended.items() if seconds is not None])
         self.request([pk for pk, seconds in ended.items() if seconds is None], are_freed=True)
 

@@ -26,7 +26,7 @@ ENDED_BATCH = 100
 CALL = Cast("args", TextField()), Cast("kwargs", TextField()), Cast("inner_state", TextField())
 
 # It counts for its concurrency limit no more, unless it keeps its place between two attempts.
-KEEPS_PLACE = Case(When(HAS_BEGUN, hold_while_retrying=True, then=True), default=False)
+KEEPS_PLACE = Case(When(HAS_BEGUN, count_while_retrying=True, then=True), default=False)
 EXPIRES = Case(When(polls=0, then=F("expires_at")), default=None)
 Place = tuple[datetime, UUID]  # of a task in its group, in the order in which they began to wait
 

@@ -24,7 +24,7 @@ ONCE_TRIES = 10  # other sessions may insert the same idempotency keys
 # Columns that a replaced task takes from the row that replaces it.
 REPLACED_COLUMNS = (
     "queue_name", "pool", "task_type", "priority", "max_attempts", "concurrency_key", "concurrency_limit",
-    "hold_while_retrying", "rate_key", "rate_limit", "rate_seconds",
+    "count_while_retrying", "rate_key", "rate_limit", "rate_seconds",
 )  # fmt: skip
 REPLACEABLE = (Status.READY, Status.BLOCKED, Status.SCHEDULED, Status.AWAITING_CODE)
 

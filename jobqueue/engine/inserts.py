@@ -23,7 +23,7 @@ KEY_TRIES = 3  # a task with the key may come and go between the insert and the 
 # Fields of a NewTask that are columns of its row.
 SAME_COLUMNS = (
     "id", "queue_name", "pool", "task_type", "priority", "key", "idempotency_key", "idempotency_digest", "parent_id",
-    "max_attempts", "schedule_id", "concurrency_key", "concurrency_limit", "hold_while_retrying", "rate_key",
+    "max_attempts", "schedule_id", "concurrency_key", "concurrency_limit", "count_while_retrying", "rate_key",
     "rate_limit", "rate_seconds",
 )  # fmt: skip
 

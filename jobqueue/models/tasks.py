@@ -104,7 +104,7 @@ class Task(models.Model):
     # A task with limits by key becomes BLOCKED where another task becomes READY. admit() makes it READY.
     concurrency_key = LimitKeyField(_("concurrency key"), max_length=560, null=True)
     concurrency_limit = models.IntegerField(_("concurrency limit"), null=True)
-    hold_while_retrying = models.BooleanField(_("hold while retrying"), default=False, db_default=False)
+    count_while_retrying = models.BooleanField(_("count while retrying"), default=False, db_default=False)
     # Counts for its concurrency limit while it waits for a retry or for its rate. READY and RUNNING tasks count anyway.
     counts_while_waiting = models.BooleanField(_("counts while waiting"), default=False, db_default=False)
     rate_key = LimitKeyField(_("rate key"), max_length=560, null=True)

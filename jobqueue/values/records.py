@@ -58,7 +58,7 @@ class NewTask(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     schedule_id: int | None = None  # the schedule whose tick it stands for; None: none
     concurrency_key: str | None = None  # of limits.format_key(); None: no limit of this kind
     concurrency_limit: int | None = None  # how many tasks with the concurrency_key run at once; None without the key
-    hold_while_retrying: bool = False  # it counts for the concurrency limit also while it waits for a retry
+    count_while_retrying: bool = False  # it counts for the concurrency limit also while it waits for a retry
     rate_key: str | None = None  # of limits.format_key(); None: no limit of this kind
     rate_limit: int | None = None  # how many starts are allowed in rate_seconds; None without the key
     rate_seconds: float | None = None  # the period of the rate; None without the key

@@ -125,8 +125,8 @@ class TestConcurrency:
         assert statuses(bench, first, second) == ["BLOCKED", "READY"]
 
     def test_task_that_holds_while_retrying_still_counts(self, bench: Bench) -> None:
-        first = limited(bench, hold_while_retrying=True)
-        second = limited(bench, hold_while_retrying=True)
+        first = limited(bench, count_while_retrying=True)
+        second = limited(bench, count_while_retrying=True)
         (claimed,) = claim_admitted(bench)
 
         bench.commit(outcome(claimed, Status.SCHEDULED, attempts=1, error=ERROR, wake_after_seconds=0.0))
@@ -137,8 +137,8 @@ class TestConcurrency:
         assert statuses(bench, first, second) == ["READY", "BLOCKED"]
 
     def test_task_that_runs_again_uncounted_still_counts_until_it_has_run(self, bench: Bench) -> None:
-        first = limited(bench, hold_while_retrying=True)
-        second = limited(bench, hold_while_retrying=True)
+        first = limited(bench, count_while_retrying=True)
+        second = limited(bench, count_while_retrying=True)
         for _ in range(2):
             (claimed,) = claim_admitted(bench)
             assert claimed.id == first
@@ -154,8 +154,8 @@ class TestConcurrency:
 
     @pytest.mark.parametrize("how", ["cancel", "run_now"])
     def test_held_place_is_free_when_its_wait_ends(self, bench: Bench, how: str) -> None:
-        first = limited(bench, hold_while_retrying=True)
-        second = limited(bench, hold_while_retrying=True)
+        first = limited(bench, count_while_retrying=True)
+        second = limited(bench, count_while_retrying=True)
         (claimed,) = claim_admitted(bench)
         bench.commit(outcome(claimed, Status.SCHEDULED, wake_after_seconds=604_800.0))
         if how == "cancel":
@@ -169,8 +169,8 @@ class TestConcurrency:
         assert bench.status(second) == Status.READY
 
     def test_suspended_actor_holds_no_place(self, bench: Bench) -> None:
-        limited(bench, hold_while_retrying=True)
-        second = limited(bench, hold_while_retrying=True)
+        limited(bench, count_while_retrying=True)
+        second = limited(bench, count_while_retrying=True)
         (claimed,) = claim_admitted(bench)
         bench.commit(outcome(claimed, Status.SUSPENDED, has_succeeded=True, wake_after_seconds=60.0))
         bench.engine.admissions.admit()
@@ -180,8 +180,8 @@ class TestConcurrency:
     def test_rescued_task_with_a_rate_holds_its_place(self, bench: Bench) -> None:
         bench.beat()
         rate: dict[str, Any] = {"rate_key": "api:", "rate_limit": 1, "rate_seconds": 3600.0}
-        first = limited(bench, hold_while_retrying=True, **rate)
-        second = limited(bench, hold_while_retrying=True)
+        first = limited(bench, count_while_retrying=True, **rate)
+        second = limited(bench, count_while_retrying=True)
         claim_admitted(bench)
         bench.time_passes(100)
         assert len(bench.engine.executors.rescue()) == 1

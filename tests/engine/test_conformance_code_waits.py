@@ -298,7 +298,7 @@ def test_task_with_a_limit_returns_and_is_admitted_by_the_same_claim(bench: Benc
 @pytest.mark.parametrize("how", ["stale", "stopped", "never begun"])
 def test_task_whose_body_has_begun_keeps_its_place_uncounted(bench: Bench, how: str) -> None:
     limit: dict[str, Any] = {"concurrency_key": "imports:anna", "concurrency_limit": 1}
-    bench.add(hold_while_retrying=True, **limit)
+    bench.add(count_while_retrying=True, **limit)
     other = bench.add(**limit)
     bench.engine.admissions.admit()
     (claimed,) = bench.claim()
@@ -319,7 +319,7 @@ def test_task_whose_body_has_begun_keeps_its_place_uncounted(bench: Bench, how: 
 
 def test_task_that_holds_its_place_between_attempts_keeps_it(bench: Bench) -> None:
     limit = {"concurrency_key": "k:", "concurrency_limit": 1}
-    bench.add(hold_while_retrying=True, **limit)
+    bench.add(count_while_retrying=True, **limit)
     bench.engine.admissions.admit()
     (claimed,) = bench.claim()
     bench.commit(outcome(claimed, Status.AWAITING_CODE, attempts=1))

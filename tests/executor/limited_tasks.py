@@ -28,7 +28,7 @@ def wait_alone_atomically(gate: str, who: Any = None) -> Any:
     return who
 
 
-@task(concurrency=Concurrency(1, key="{gate}", hold_while_retrying=True), max_attempts=3, backoff=AT_ONCE)
+@task(concurrency=Concurrency(1, key="{gate}", count_while_retrying=True), max_attempts=3, backoff=AT_ONCE)
 def fail_twice(gate: str, who: str) -> None:
     """Fail in the first two attempts."""
     gates[gate].arrive(who)
@@ -36,7 +36,7 @@ def fail_twice(gate: str, who: str) -> None:
         raise ValueError(who)
 
 
-@task(concurrency=Concurrency(1, key="{gate}", hold_while_retrying=True), atomic=True)
+@task(concurrency=Concurrency(1, key="{gate}", count_while_retrying=True), atomic=True)
 def meet_conflict_first(gate: str, who: str) -> None:
     """Meet a conflict in the first run of the first task. No attempt is counted."""
     gates[gate].arrive(who)
@@ -45,14 +45,14 @@ def meet_conflict_first(gate: str, who: str) -> None:
             cursor.execute("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '40001'; END $$")
 
 
-@task(concurrency=Concurrency(1, key="{gate}", hold_while_retrying=True))
+@task(concurrency=Concurrency(1, key="{gate}", count_while_retrying=True))
 def be_stale_first(gate: str, who: str) -> None:
     gates[gate].arrive(who)
     if gates[gate].arrived == ["a"]:
         raise Stale
 
 
-@task(concurrency=Concurrency(1, key="{gate}", hold_while_retrying=True))
+@task(concurrency=Concurrency(1, key="{gate}", count_while_retrying=True))
 async def be_stale_first_later(gate: str, who: str) -> None:
     gates[gate].arrive(who)
     if gates[gate].arrived == ["a"]:

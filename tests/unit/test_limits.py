@@ -90,7 +90,7 @@ def test_number_and_its_text_have_the_same_key() -> None:
         ({"concurrency": Concurrency(1, key="{order_id!x}")}, "is not a valid template"),
         ({"concurrency": Concurrency(1, key="{order_id:{width}}")}, "names 'width', which is no argument"),
         ({"concurrency": Concurrency(1, key="")}, "key must not be empty"),
-        ({"concurrency": Concurrency(1, hold_while_retrying=1)}, "must be True or False, not 1"),  # type: ignore[arg-type]
+        ({"concurrency": Concurrency(1, count_while_retrying=1)}, "must be True or False, not 1"),  # type: ignore[arg-type]
         ({"rate": Rate(1, 60, adjustable="no")}, "adjustable must be True or False, not 'no'"),  # type: ignore[arg-type]
         ({"concurrency": Concurrency(1, key=5)}, "key must be a template or a function, not 5"),  # type: ignore[arg-type]
         ({"concurrency": Concurrency(1, shared="a:b")}, "shared must be a text of 1 to 300 characters without ':'"),

@@ -127,7 +127,7 @@ class LimitSender(Sender):
             for key in chance.sample(range(self._keys), 20):
                 limit = 1 + key % 3
                 body = chance.choice(LIMITED).using(
-                    concurrency=Concurrency(limit, shared=f"key-{key}", hold_while_retrying=key % 2 == 0),
+                    concurrency=Concurrency(limit, shared=f"key-{key}", count_while_retrying=key % 2 == 0),
                     priority=chance.randrange(3),
                 )
                 made.append((body.enqueue(number), number, {"limit": {"key": f"key-{key}", "number": limit}}))

@@ -130,9 +130,9 @@ def rolling_back(backend: LimitBackend) -> Sequence[Script]:
 @race("fail-x-admit", give_up)
 @race("retry-x-admit", retry)
 @race("suspend-x-admit", suspend)
-@race("retry-that-holds-x-admit", retry, hold=True)
-def ending(backend: LimitBackend, decide: Decide, *, hold: bool = False) -> Sequence[Script]:
-    claimed = backend.running("running", **of_anna(backend, hold_while_retrying=hold))
+@race("retry-that-counts-x-admit", retry, counts=True)
+def ending(backend: LimitBackend, decide: Decide, *, counts: bool = False) -> Sequence[Script]:
+    claimed = backend.running("running", **of_anna(backend, count_while_retrying=counts))
     backend.limited()
     return [lambda: backend.end(claimed, decide=decide), backend.admit_and_claim]
 
@@ -167,11 +167,11 @@ def releasing(backend: LimitBackend) -> Sequence[Script]:
     return [lambda: backend.release(claimed), backend.admit_and_claim]
 
 
-@race("wake-due-x-end", hold=False)
-@race("wake-due-x-admit-of-a-retry-that-holds", hold=True)
-def waking_a_retry(backend: LimitBackend, *, hold: bool) -> Sequence[Script]:
+@race("wake-due-x-end", counts=False)
+@race("wake-due-x-admit-of-a-retry-that-counts", counts=True)
+def waking_a_retry(backend: LimitBackend, *, counts: bool) -> Sequence[Script]:
     """A retry is due. It still counts, or it must be admitted again."""
-    claimed = backend.running("retried", **of_anna(backend, hold_while_retrying=hold))
+    claimed = backend.running("retried", **of_anna(backend, count_while_retrying=counts))
     backend.end(claimed, decide=retry)
     backend.engine.db.tasks.filter(pk=claimed.id).update(wake_at=claimed.enqueued_at)
     backend.limited()

@@ -128,8 +128,8 @@ def with_limits(random: Random, new: NewTask) -> NewTask:
     """Return a task with a limit of concurrency, a rate, both or none."""
     (kind,) = random.choices(["none", "concurrency", "rate", "both"], [3, 4, 2, 1])
     if kind in ("concurrency", "both"):
-        key, hold = random.choice(list(LIMITS)), random.random() < 0.5
-        new = replace(new, concurrency_key=key, concurrency_limit=LIMITS[key], hold_while_retrying=hold)
+        key, counts = random.choice(list(LIMITS)), random.random() < 0.5
+        new = replace(new, concurrency_key=key, concurrency_limit=LIMITS[key], count_while_retrying=counts)
     if kind in ("rate", "both"):
         new = replace(new, rate_key="rate:", rate_limit=RATE_LIMIT, rate_seconds=RATE_SECONDS)
     return new

@@ -45,7 +45,6 @@ COMMENT ON COLUMN jobqueue_task.idempotency_key IS 'Digest of owner and idempote
 COMMENT ON COLUMN jobqueue_task.idempotency_digest IS 'Digest of the request that used the idempotency key.';
 COMMENT ON COLUMN jobqueue_task.concurrency_key IS 'Tasks with the same key count together: name of the limit, colon, key.';
 COMMENT ON COLUMN jobqueue_task.concurrency_limit IS 'How many tasks may count for the key at once.';
-COMMENT ON COLUMN jobqueue_task.hold_while_retrying IS 'Whether it counts while it waits for a retry, too.';
 COMMENT ON COLUMN jobqueue_task.counts_while_waiting IS 'Counts for its concurrency key although it is not READY or RUNNING.';
 COMMENT ON COLUMN jobqueue_task.rate_key IS 'Starts with the same key count together: name of the limit, colon, key.';
 COMMENT ON COLUMN jobqueue_task.rate_limit IS 'How many starts are allowed in any rate_seconds.';

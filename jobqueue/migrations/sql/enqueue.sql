@@ -24,7 +24,7 @@ BEGIN
             id uuid, queue_name text, pool text, task_type text, priority int, args text, kwargs text, options text, metadata text,
             tags text, key text, idempotency_key text, idempotency_digest text, parent_id uuid, schedule_id bigint, wake_at timestamptz,
             wake_after_seconds float8, expires_at timestamptz, expires_after_seconds float8, max_attempts int,
-            concurrency_key text, concurrency_limit int, hold_while_retrying bool, rate_key text, rate_limit int,
+            concurrency_key text, concurrency_limit int, count_while_retrying bool, rate_key text, rate_limit int,
             rate_seconds float8
         )
     ),
@@ -33,7 +33,7 @@ BEGIN
             id, backend, queue_name, task_type, priority, rank, args, kwargs, options, metadata, key, idempotency_key,
             idempotency_digest, parent_id, schedule_id, status, wake_at, expires_at, claim_number, worker_ids, attempts,
             max_attempts, polls, executor_losses, errors, enqueued_at, pool, concurrency_key, concurrency_limit,
-            hold_while_retrying, rate_key, rate_limit, rate_seconds, tags
+            count_while_retrying, rate_key, rate_limit, rate_seconds, tags
         )
         SELECT
             id, jobqueue_enqueue.backend, COALESCE(queue_name, 'default'), task_type, COALESCE(priority, 0),
@@ -49,7 +49,7 @@ BEGIN
             CASE WHEN timeout_at > now THEN timeout_at END,
             COALESCE(expires_at, now + make_interval(secs => expires_after_seconds)),
             0, '[]', 0, COALESCE(max_attempts, 1), 0, 0, '[]', now, COALESCE(pool, 'threads'), concurrency_key,
-            concurrency_limit, COALESCE(hold_while_retrying, FALSE), rate_key, rate_limit, rate_seconds,
+            concurrency_limit, COALESCE(count_while_retrying, FALSE), rate_key, rate_limit, rate_seconds,
             tags::jsonb
         FROM given
         ON CONFLICT (backend, key) WHERE finished_at IS NULL AND key IS NOT NULL AND taken_over_by_id IS NULL DO NOTHING
