@@ -72,8 +72,7 @@ def changed_numbers(engine: Engine) -> Any:
 
 
 def parse_kind(text: LimitKind | str) -> LimitKind:
-    if text not in KINDS:
-        raise ValueError(f"The kind of a limit must be 'concurrency' or 'rate', not {text!r:.200}.")
+    kinds.check("The kind of a limit", text, kinds.one_of(*KINDS))
     return LimitKind(text)
 
 

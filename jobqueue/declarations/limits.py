@@ -13,7 +13,7 @@ from jobqueue.exceptions import InvalidArguments
 from jobqueue.values import kinds
 from jobqueue.values.arguments import Parameters
 from jobqueue.values.limit_keys import SEPARATOR
-from jobqueue.values.text import is_text, shown
+from jobqueue.values.text import is_text
 
 KeySource: TypeAlias = str | Callable[..., str] | None
 OnConflict: TypeAlias = Literal["keep", "replace", "raise"]
@@ -76,22 +76,28 @@ class Debounce:
         return None if self.max_wait is None else float(kinds.plain(self.max_wait))
 
 
+CONCURRENCY, RATE = kinds.instance(Concurrency, "a Concurrency"), kinds.instance(Rate, "a Rate")
+DEBOUNCE = kinds.instance(Debounce, "a Debounce")
+KEY_SOURCE = kinds.Rule(callable, "a template or a function")
+KEY = kinds.text(MAX_KEY_CHARACTERS)
+
+
 # task: Any, because a type checker may not have seen its options.
 def concurrency_problems(task: Any, parameters: Parameters) -> Iterator[str]:
     """Yield the problems of a task's concurrency limit."""
-    if not isinstance(task.concurrency, Concurrency):
-        yield f"concurrency must be a Concurrency, not {shown(task.concurrency)}"
-    else:
+    if isinstance(task.concurrency, Concurrency):
         yield from _common_problems("concurrency", task.concurrency, task, parameters)
+    else:
+        yield from kinds.problems("concurrency", task.concurrency, CONCURRENCY)
 
 
 def rate_problems(task: Any, parameters: Parameters) -> Iterator[str]:
     """Yield the problems of a task's rate."""
-    if not isinstance(task.rate, Rate):
-        yield f"rate must be a Rate, not {shown(task.rate)}"
-    else:
+    if isinstance(task.rate, Rate):
         yield from _common_problems("rate", task.rate, task, parameters)
         yield from kinds.problems("rate: per", task.rate.per, kinds.Duration)
+    else:
+        yield from kinds.problems("rate", task.rate, RATE)
 
 
 # limit: Any, because a type checker may not have checked its fields.
@@ -105,8 +111,8 @@ def _common_problems(option: str, limit: Any, task: Any, parameters: Parameters)
         yield from kinds.problems(f"{option}: {flag}", getattr(limit, flag, True), kinds.Flag)
     if isinstance(limit.key, str):
         yield from _template_problems(f"{option}: key", limit.key, parameters)
-    elif limit.key is not None and not callable(limit.key):
-        yield f"{option}: key must be a template or a function, not {shown(limit.key)}"
+    elif limit.key is not None:
+        yield from kinds.problems(f"{option}: key", limit.key, KEY_SOURCE)
 
 
 def _template_problems(option: str, template: str, parameters: Parameters) -> Iterator[str]:
@@ -154,7 +160,7 @@ def debounce_problems(task: Any) -> Iterator[str]:
     """Yield the problems of debounce."""
     debounce = task.debounce
     if not isinstance(debounce, Debounce):
-        yield f"debounce must be a Debounce, not {shown(debounce)}"
+        yield from kinds.problems("debounce", debounce, DEBOUNCE)
         return
     wrong = list(kinds.problems("debounce: wait", debounce.wait, kinds.Duration))
     if debounce.max_wait is not None:
@@ -212,9 +218,8 @@ def _own_key(
             key = KEYS.vformat(limit.key, (), bound.arguments)
     except Exception as error:  # the site's code, and values that a format does not fit
         raise InvalidArguments(f"{task.name}(): cannot make the key of its limit: {error!r:.200}") from error
-    if not is_text(key, MAX_KEY_CHARACTERS):
-        expected = f"a text of 1 to {MAX_KEY_CHARACTERS} characters"
-        raise InvalidArguments(f"{task.name}(): the key of its limit must be {expected}, not {shown(key)}")
+    if not is_text(key, MAX_KEY_CHARACTERS):  # each task pays for this; a kind takes longer
+        raise InvalidArguments(f"{task.name}(): the key of its limit {kinds.problem(key, KEY)}")
     return key
 
 

@@ -26,12 +26,13 @@ from jobqueue.values import kinds
 from jobqueue.values.arguments import Parameters, read_parameters
 from jobqueue.values.backoff import Backoff
 from jobqueue.values.json import Normalizer
-from jobqueue.values.kinds import EARLIEST_YEAR, LATEST_YEAR, Flag, MaxAttempts, Timeout, plain, text
+from jobqueue.values.kinds import EARLIEST_YEAR, LATEST_YEAR, Flag, MaxAttempts, Rule, Timeout, instance, plain, text
 from jobqueue.values.records import INTERNAL_PREFIX, is_internal
 from jobqueue.values.text import is_text, shown
 
 MAX_OPTION_BYTES = 100
 LONGEST = timedelta(days=365 * 1000)
+MAX_TAGS, MAX_TAG_CHARACTERS = 20, 100
 
 
 def as_classes(value: Any) -> Any:
@@ -41,11 +42,45 @@ def as_classes(value: Any) -> Any:
     return tuple(value) if issubclass(type(value), list | set | frozenset) else value
 
 
-MAX_TAGS, MAX_TAG_CHARACTERS = 20, 100
+def _is_number(value: Any) -> bool:
+    return issubclass(type(value), int | float) and value == value  # not NaN; Django checks that it is whole
+
+
+def _is_time(value: Any) -> bool:
+    return issubclass(type(value), datetime | timedelta)  # not its class: that of a lazy object is another one
+
+
+def _are_exceptions(value: Any) -> bool:
+    return isinstance(value, tuple) and all(
+        isinstance(kind, type) and issubclass(kind, BaseException) for kind in value
+    )
+
+
+def _are_tags(value: Any) -> bool:
+    is_short = isinstance(value, tuple) and len(value) <= MAX_TAGS
+    return is_short and all(is_text(tag, MAX_TAG_CHARACTERS) for tag in value)
+
+
+EXCEPTIONS = Rule(_are_exceptions, "an exception class or a tuple of them")
+TIME = Rule(_is_time, "a datetime or a timedelta")
+WAIT = Rule(lambda value: abs(value) <= LONGEST, "within a thousand years", verb="lie")
+AWARE = Rule(timezone.is_aware, "an aware datetime")
+# With later or earlier years, a rank could be outside of Python's calendar, and the row unreadable.
+MOMENT = Rule(
+    lambda value: EARLIEST_YEAR <= value.year <= LATEST_YEAR,
+    f"between the years {EARLIEST_YEAR} and {LATEST_YEAR}",
+    verb="lie",
+)
 MAX_CHARACTERS = {"name": 500, "task_type": 500, "key": 255, "queue_name": 128}
 KINDS: Mapping[str, Any] = {
+    "priority": Rule(_is_number, "a whole number"),
     "max_attempts": MaxAttempts,
     "timeout": Timeout,
+    "backoff": Rule(lambda value: issubclass(type(value), Backoff), "a jobqueue.Backoff"),
+    "retry_on": EXCEPTIONS,
+    "give_up_on": EXCEPTIONS,
+    "tags": Rule(_are_tags, f"a list of at most {MAX_TAGS} texts of 1 to {MAX_TAG_CHARACTERS} characters"),
+    "metadata": instance(Mapping, "a mapping"),
     "atomic": Flag,
     "allow_http": Flag,
     **{option: text(limit) for option, limit in MAX_CHARACTERS.items()},
@@ -69,24 +104,8 @@ def unreadable(option: str, value: Any, error: Exception) -> str:
     return f"{option} cannot be read, because {shown(value)} raises {shown(error)}"
 
 
-def _priority_problems(task: Any) -> Iterator[str]:
-    if not issubclass(type(task.priority), int | float) or task.priority != task.priority:
-        yield f"priority must be a whole number, not {shown(task.priority)}"
-
-
 def _kind_problems(option: str, task: Any) -> Iterator[str]:
     yield from kinds.problems(option, getattr(task, option), KINDS[option])
-
-
-def _backoff_problems(task: Any) -> Iterator[str]:
-    if not issubclass(type(task.backoff), Backoff):
-        yield f"backoff must be a jobqueue.Backoff, not {shown(task.backoff)}"
-
-
-def _class_problems(option: str, task: Any) -> Iterator[str]:
-    value = getattr(task, option)
-    if not isinstance(value, tuple) or not all(map(_is_exception_class, value)):
-        yield f"{option} must be an exception class or a tuple of them, not {shown(value)}"
 
 
 def _function_problems(task: Any) -> Iterator[str]:
@@ -103,18 +122,6 @@ def _name_problems(task: Any) -> Iterator[str]:
         yield f"name must not begin with {INTERNAL_PREFIX!r}, because tasks of this package do, not {shown(task.name)}"
 
 
-def _tag_problems(task: Any) -> Iterator[str]:
-    tags = task.tags
-    if not isinstance(tags, tuple) or len(tags) > MAX_TAGS or not all(is_text(tag, MAX_TAG_CHARACTERS) for tag in tags):
-        texts = f"at most {MAX_TAGS} texts of 1 to {MAX_TAG_CHARACTERS} characters"
-        yield f"tags must be a list of {texts}, not {shown(tags)}"
-
-
-def _metadata_problems(task: Any) -> Iterator[str]:
-    if not isinstance(task.metadata, Mapping):
-        yield f"metadata must be a mapping, not {shown(task.metadata)}"
-
-
 def _check_limits(check: Callable[[Any, Parameters], Iterator[str]]) -> Callable[[Any], Iterator[str]]:
     return lambda task: check(task, read_parameters(task.func, task.takes_context))
 
@@ -127,15 +134,9 @@ def _expiry_problems(task: Any) -> Iterator[str]:
 
 REQUIRED = ("priority", "tags", "on_conflict")  # None is no value of theirs
 CHECKS: Mapping[str, Callable[[Any], Iterator[str]]] = {
-    "priority": _priority_problems,
     **{option: partial(_kind_problems, option) for option in KINDS},
-    "backoff": _backoff_problems,
-    "retry_on": partial(_class_problems, "retry_on"),
-    "give_up_on": partial(_class_problems, "give_up_on"),
     "func": _function_problems,
     "name": _name_problems,
-    "tags": _tag_problems,
-    "metadata": _metadata_problems,
     "concurrency": _check_limits(concurrency_problems),
     "rate": _check_limits(rate_problems),
     "on_conflict": conflict_problems,
@@ -168,27 +169,19 @@ DERIVED: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-def _is_exception_class(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, BaseException)
-
-
 def time_problems(option: str, value: Any) -> Iterator[str]:
     """Yield the problems of a datetime or timedelta. None is valid."""
-    kind = type(value)  # not its class: that of a lazy object is another one, which no comparison takes
     if value is None:
         return
-    if issubclass(kind, timedelta):
-        if abs(value) > LONGEST:
-            yield f"{option} must lie within a thousand years, not {shown(value)}"
-    elif issubclass(kind, datetime):
-        # Django itself refuses a naive run_after.
-        if option != "run_after" and settings.USE_TZ and timezone.is_naive(value):
-            yield f"{option} must be an aware datetime, not {shown(value)}"
-        # With later or earlier years, a rank could be outside of Python's calendar, and the row unreadable.
-        elif not EARLIEST_YEAR <= value.year <= LATEST_YEAR:
-            yield f"{option} must lie between the years {EARLIEST_YEAR} and {LATEST_YEAR}, not {shown(value)}"
+    if not _is_time(value):
+        kind = TIME
+    elif issubclass(type(value), timedelta):
+        kind = WAIT
+    elif option != "run_after" and settings.USE_TZ and timezone.is_naive(value):  # Django refuses a naive run_after
+        kind = AWARE
     else:
-        yield f"{option} must be a datetime or a timedelta, not {shown(value)}"
+        kind = MOMENT
+    yield from kinds.problems(option, value, kind)
 
 
 class HasRunOptions(Protocol):

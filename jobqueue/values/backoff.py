@@ -5,6 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+from jobqueue.values.kinds import Rule, check
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +22,7 @@ class Backoff:
 
     def __post_init__(self) -> None:
         for name, low in (("base", 0.0), ("cap", 0.0), ("factor", 1.0), ("jitter", 0.0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not issubclass(type(value), int | float) or not low <= value < float("inf"):
-                raise ValueError(f"Backoff({name}=...) must be a finite number from {low} up, not {value!r}")
+            check(f"Backoff({name}=...)", getattr(self, name), _finite(low))
 
     def seconds(self, attempt: int, draw: Callable[[], float] = random.random) -> float:
         """Return the wait after a failed attempt (1: the first). draw: returns a number in [0, 1)."""
@@ -32,3 +33,11 @@ class Backoff:
         except OverflowError:
             bare = self.cap
         return bare * (1.0 + self.jitter * draw())
+
+
+def _finite(low: float) -> Rule:
+    def is_valid(value: Any) -> bool:
+        is_number = issubclass(type(value), int | float) and not isinstance(value, bool)
+        return is_number and low <= value < float("inf")
+
+    return Rule(is_valid, f"a finite number from {low} up")

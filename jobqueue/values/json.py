@@ -17,10 +17,12 @@ from django.db import DatabaseError
 from django.utils.functional import LazyObject, empty
 
 from jobqueue.exceptions import InvalidArguments, InvalidResult, PayloadTooLarge
+from jobqueue.values import kinds
 from jobqueue.values.text import UNSTORABLE, escape, is_text, shown
 
 MAX_DEPTH = 64
 MAX_DEDUPE_KEY_CHARACTERS = 255
+DEDUPE_KEY = kinds.text(MAX_DEDUPE_KEY_CHARACTERS)
 # Python and msgspec read integers of at most 4,300 digits. msgspec counts the sign as one.
 MAX_INTEGER = 10**4300 - 1
 MIN_INTEGER = 1 - 10**4299
@@ -236,10 +238,9 @@ def encode_message(body: Any, *, max_bytes: int) -> str:
 
 def check_dedupe_key(value: str | None) -> str | None:
     """Return a message's dedupe key unchanged. Raises InvalidArguments for one that a row cannot store."""
-    limit = MAX_DEDUPE_KEY_CHARACTERS
-    if value is None or is_text(value, limit):
+    if value is None or is_text(value, MAX_DEDUPE_KEY_CHARACTERS):
         return value
-    raise InvalidArguments(f"message: dedupe_key must be a text of 1 to {limit} characters, not {value!r:.200}")
+    raise InvalidArguments(f"message: dedupe_key {kinds.problem(value, DEDUPE_KEY)}")
 
 
 def plain(value: Any) -> Any:

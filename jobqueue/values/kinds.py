@@ -1,13 +1,15 @@
 """
 The kinds of values that people set: which ones are valid, and the sentence about a wrong one.
 
-A kind is a type of msgspec with a description. OPTIONS, declarations, calls, schedules and the API use the same ones.
+A kind is a type of msgspec with a description, or a Rule. OPTIONS, declarations, calls, schedules and the API use the
+same ones.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
@@ -19,6 +21,19 @@ DAY_SECONDS = 86_400.0
 YEAR_SECONDS = 365 * DAY_SECONDS
 EARLIEST_YEAR, LATEST_YEAR = 1970, 9000  # later times, in another time zone, could be outside of Python's calendar
 MAX_TASK_ATTEMPTS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A kind that is no type of msgspec."""
+
+    is_valid: Callable[[Any], bool]  # takes a value
+    description: str  # of valid values, after "must be"
+    verb: str = "be"  # "lie" for a range of times
+
+
+def instance(of: type, description: str) -> Rule:
+    return Rule(lambda value: isinstance(value, of), description)
 
 
 def described(text: str) -> Meta:
@@ -75,6 +90,8 @@ def plain(value: Any) -> Any:
 
 def problem(value: Any, kind: Any) -> str | None:
     """Return why a value is not of a kind, or None."""
+    if isinstance(kind, Rule):
+        return None if kind.is_valid(value) else f"must {kind.verb} {kind.description}, not {shown(value)}"
     try:
         convert(plain(value), kind)
     except (ValidationError, ValueError):  # ValueError: text that is not UTF-8
