@@ -54,6 +54,14 @@ class TestStatus:
         assert "Queue emails is paused by anna. Reason: disk full." in result.out
         assert ["web-7", "alive", "0/8", "3/100", "emails"] in [line.split()[:5] for line in result.out.splitlines()]
 
+    def test_status_says_why_an_executor_makes_no_progress(self, make_executor, backend) -> None:
+        make_executor(name="web-7", problem="Stuck for 40 s.")
+        make_executor(name="web-8", problem="Old.", state="STOPPED")
+        for command in ("status", "executors"):
+            result = jobqueue(command, "--backend", backend)
+            assert "\nweb-7: Stuck for 40 s.\n" in result.out
+            assert "Old." not in result.out
+
     def test_status_json_has_numbers_and_latency(self, backend, make) -> None:
         make(queue_name="emails", enqueued_at=ago(90), rank=ago(90 + 60 * 50), priority=50)  # worth 3,000 s
         make(queue_name="emails", running=True)

@@ -14,7 +14,7 @@ from jobqueue.engine import Engine
 from jobqueue.management.cli.arguments import duration
 from jobqueue.management.cli.backends import engines
 from jobqueue.management.cli.console import Console, log
-from jobqueue.management.cli.status import EXECUTORS, executor_as_json, executor_line
+from jobqueue.management.cli.status import executor_as_json, show_executors
 from jobqueue.management.cli.verbs import Verb
 from jobqueue.models import Executor
 from jobqueue.operations.executors import ExecutorState, ExecutorStats, read_executors
@@ -77,7 +77,7 @@ def _show(console: Console, executors: Sequence[ExecutorStats]) -> None:
     if console.is_json:
         console.write_json([executor_as_json(executor) for executor in executors])
     elif executors:
-        console.table(EXECUTORS, [executor_line(executor) for executor in executors])
+        show_executors(console, executors)
     else:
         console.say("No executor is running. Run: manage.py run_executors")
 

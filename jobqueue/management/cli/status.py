@@ -99,7 +99,7 @@ def _show(console: Console, report: Report) -> None:
     console.write()
     executors = [executor for executor in stats.executors if executor.state != ExecutorState.STOPPED]
     if executors:
-        console.table(EXECUTORS, [executor_line(executor) for executor in executors])
+        show_executors(console, executors)
     if not stats.alive and stats.in_state(ExecutorState.PAUSED):
         console.write("All executors are paused: they claim no tasks. Run: manage.py jobqueue executors resume --all")
     elif not stats.alive:
@@ -120,7 +120,14 @@ def _queue_line(queue: QueueStats, columns: Sequence[Status]) -> list[object]:
     return [queue.name, *counts.values(), queue.latency_text, "paused" if queue.is_paused else queue.executors]
 
 
-def executor_line(executor: ExecutorStats) -> list[object]:
+def show_executors(console: Console, executors: Sequence[ExecutorStats]) -> None:
+    """Show a table of executors, and why some make no progress."""
+    console.table(EXECUTORS, [_executor_line(executor) for executor in executors])
+    for row in (executor.row for executor in executors if executor.row.heartbeat.problem):
+        console.write(f"{row.name}: {row.heartbeat.problem}")
+
+
+def _executor_line(executor: ExecutorStats) -> list[object]:
     row = executor.row
     queues = ", ".join(served(row)) or "every"
     heartbeat = f"{duration(executor.silent_seconds)} ago"
