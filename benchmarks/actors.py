@@ -31,7 +31,7 @@ class Fibonacci(Actor):
         return Suspend() if state.pending else Done(state.total)
 
 
-class Sleeper(Actor):
+class TimedSleeper(Actor):
     """Record the time of each message from the INSERT to the poll, then sleep again."""
 
     @dataclass

@@ -34,9 +34,9 @@ class Arena:
     server: Cluster
     broker: redis.Redis | None
     folder: Path
-    databases: dict[str, Database] = field(default_factory=dict)
+    databases: dict[str, PeerDatabase] = field(default_factory=dict)
 
-    def database(self, peer: str, condition: str = "") -> Database:
+    def database(self, peer: str, condition: str = "") -> PeerDatabase:
         """Return the database of a peer with empty tables, or the one of a condition. Create it at the first call."""
         name = re.sub(r"\W+", "_", f"{peer}_{condition}").strip("_").lower()
         if name not in self.databases:
@@ -44,7 +44,7 @@ class Arena:
                 self._create(name, template=self.database(peer).name)
             else:
                 self._create(name, template="template1")
-            self.databases[name] = Database(self, name, peer)
+            self.databases[name] = PeerDatabase(self, name, peer)
             if condition:
                 self.databases[name].clear()  # the template may have rows of an earlier round
             else:
@@ -69,7 +69,7 @@ class Arena:
 
 
 @dataclass(frozen=True, slots=True)
-class Database:
+class PeerDatabase:
     """The database of a peer in one condition."""
 
     arena: Arena

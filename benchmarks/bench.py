@@ -102,7 +102,7 @@ def processor() -> str:
     return platform.machine()
 
 
-def circumstances(plan: sections.Plan, note: str) -> str:
+def circumstances(plan: sections.BenchmarkPlan, note: str) -> str:
     rounds = f"{plan.rounds} round{'s' if plan.rounds > 1 else ''} of {plan.seconds:g} s"
     return " ".join([f"*{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, commit {commit()}, {rounds}.*", note]).strip()
 

@@ -83,7 +83,7 @@ def fill(schedules: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class MeasuredRequest:
     """The seconds of a request, of its own process on a processor, and of its queries."""
 
     seconds: float
@@ -91,7 +91,9 @@ class Request:
     queries: Queries
 
 
-def measure(client: Client, address: str, requests: int, form: Mapping[str, str] | None = None) -> Iterator[Request]:
+def measure(
+    client: Client, address: str, requests: int, form: Mapping[str, str] | None = None
+) -> Iterator[MeasuredRequest]:
     """Measure GET of an address, or POST of a form. Redirects count, too."""
     for _ in range(requests):
         queries = Queries()
@@ -100,7 +102,7 @@ def measure(client: Client, address: str, requests: int, form: Mapping[str, str]
             answer = client.get(address, follow=True) if form is None else client.post(address, form, follow=True)
             seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu_began
         assert answer.status_code == 200, address
-        yield Request(seconds, cpu_seconds, queries)
+        yield MeasuredRequest(seconds, cpu_seconds, queries)
 
 
 def in_ms(values: Iterable[float]) -> str:

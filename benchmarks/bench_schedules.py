@@ -28,7 +28,7 @@ AIM_SECONDS = {"same second": 2.0, "each second": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
+class IdleSchedules:
     """worker, server: percent of a core. transactions: per second, of all sessions."""
 
     worker: float
@@ -66,7 +66,7 @@ def now() -> datetime:
         return cursor.fetchone()[0]  # type: ignore[no-any-return]
 
 
-def measure_idle(server: Cluster, schedules: int, seconds: float) -> Idle:
+def measure_idle(server: Cluster, schedules: int, seconds: float) -> IdleSchedules:
     cluster.empty(*TABLES)
     fill(schedules, now() + FAR, seconds=86_400)
     with workers.executors(1) as pids:
@@ -75,7 +75,7 @@ def measure_idle(server: Cluster, schedules: int, seconds: float) -> Idle:
         time.sleep(seconds)
         after = used(server, pids)
     worker, backend, transactions = ((late - early) / seconds for late, early in zip(after, before, strict=True))
-    return Idle(100 * worker, 100 * backend, transactions)
+    return IdleSchedules(100 * worker, 100 * backend, transactions)
 
 
 def used(server: Cluster, pids: list[int]) -> tuple[float, float, int]:
@@ -121,7 +121,7 @@ def main() -> None:
     options = parser.parse_args()
     with cluster.prepared_cluster() as server:
         print(f"\nPostgreSQL {cluster.version()}, fsync on, {options.rounds} rounds\n", flush=True)
-        idle: dict[int, list[Idle]] = {0: [], 10_000: []}
+        idle: dict[int, list[IdleSchedules]] = {0: [], 10_000: []}
         bursts: dict[int, list[float]] = {1: [], 3: []}
         for _ in range(options.rounds):
             for count, found in idle.items():
@@ -140,7 +140,7 @@ def main() -> None:
     print(f"\nAims: the same second {AIM_SECONDS['same second']:g} s, each second {AIM_SECONDS['each second']:g} s")
 
 
-def report_idle(idle: dict[int, list[Idle]]) -> None:
+def report_idle(idle: dict[int, list[IdleSchedules]]) -> None:
     for count, found in idle.items():
         print(
             f"idle with {count:,} schedules: executor {spread([each.worker for each in found], '% of a core')},"

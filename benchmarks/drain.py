@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 import psycopg
 
 from benchmarks import cpu
-from benchmarks.arena import Arena, Database, NotMeasured, scalar
+from benchmarks.arena import Arena, NotMeasured, PeerDatabase, scalar
 from benchmarks.contestants import Contestant
 from benchmarks.rounds import Sample
 
@@ -60,7 +60,7 @@ class Drain:
     pinned: bool = False
 
     @property
-    def database(self) -> Database:
+    def database(self) -> PeerDatabase:
         label = f"{self.condition} {self.others}" if self.others else ""
         return self.arena.database(self.contestant.peer, label)
 
@@ -129,7 +129,7 @@ class Drain:
 
     def _sample(self, watched: Watched, before: Used, after: Used) -> Sample:
         """Count the jobs after the workers have ended: some peers write results in bursts."""
-        found = watched if isinstance(watched, Found) else count_rows(self.database, watched)
+        found = watched if isinstance(watched, DrainedJobs) else count_rows(self.database, watched)
         if not found.jobs:
             raise NotMeasured(f"{self.contestant.name}: no job was done")
         workers, server, broker = (now - then for now, then in zip(after, before, strict=True))
@@ -151,7 +151,7 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DrainedJobs:
     jobs: int
     seconds: float
     last_tenth: float | None = None
@@ -166,10 +166,10 @@ class Window:
     has_no_work_left: bool
 
 
-Watched = Found | Window
+Watched = DrainedJobs | Window
 
 
-def watch_rows(database: Database, is_over: Callable[[int], bool]) -> Watched:
+def watch_rows(database: PeerDatabase, is_over: Callable[[int], bool]) -> Watched:
     since, left = database.now(), 1
     with database.connected() as connection:
         while not is_over(left):
@@ -178,7 +178,7 @@ def watch_rows(database: Database, is_over: Callable[[int], bool]) -> Watched:
     return Window(since, database.now(), has_no_work_left=not left)
 
 
-def count_rows(database: Database, window: Window) -> Found:
+def count_rows(database: PeerDatabase, window: Window) -> DrainedJobs:
     parameters = {"since": window.since, "until": window.until}
     finished = database.store.finished
     with database.connected() as connection:
@@ -187,10 +187,10 @@ def count_rows(database: Database, window: Window) -> Found:
         jobs, last = row
         tenths = scalar(connection, TENTHS.format(finished=finished), parameters)
     ended_at = last if window.has_no_work_left and last else window.until
-    return Found(jobs, (ended_at - window.since).total_seconds(), None if tenths is None else float(tenths))
+    return DrainedJobs(jobs, (ended_at - window.since).total_seconds(), None if tenths is None else float(tenths))
 
 
-def watch_redis(database: Database, is_over: Callable[[int], bool]) -> Watched:
+def watch_redis(database: PeerDatabase, is_over: Callable[[int], bool]) -> Watched:
     broker = database.arena.broker
     assert broker is not None
     began_at, first = time.monotonic(), broker.left(database.peer)
@@ -198,11 +198,11 @@ def watch_redis(database: Database, is_over: Callable[[int], bool]) -> Watched:
     while not is_over(left):
         time.sleep(CHECK_SECONDS / 10)
         left = broker.left(database.peer)
-    return Found(first - left, time.monotonic() - began_at)
+    return DrainedJobs(first - left, time.monotonic() - began_at)
 
 
 @contextmanager
-def has_begun(database: Database, began: datetime) -> Iterator[Callable[[], bool]]:
+def has_begun(database: PeerDatabase, began: datetime) -> Iterator[Callable[[], bool]]:
     """Yield a function that returns whether a job has ended since `began` (in Redis: since this call)."""
     if (broker := database.arena.broker) and database.is_in_redis:
         first = broker.left(database.peer)
@@ -213,12 +213,12 @@ def has_begun(database: Database, began: datetime) -> Iterator[Callable[[], bool
         yield lambda: bool(scalar(connection, query, {"since": began}))
 
 
-def is_filled(database: Database) -> bool:
+def is_filled(database: PeerDatabase) -> bool:
     with database.connected() as connection:
         return bool(scalar(connection, f"SELECT EXISTS (SELECT FROM {database.store.jobs})"))
 
 
-def prepare(database: Database, condition: str) -> None:
+def prepare(database: PeerDatabase, condition: str) -> None:
     if condition in ("paused queue", "blocked"):
         with database.connected() as connection:
             connection.execute(
@@ -228,7 +228,7 @@ def prepare(database: Database, condition: str) -> None:
 
 
 @contextmanager
-def pinned_snapshot(database: Database) -> Iterator[None]:
+def pinned_snapshot(database: PeerDatabase) -> Iterator[None]:
     """Keep a snapshot open as a dump does. Vacuum cannot remove rows that die after it."""
     with psycopg.connect(database.url) as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")

@@ -22,7 +22,7 @@ REQUEST = """
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class MeasuredRate:
     """limit: starts in each `per` seconds."""
 
     limit: int
@@ -43,7 +43,7 @@ class Starts:
     max_in_period: int
 
 
-def ours(rate: Rate) -> Contestant:
+def ours(rate: MeasuredRate) -> Contestant:
     rows = {
         "task_type": "'benchmarks.tasks.note'",
         "args": "'[0]'::jsonb",
@@ -55,7 +55,7 @@ def ours(rate: Rate) -> Contestant:
     return replace(OURS_BEST, name=f"jobqueue, {rate}", rows=rows)
 
 
-def of_chancy(rate: Rate) -> Contestant:
+def of_chancy(rate: MeasuredRate) -> Contestant:
     """chancy has a rate for each queue."""
     return chancy(
         f"{rate}",
@@ -70,7 +70,7 @@ def of_chancy(rate: Rate) -> Contestant:
     )
 
 
-def measure(arena: Arena, contestant: Contestant, rate: Rate, seconds: float) -> Starts:
+def measure(arena: Arena, contestant: Contestant, rate: MeasuredRate, seconds: float) -> Starts:
     database = arena.database(contestant.peer)
     database.clear()
     database.fill(2 * rate.limit + int(2 * seconds * rate.limit / rate.per), contestant.rows)

@@ -24,12 +24,17 @@ PEERS_DEFAULT = [
 ]  # fmt: skip
 THREADS = 8  # of an executor by default
 FRONT = 200_000
-RATES = [rates.Rate(10, 1.0), rates.Rate(100, 1.0), rates.Rate(1_000, 1.0), rates.Rate(600, 10.0)]
+RATES = [
+    rates.MeasuredRate(10, 1.0),
+    rates.MeasuredRate(100, 1.0),
+    rates.MeasuredRate(1_000, 1.0),
+    rates.MeasuredRate(600, 10.0),
+]
 FRONT_CONDITIONS = ("tomorrow", "another queue", "paused queue", "unknown type")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class BenchmarkPlan:
     """The lengths and numbers of measurements. backlogs: numbers of other rows. executors: processes at once."""
 
     rounds: int
@@ -46,12 +51,12 @@ class Plan:
     is_quick: bool = False
 
 
-FULL = Plan(
+FULL = BenchmarkPlan(
     rounds=5, seconds=4.0, enqueues=4_000, notes=400, backlogs=(1_000_000, 5_000_000), front=FRONT,
     executors=(1, 2, 4, 8, 16), pinned_jobs=50_000, idle_seconds=60.0, memory_jobs=1_000_000,
     limited_jobs=50_000,
 )  # fmt: skip
-QUICK = Plan(
+QUICK = BenchmarkPlan(
     rounds=1, seconds=1.0, enqueues=500, notes=50, backlogs=(), front=50_000, executors=(), pinned_jobs=20_000,
     idle_seconds=5.0, memory_jobs=20_000, limited_jobs=20_000, is_quick=True,
 )  # fmt: skip
@@ -67,7 +72,7 @@ class Section:
     plots: Mapping[str, str] = field(default_factory=dict)
 
 
-def drain(arena: Arena, plan: Plan) -> Section:
+def drain(arena: Arena, plan: BenchmarkPlan) -> Section:
     missing: dict[str, str] = {}
     chosen = [*OURS, *PEERS_BEST, *PEERS_DEFAULT]
     left_out = [who.CHANCY_DEFAULT, *([who.CHANCY_BEST, who.OURS_ASYNC] if plan.is_quick else [])]
@@ -82,7 +87,7 @@ def drain(arena: Arena, plan: Plan) -> Section:
     )
 
 
-def enqueue(arena: Arena, plan: Plan) -> Section:
+def enqueue(arena: Arena, plan: BenchmarkPlan) -> Section:
     missing: dict[str, str] = {}
     chosen = [who.OURS_DEFAULT, *PEERS_DEFAULT]
     one: dict[str, Callable[[], Sample]] = {"bare single INSERT": Bare(arena, insert_each, plan.enqueues)}
@@ -109,7 +114,7 @@ def enqueue(arena: Arena, plan: Plan) -> Section:
     )
 
 
-def waits(arena: Arena, plan: Plan) -> Section:
+def waits(arena: Arena, plan: BenchmarkPlan) -> Section:
     missing: dict[str, str] = {}
     chosen = [who.OURS_DEFAULT, *PEERS_DEFAULT, who.TASKS_DB_BEST]
     # By default chancy starts two jobs every five seconds.
@@ -145,7 +150,7 @@ def span_plot(title: str, waits: Sequence[latency.Waits]) -> str:
     return plots.spans(title, shares, unit="ms")
 
 
-def durations(arena: Arena, plan: Plan) -> Section:
+def durations(arena: Arena, plan: BenchmarkPlan) -> Section:
     """Measure tasks that take longer than a no-op."""
     missing: dict[str, str] = {}
     sides = {
@@ -169,14 +174,14 @@ def durations(arena: Arena, plan: Plan) -> Section:
     return Section("Tasks that take 5 and 100 ms: jobqueue, defaults, one process", "\n".join(lines), missing)
 
 
-def remembering(arena: Arena, plan: Plan) -> Section:
+def remembering(arena: Arena, plan: BenchmarkPlan) -> Section:
     lines = ["| jobs done | MB |", "|---:|---:|"]
     lines += [f"| {done:,} | {size:.0f} |" for done, size in memory.measure(arena, who.OURS_DEFAULT, plan.memory_jobs)]
     note = "jobqueue, defaults, one process and its supervisor. Shared pages are counted once.\n\n"
     return Section("Memory over many jobs", note + "\n".join(lines), {})
 
 
-def backlog(arena: Arena, plan: Plan) -> Section:
+def backlog(arena: Arena, plan: BenchmarkPlan) -> Section:
     """Compare each contestant with itself on an otherwise empty table."""
     missing: dict[str, str] = {}
     lines = [f"| | {' | '.join(['alone, jobs/s', *columns(plan)])} |", f"|---|{'---:|' * (1 + len(columns(plan)))}"]
@@ -206,7 +211,7 @@ def backlog(arena: Arena, plan: Plan) -> Section:
 
 
 def beside_others(
-    arena: Arena, plan: Plan, contestant: Contestant, missing: dict[str, str]
+    arena: Arena, plan: BenchmarkPlan, contestant: Contestant, missing: dict[str, str]
 ) -> dict[str, Samples | None]:
     store = STORES[contestant.peer]
     sides = {"": Drain(arena=arena, contestant=contestant, seconds=plan.seconds)}
@@ -222,19 +227,19 @@ def beside_others(
     return {"": by_name.get(""), **by_name}
 
 
-def condition_names(plan: Plan) -> list[str]:
+def condition_names(plan: BenchmarkPlan) -> list[str]:
     names = [f"{condition} {count}" for condition in ("waiting", "finished") for count in plan.backlogs]
     names += [f"{condition} {plan.front}" for condition in FRONT_CONDITIONS]
     return [*names, "100 queues 1"]
 
 
-def columns(plan: Plan) -> list[str]:
+def columns(plan: BenchmarkPlan) -> list[str]:
     found = [f"{short(count)} {condition}" for condition in ("waiting", "finished") for count in plan.backlogs]
     found += [f"{short(plan.front)} in front: {condition}" for condition in FRONT_CONDITIONS]
     return [*found, "in 100 queues"]
 
 
-def executors(arena: Arena, plan: Plan) -> Section:
+def executors(arena: Arena, plan: BenchmarkPlan) -> Section:
     missing: dict[str, str] = {}
     sides = {
         f"{count} x `run_executors` (8 threads)": Drain(
@@ -249,7 +254,7 @@ def executors(arena: Arena, plan: Plan) -> Section:
     return Section("1 to 16 executors on the same cores", table(found, base=base.name, against=base.name), missing)
 
 
-def pinned(arena: Arena, plan: Plan) -> Section:
+def pinned(arena: Arena, plan: BenchmarkPlan) -> Section:
     missing: dict[str, str] = {}
     chosen = [who.OURS_BEST, who.PGQUEUER_BEST]
     if not plan.is_quick:
@@ -273,7 +278,7 @@ def pinned(arena: Arena, plan: Plan) -> Section:
     return Section("A snapshot pinned from before the jobs until the end", "\n".join(lines), missing)
 
 
-def resting(arena: Arena, plan: Plan) -> Section:
+def resting(arena: Arena, plan: BenchmarkPlan) -> Section:
     missing: dict[str, str] = {}
     chosen = [replace(each, processes=1) for each in (who.OURS_DEFAULT, *PEERS_DEFAULT)]
     lines = ["| one process | worker, % of a core | PostgreSQL, % of a core | MB |", "|---|---:|---:|---:|"]
@@ -288,7 +293,7 @@ def resting(arena: Arena, plan: Plan) -> Section:
     return Section("An idle worker", note + "\n".join(lines), missing)
 
 
-def limits(arena: Arena, plan: Plan) -> Section:
+def limits(arena: Arena, plan: BenchmarkPlan) -> Section:
     """Compare limited tasks with plain ones of the same program. All jobs are drained, up to the longest time."""
     missing: dict[str, str] = {}
     plain = {each.peer: each.name for each in (who.OURS_BEST, who.PROCRASTINATE_BEST, who.PGQUEUER_BEST)}
@@ -329,7 +334,7 @@ An idle worker:
     return Section("Limits: tasks with keys", body, missing)
 
 
-def blocked(arena: Arena, plan: Plan) -> Section:
+def blocked(arena: Arena, plan: BenchmarkPlan) -> Section:
     """
     Compare the drain of plain tasks with one beside blocked tasks, and with one beside as many scheduled tasks.
 
@@ -353,7 +358,7 @@ def blocked(arena: Arena, plan: Plan) -> Section:
     return Section("Limits: plain tasks beside blocked ones", note + "\n".join(lines), missing)
 
 
-def rates_of(arena: Arena, plan: Plan, missing: dict[str, str]) -> str:
+def rates_of(arena: Arena, plan: BenchmarkPlan, missing: dict[str, str]) -> str:
     lines = ["| | starts, of those that the rate allows | most starts in its period |", "|---|---:|---:|"]
     for rate in RATES:
         for each in (rates.ours(rate), rates.of_chancy(rate)):
@@ -366,7 +371,7 @@ def rates_of(arena: Arena, plan: Plan, missing: dict[str, str]) -> str:
     return "\n".join(lines)
 
 
-def blocked_at_rest(arena: Arena, plan: Plan) -> str:
+def blocked_at_rest(arena: Arena, plan: BenchmarkPlan) -> str:
     lines = ["| blocked tasks | worker, % of a core | PostgreSQL, % of a core |", "|---:|---:|---:|"]
     for others in (0, 5 * plan.front):
         found = idle.measure(arena, who.OURS_DEFAULT, plan.idle_seconds, condition="blocked", others=others)
@@ -374,7 +379,7 @@ def blocked_at_rest(arena: Arena, plan: Plan) -> str:
     return "\n".join(lines)
 
 
-SECTIONS: Mapping[str, Callable[[Arena, Plan], Section]] = {
+SECTIONS: Mapping[str, Callable[[Arena, BenchmarkPlan], Section]] = {
     "drain": drain,
     "enqueue": enqueue,
     "latency": waits,

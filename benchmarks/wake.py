@@ -36,11 +36,11 @@ WAITS = """
 
 
 def measure(sleepers: int, messages: int, gap_seconds: float) -> list[float]:
-    from benchmarks.actors import Sleeper
+    from benchmarks.actors import TimedSleeper
     from jobqueue import send
 
     with connection.cursor() as cursor:
-        cursor.execute(FILL, [Sleeper.task.task_type, sleepers])
+        cursor.execute(FILL, [TimedSleeper.task.task_type, sleepers])
         cursor.execute("VACUUM ANALYZE jobqueue_task")
         cursor.execute("SELECT id FROM jobqueue_task ORDER BY random() LIMIT %s", [messages])
         chosen = [pk for (pk,) in cursor.fetchall()]

@@ -23,9 +23,9 @@ from django.db import connection
 
 from tools.load import site
 from tools.load.caller import Answer, Callers, plan
-from tools.load.verdict import ENDED, Found, Row, complaints, report
+from tools.load.verdict import ENDED, LoadRow, RunData, complaints, report
 from tools.postgres import throwaway_cluster
-from tools.progress import Progress
+from tools.progress import ProgressLine
 
 STALLED_SECONDS = 60.0  # without an ended task
 CHECK_SECONDS = 0.2
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def run(options: argparse.Namespace, url: str, logs: Path) -> Found:
+def run(options: argparse.Namespace, url: str, logs: Path) -> RunData:
     """Submit the tasks and wait for their ends. Raises RuntimeError if a process does not run."""
     token = secrets.token_urlsafe(24)
     environment = site.environment_for(url, hashlib.sha256(token.encode()).hexdigest())
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace, url: str, logs: Path) -> Found:
     call_command("migrate", verbosity=0, run_syncdb=True)
     submissions = plan(options.submissions, options.seed)
     answers: list[Answer] = []
-    progress = Progress(sys.stderr)
+    progress = ProgressLine(sys.stderr)
 
     def on_answer(answer: Answer) -> None:
         answers.append(answer)
@@ -82,9 +82,9 @@ def run(options: argparse.Namespace, url: str, logs: Path) -> Found:
         Callers(port, token, secrets.token_hex(4), on_answer).submit(submissions, options.concurrency)
         submitted = time.monotonic()
         progress.finish(f"{len(answers)} requests were answered.")
-        wait_for_end(Progress(sys.stderr), check)
+        wait_for_end(ProgressLine(sys.stderr), check)
         ended = time.monotonic()
-    return Found(
+    return RunData(
         asked=options.submissions,
         answers=answers,
         rows=rows(),
@@ -94,7 +94,7 @@ def run(options: argparse.Namespace, url: str, logs: Path) -> Found:
     )
 
 
-def wait_for_end(progress: Progress, check: Callable[[], None]) -> None:
+def wait_for_end(progress: ProgressLine, check: Callable[[], None]) -> None:
     """Wait until all tasks have ended, or none has ended for STALLED_SECONDS. The verdict shows which."""
     from jobqueue.models import Task
 
@@ -111,11 +111,11 @@ def wait_for_end(progress: Progress, check: Callable[[], None]) -> None:
         time.sleep(CHECK_SECONDS)
 
 
-def rows() -> list[Row]:
+def rows() -> list[LoadRow]:
     from jobqueue.models import Task
 
     return [
-        Row(str(task.pk), task.args[0], task.status, len(task.errors), len(task.worker_ids))
+        LoadRow(str(task.pk), task.args[0], task.status, len(task.errors), len(task.worker_ids))
         for task in Task.objects.all()
     ]
 

@@ -10,7 +10,7 @@ LINE_SECONDS = 2.0
 BAR_WIDTH = 30
 
 
-class Progress:
+class ProgressLine:
     """Shows progress. On a terminal, each line overwrites the one before."""
 
     def __init__(self, out: TextIO) -> None:

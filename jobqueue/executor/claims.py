@@ -36,7 +36,7 @@ EVICT_SECONDS = 1.0  # a task that waited for a slot for so long is released, fo
 VERBS = ("read_queues", "claim", "claim_isolated")  # calls without which there is nothing to do
 
 
-class Claims:
+class Claimer:
     """
     Claims tasks, and gives them to their pools. Belongs to the loop's thread.
 

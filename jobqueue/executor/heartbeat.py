@@ -25,7 +25,7 @@ from jobqueue.values.text import printable
 logger = get_logger(__name__)
 
 
-class Heartbeat(threading.Thread):
+class HeartbeatThread(threading.Thread):
     """
     Sends a heartbeat every third of HEARTBEAT_TIMEOUT, on a connection of its own.
 

@@ -14,9 +14,9 @@ from jobqueue.api import ends
 from jobqueue.executor.budgets import Budgets
 from jobqueue.executor.callbacks import ResultCallbacks
 from jobqueue.executor.claim_policy import ClaimPolicy
-from jobqueue.executor.claims import Claims
+from jobqueue.executor.claims import Claimer
 from jobqueue.executor.database.connection import DatabaseState, GuardedConnection, ReconnectBackoff
-from jobqueue.executor.heartbeat import Heartbeat
+from jobqueue.executor.heartbeat import HeartbeatThread
 from jobqueue.executor.maintenance import AGAIN_SECONDS, Maintenance
 from jobqueue.executor.outcomes import COUNT_START_SECONDS, Outcomes, as_database_error
 from jobqueue.executor.pools.base import Pool, PoolContext, ThreadGroup
@@ -56,7 +56,7 @@ class ExecutorLoop(threading.Thread):
         identity: ExecutorIdentity,
         *,
         running_tasks: RunningTasks,
-        heartbeat: Heartbeat,
+        heartbeat: HeartbeatThread,
         database: DatabaseState,
         connection: GuardedConnection,
         on_deadline: Callable[[], None],
@@ -102,7 +102,7 @@ class ExecutorLoop(threading.Thread):
             self.callbacks.submit_enqueued,
             self._look_for_code,
         )
-        self.claims = Claims(identity, self._policy, self.pools, running_tasks, self._maintenance, self._budgets)
+        self.claims = Claimer(identity, self._policy, self.pools, running_tasks, self._maintenance, self._budgets)
         self.outcomes = Outcomes(
             identity,
             running_tasks,

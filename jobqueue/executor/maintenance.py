@@ -13,7 +13,7 @@ from jobqueue.api.notifications import CANCEL_NOTIFICATION
 from jobqueue.api.schedule_deployments import DeclaredSchedules
 from jobqueue.engine import AGGREGATE_BATCH, FIRE_BATCH, RELEASE_BATCH, REQUESTS_READ, Engine
 from jobqueue.executor.budgets import Budgets
-from jobqueue.executor.heartbeat import Heartbeat
+from jobqueue.executor.heartbeat import HeartbeatThread
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.records import Admitted, FiredSchedules, NewTask, Outcome, PendingWork, Rescued
@@ -68,7 +68,7 @@ class Maintenance:
         self,
         engine: Engine,
         executor_id: UUID,
-        heartbeat: Heartbeat,
+        heartbeat: HeartbeatThread,
         budgets: Budgets,
         on_ready: Callable[[], None],
         on_admitted: Callable[[Mapping[str, int]], None],

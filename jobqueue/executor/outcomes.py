@@ -14,7 +14,7 @@ from jobqueue.engine import SHORT_WAIT
 from jobqueue.executor.budgets import Budgets
 from jobqueue.executor.callbacks import ResultCallbacks
 from jobqueue.executor.database.connection import GuardedConnection
-from jobqueue.executor.heartbeat import Heartbeat
+from jobqueue.executor.heartbeat import HeartbeatThread
 from jobqueue.executor.maintenance import Maintenance
 from jobqueue.executor.running.attempt import CompletedAttempt, ExecutorIdentity, with_start
 from jobqueue.executor.running.events import task_fields
@@ -57,7 +57,7 @@ class Outcomes:
         identity: ExecutorIdentity,
         running_tasks: RunningTasks,
         connection: GuardedConnection,
-        heartbeat: Heartbeat,
+        heartbeat: HeartbeatThread,
         maintenance: Maintenance,
         budgets: Budgets,
         callbacks: ResultCallbacks,

@@ -28,7 +28,7 @@ from jobqueue.executor import exit_status as codes
 from jobqueue.executor.database.connection import DatabaseState, GuardedConnection, connect_once
 from jobqueue.executor.exit_status import exit_now
 from jobqueue.executor.health.status import HealthMonitor, HealthReporter, HealthStatus, freeze_limit, stall_limit
-from jobqueue.executor.heartbeat import Heartbeat
+from jobqueue.executor.heartbeat import HeartbeatThread
 from jobqueue.executor.listener import Listener
 from jobqueue.executor.loop import ExecutorLoop
 from jobqueue.executor.reports import keeping_body_logs
@@ -94,7 +94,7 @@ class ExecutorProcess:
         limit = max(2.0, options.heartbeat_timeout * 2 / 3)
         of_loop = GuardedConnection("loop", database, limit, prepares=True)
         of_heartbeat = GuardedConnection("heartbeat", database, limit / 2)
-        self._heartbeat = Heartbeat(
+        self._heartbeat = HeartbeatThread(
             self.engine,
             self.executor_info,
             self._running_tasks,

@@ -7,7 +7,7 @@ from uuid import UUID
 import django.db
 
 from jobqueue.executor.callbacks import ResultCallbacks
-from jobqueue.executor.claims import Claims
+from jobqueue.executor.claims import Claimer
 from jobqueue.executor.database.connection import GuardedConnection
 from jobqueue.executor.maintenance import Maintenance
 from jobqueue.executor.outcomes import Outcomes
@@ -28,7 +28,7 @@ class Stop:
         identity: ExecutorIdentity,
         running_tasks: RunningTasks,
         connection: GuardedConnection,
-        claims: Claims,
+        claims: Claimer,
         outcomes: Outcomes,
         callbacks: ResultCallbacks,
         maintenance: Maintenance,

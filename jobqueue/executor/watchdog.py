@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from jobqueue.exceptions import ClaimLost, ShuttingDown, TaskTimeout
 from jobqueue.executor.database.connection import GuardedConnection
-from jobqueue.executor.heartbeat import Heartbeat
+from jobqueue.executor.heartbeat import HeartbeatThread
 from jobqueue.executor.running.attempt import RunningTask
 from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.telemetry.logger import get_logger
@@ -33,7 +33,7 @@ class Watchdog(threading.Thread):
     def __init__(
         self,
         running_tasks: RunningTasks,
-        heartbeat: Heartbeat,
+        heartbeat: HeartbeatThread,
         connections: Iterable[GuardedConnection],
         grace_seconds: float,
         on_stuck: Callable[[RunningTask], None],

@@ -16,7 +16,7 @@ import pytest
 from tests.acceptance.harness import CHECKOUT, is_running, stats
 from tests.waiting import DEADLINE_SECONDS, wait_until
 from tools.load.caller import Answer
-from tools.load.verdict import Found, Row, complaints
+from tools.load.verdict import LoadRow, RunData, complaints
 
 pytestmark = pytest.mark.slow
 
@@ -62,10 +62,10 @@ def test_interrupted_load_leaves_no_process() -> None:
     wait_until(lambda: not any(is_running(pid) for pid in children), f"the end of {children}")
 
 
-GOOD = Found(
+GOOD = RunData(
     asked=2,
     answers=[Answer(0, 201, "a", 0.1, 1), Answer(1, 201, "b", 0.2, 1), Answer(1, 200, "b", 0.1, 1)],
-    rows=[Row("a", 0, "SUCCESSFUL", 1, 2), Row("b", 1, "FAILED", 4, 4)],
+    rows=[LoadRow("a", 0, "SUCCESSFUL", 1, 2), LoadRow("b", 1, "FAILED", 4, 4)],
     effects=Counter({"a": 1}),
 )
 
@@ -78,18 +78,21 @@ def test_verdict_of_correct_run_has_no_complaint() -> None:
     ("spoil", "words"),
     [
         (lambda: replace(GOOD, rows=GOOD.rows[:1]), "lost"),
-        (lambda: replace(GOOD, rows=[*GOOD.rows, Row("c", 2, "SUCCESSFUL", 0, 1)]), "was not acknowledged"),
-        (lambda: replace(GOOD, rows=[*GOOD.rows, Row("c", 1, "FAILED", 4, 4)]), "more than once"),
+        (lambda: replace(GOOD, rows=[*GOOD.rows, LoadRow("c", 2, "SUCCESSFUL", 0, 1)]), "was not acknowledged"),
+        (lambda: replace(GOOD, rows=[*GOOD.rows, LoadRow("c", 1, "FAILED", 4, 4)]), "more than once"),
         (lambda: replace(GOOD, answers=[*GOOD.answers, Answer(1, 201, "b", 0.1, 1)]), "created twice"),
         (lambda: replace(GOOD, answers=[*GOOD.answers, Answer(1, 200, "c", 0.1, 1)]), "several ids"),
         (lambda: replace(GOOD, answers=[*GOOD.answers, Answer(2, 503, "", 0.1, 6)]), "was not accepted: 2 (503)"),
         (lambda: replace(GOOD, asked=3), "3 were submitted, 2 acknowledged"),
-        (lambda: replace(GOOD, rows=[GOOD.rows[0], Row("b", 1, "RUNNING", 0, 1)]), "has not ended: b (RUNNING)"),
+        (
+            lambda: replace(GOOD, rows=[GOOD.rows[0], LoadRow("b", 1, "RUNNING", 0, 1)]),
+            "has not ended: b (RUNNING)",
+        ),
         (lambda: replace(GOOD, effects=Counter({"a": 2})), "took effect 2 times"),
         (lambda: replace(GOOD, effects=Counter()), "took effect 0 times"),
         (lambda: replace(GOOD, effects=Counter({"a": 1, "b": 1})), "b is FAILED and took effect 1 times"),
         (lambda: replace(GOOD, effects=Counter({"a": 1, "x": 1})), "without a task: x"),
     ],
 )
-def test_verdict_reports_each_error(spoil: Callable[[], Found], words: str) -> None:
+def test_verdict_reports_each_error(spoil: Callable[[], RunData], words: str) -> None:
     assert any(words in complaint for complaint in complaints(spoil()))

@@ -76,7 +76,7 @@ class WithDataclass(Actor, max_attempts=1):
         return Done(context.state.count)
 
 
-class Count(TypedDict, total=False):
+class CountState(TypedDict, total=False):
     count: int
 
 
@@ -88,7 +88,7 @@ class WithoutState(Actor, max_attempts=1):
 
 
 class WithTypedDict(WithoutState):
-    State = Count
+    State = CountState
 
 
 class WithStruct(Actor, max_attempts=1):
@@ -143,7 +143,7 @@ class TypedByDataclasses(Actor, max_attempts=1):
         return Done(repr(context.inbox.popleft().body)) if context.inbox else Suspend()
 
 
-class Typed(Actor, max_attempts=2, backoff=Backoff(base=10.0, jitter=0.0)):
+class TypedActor(Actor, max_attempts=2, backoff=Backoff(base=10.0, jitter=0.0)):
     """Waits for a tagged Struct."""
 
     Message = Publish | Discard
@@ -157,7 +157,7 @@ class Typed(Actor, max_attempts=2, backoff=Backoff(base=10.0, jitter=0.0)):
 
 
 class TypedByDict(Actor):
-    Message = Count
+    Message = CountState
 
     def poll(self, context: PollContext[Any]) -> Any:
         return Done()
@@ -167,7 +167,7 @@ PRICES = {"print": 5, "poster": 12}
 
 
 @dataclass
-class Order:
+class ArticleOrder:
     """A message that raises KeyError for an unknown article."""
 
     article: str
@@ -180,7 +180,7 @@ class Order:
 class Checked(Actor, max_attempts=2, backoff=Backoff(base=10.0, jitter=0.0)):
     """Ends with the price of its first order."""
 
-    Message = Order
+    Message = ArticleOrder
 
     def poll(self, context: PollContext[Any]) -> Any:
         return Done(context.inbox.popleft().body.price) if context.inbox else Suspend()

@@ -91,7 +91,7 @@ def test_actor_with_other_backend_is_declared_but_not_polled() -> None:
 
 
 @dataclass
-class Rejected:
+class RefuseByType:
     type: Literal["refuse"]
 
 
@@ -154,7 +154,7 @@ class TestRefused:
         ("union", "reason"),
         [
             (actors.Item | actors.WithDataclass.State, ": .* a field such as .* and Item has none"),
-            (actors.Reject | Rejected, ": Reject and Rejected have the same `type` 'refuse'"),
+            (actors.Reject | RefuseByType, ": Reject and RefuseByType have the same `type` 'refuse'"),
             (actors.Approve | actors.Reject | dict | Untagged, ""),
         ],
     )

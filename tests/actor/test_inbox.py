@@ -50,7 +50,7 @@ class TestInbox:
         assert bodies(inbox.taken) == taken
         assert len(inbox) == 5 - len(taken)
 
-    @pytest.mark.parametrize("wanted", ["CHILD", actors.Count, actors.Count | int, list[int]])
+    @pytest.mark.parametrize("wanted", ["CHILD", actors.CountState, actors.CountState | int, list[int]])
     def test_take_refuses_other_filters(self, wanted: Any) -> None:
         for inbox in (self.inbox(), Inbox()):
             with pytest.raises(TypeError, match=r"take\(\) needs a Kind or classes such as dict, not"):
@@ -255,7 +255,7 @@ def limit_reads(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
 
 class TestTyped:
     def test_body_is_decoded_as_message_type(self, stage: Stage) -> None:
-        result = actors.Typed.enqueue()
+        result = actors.TypedActor.enqueue()
         pk = UUID(result.id)
         stage.run()
         stage.send(pk, actors.Publish("Alps"))
@@ -295,10 +295,10 @@ class TestTyped:
     @pytest.mark.parametrize(
         ("actor", "body", "reason"),
         [
-            (actors.Typed, {"type": "sell"}, ""),
-            (actors.Typed, {"type": "publish", "title": 7}, ""),
-            (actors.Typed, "publish", ""),
-            (actors.Typed, None, ""),
+            (actors.TypedActor, {"type": "sell"}, ""),
+            (actors.TypedActor, {"type": "publish", "title": 7}, ""),
+            (actors.TypedActor, "publish", ""),
+            (actors.TypedActor, None, ""),
             (actors.Checked, {"article": "mug"}, "KeyError: 'mug'"),  # its class raises
         ],
     )
@@ -323,11 +323,11 @@ class TestTyped:
     def test_undecodable_body_is_read_after_new_code_is_deployed(
         self, stage: Stage, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        pk = UUID(actors.Typed.enqueue().id)
+        pk = UUID(actors.TypedActor.enqueue().id)
         stage.send(pk, {"type": "sell"})
         stage.run()
-        monkeypatch.setattr(actors.Typed, "Message", dict)
-        monkeypatch.setattr(actors.Typed, "poll", lambda actor, context: Done(context.inbox.popleft().body))
+        monkeypatch.setattr(actors.TypedActor, "Message", dict)
+        monkeypatch.setattr(actors.TypedActor, "poll", lambda actor, context: Done(context.inbox.popleft().body))
         stage.advance(10)
         stage.run()
 

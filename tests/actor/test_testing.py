@@ -313,9 +313,9 @@ class TestContext:
 
     def test_context_decodes_bodies_like_executor(self) -> None:
         for body in (actors.Publish("Alps"), {"type": "publish", "title": "Alps"}):
-            assert actors.Typed().poll(testing.context(actors.Typed, inbox=[body])) == Done("published Alps")
+            assert actors.TypedActor().poll(testing.context(actors.TypedActor, inbox=[body])) == Done("published Alps")
         with pytest.raises(ValueError, match="Invalid value"):
-            testing.context(actors.Typed, inbox=[{"type": "sell"}])
+            testing.context(actors.TypedActor, inbox=[{"type": "sell"}])
 
     def test_helpers_refuse_invalid_values(self) -> None:
         with pytest.raises(TypeError, match=r"of an actor, .* call\(\) a function task"):
@@ -331,7 +331,7 @@ class TestContext:
 
     def test_context_takes_other_fields(self) -> None:
         pk = new_id()
-        context = testing.context(actors.Typed, id=pk, timed_out=True, polls=3, key="k", attempt=2)
+        context = testing.context(actors.TypedActor, id=pk, timed_out=True, polls=3, key="k", attempt=2)
 
         assert (context.timed_out, context.key, context.attempt) == (True, "k", 2)
         assert context.idempotency_key == f"{pk}:3"

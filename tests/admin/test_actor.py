@@ -25,7 +25,7 @@ from tests.factories import MessageFactory, TaskFactory, ago, make_user, now
 pytestmark = BOTH
 
 
-class Counter(Actor[Any]):
+class AddingActor(Actor[Any]):
     """Adds the numbers of its messages."""
 
     @dataclass
@@ -38,7 +38,7 @@ class Counter(Actor[Any]):
         return Suspend()
 
 
-class Listener(Actor[Any]):
+class ListeningActor(Actor[Any]):
     def poll(self, context):
         return Done()
 
@@ -48,7 +48,7 @@ def make(backend):
     """Create a suspended actor, or a task of another state."""
 
     def create(state="suspended", **columns):
-        columns = {"task_type": Listener.task.task_type, state: True, **columns}
+        columns = {"task_type": ListeningActor.task.task_type, state: True, **columns}
         return TaskFactory.create(backend=backend, using=backend, **columns)
 
     return create
@@ -277,15 +277,15 @@ def test_send_wakes_the_receiver_after_commit(make, send, django_capture_on_comm
 @pytest.mark.parametrize(
     ("actor", "text", "words"),
     [
-        (Listener, "publish", "Not valid JSON: Expecting value in line 1, column 1."),
-        (Listener, '{"a": 1,}', "Not valid JSON:"),
-        (Listener, "", "A message is JSON. For an empty message write null."),
-        (Listener, "[" * 100_000, "JSON"),
-        (Listener, "9" * 5000, "Unreadable JSON:"),
-        (Listener, "NaN", "The value: NaN is not JSON."),
-        (Listener, '"\\u0000"', "The value: a NUL character cannot be stored."),
-        (Listener, f'"{SCRIPT}"x', "Not valid JSON: Extra data"),
-        (Counter, '{"number": "seven"}', "Not a valid Counter.Message: Expected `int`, got `str`"),
+        (ListeningActor, "publish", "Not valid JSON: Expecting value in line 1, column 1."),
+        (ListeningActor, '{"a": 1,}', "Not valid JSON:"),
+        (ListeningActor, "", "A message is JSON. For an empty message write null."),
+        (ListeningActor, "[" * 100_000, "JSON"),
+        (ListeningActor, "9" * 5000, "Unreadable JSON:"),
+        (ListeningActor, "NaN", "The value: NaN is not JSON."),
+        (ListeningActor, '"\\u0000"', "The value: a NUL character cannot be stored."),
+        (ListeningActor, f'"{SCRIPT}"x', "Not valid JSON: Extra data"),
+        (AddingActor, '{"number": "seven"}', "Not a valid AddingActor.Message: Expected `int`, got `str`"),
         (Checked, '{"article": "mug"}', "Not a valid Checked.Message: KeyError: &#x27;mug&#x27;"),
     ],
 )
@@ -309,11 +309,11 @@ def test_send_of_invalid_json_keeps_the_text(make, send):
 
 
 def test_page_shows_the_message_schema(make, show, monkeypatch):
-    typed = make(task_type=Counter.task.task_type)
+    typed = make(task_type=AddingActor.task.task_type)
 
     assert "&quot;number&quot;: {\n          &quot;type&quot;: &quot;integer&quot;" in show(typed)
     assert "Message schema" not in show(make())
-    monkeypatch.setattr(Counter, "Message", Exception)  # has no schema
+    monkeypatch.setattr(AddingActor, "Message", Exception)  # has no schema
     assert "Message schema" not in show(typed)
 
 
@@ -348,7 +348,7 @@ def test_send_to_an_actor_that_just_left_is_refused(make, send, monkeypatch, mea
     [
         ("suspended", "tests.tasks.add", "this site has no actor of this name."),
         ("suspended", "shop.actors.Gone", "this site has no actor of this name."),
-        ("successful", Listener.task.task_type, "the task has ended."),
+        ("successful", ListeningActor.task.task_type, "the task has ended."),
     ],
 )
 def test_send_is_offered_for_living_actors_only(make, show, send, state, task_type, words):

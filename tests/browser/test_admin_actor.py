@@ -23,7 +23,7 @@ LIST = "/admin/jobqueue/task/"
 EVIL = "<script>document.title='hacked'; alert(1)</script><img src=x onerror=alert(2)>"
 
 
-class Counter(Actor[Any]):
+class Adder(Actor[Any]):
     """Adds the numbers of its messages."""
 
     @dataclass
@@ -46,7 +46,7 @@ def page_of(task: Any) -> str:
 
 
 def test_message_form_changes_state_of_actor(admin: Browser) -> None:
-    counter = Counter.enqueue()
+    counter = Adder.enqueue()
     run_what_is_ready()
     admin.open(page_of(counter))
     assert "without a timeout" in admin.text(".jq-sentence")
@@ -64,7 +64,7 @@ def test_message_form_changes_state_of_actor(admin: Browser) -> None:
 
 
 def test_invalid_message_is_shown_again_with_reason(admin: Browser) -> None:
-    counter = Counter.enqueue()
+    counter = Adder.enqueue()
     admin.open(page_of(counter))
 
     admin.type(".jq-send textarea", '{"number": 7,}')
@@ -81,7 +81,7 @@ def test_invalid_message_is_shown_again_with_reason(admin: Browser) -> None:
 
 
 def test_run_now_button_polls_suspended_actor(admin: Browser) -> None:
-    counter = Counter.enqueue()
+    counter = Adder.enqueue()
     run_what_is_ready()
     Task.objects.filter(pk=counter.id).update(wake_at=now() + timedelta(days=3))
     admin.open(page_of(counter))
@@ -143,7 +143,11 @@ def test_script_in_rows_is_shown_and_not_executed(admin: Browser) -> None:
         errors=[error(EVIL, executor=EVIL, exception_class_path=EVIL, traceback=EVIL)],
     )
     actor = TaskFactory.create(
-        suspended=True, task_type=Counter.task.task_type, key=EVIL + "!", parent_id=root.pk, inner_state={EVIL: EVIL}
+        suspended=True,
+        task_type=Adder.task.task_type,
+        key=EVIL + "!",
+        parent_id=root.pk,
+        inner_state={EVIL: EVIL},
     )
     TaskFactory.create(parent_id=actor.pk, task_type=EVIL, key=EVIL + "?")
     MessageFactory.create(task_id=actor.pk, body={EVIL: EVIL}, dedupe_key=EVIL, child_status="<script>")
@@ -166,7 +170,7 @@ def test_script_in_rows_is_shown_and_not_executed(admin: Browser) -> None:
 
 
 def test_actor_page_fits_phone_width(admin: Browser) -> None:
-    actor = TaskFactory.create(suspended=True, task_type=Counter.task.task_type)
+    actor = TaskFactory.create(suspended=True, task_type=Adder.task.task_type)
     MessageFactory.create(task_id=actor.pk, body={"photo": "x" * 200}, dedupe_key="photo:" + "y" * 80)
     admin.resize(500, 900)  # the narrowest window of Chromium
 

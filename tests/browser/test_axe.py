@@ -63,7 +63,7 @@ axe.run(document).then((result) => done(result.violations.map(
 """
 
 
-class Page(NamedTuple):
+class AxePage(NamedTuple):
     """posted: the fields of the form that leads to the page."""
 
     address: str
@@ -71,7 +71,7 @@ class Page(NamedTuple):
 
 
 @pytest.fixture
-def pages() -> dict[str, Page]:
+def pages() -> dict[str, AxePage]:
     """Create rows of every kind. Return all pages."""
     executor = ExecutorFactory.create(queues=[LONG], async_slots=40)
     ExecutorFactory.create(lost=True)
@@ -93,15 +93,15 @@ def pages() -> dict[str, Page]:
     TickFactory.create(schedule=schedule)
     Limit.objects.create(kind="concurrency", key="imports:", number=2, changed_at=now())
 
-    def page(name: str, /, *args: Any, **query: str) -> Page:
-        return Page(f"{reverse(f'admin:jobqueue_{name}', args=args)}?{urlencode(query)}")
+    def page(name: str, /, *args: Any, **query: str) -> AxePage:
+        return AxePage(f"{reverse(f'admin:jobqueue_{name}', args=args)}?{urlencode(query)}")
 
     tagged = page("task_changelist", tag=LONG * 3).address
     listed, queues, executors, schedules = (
         page(f"{name}_changelist").address for name in ("task", "queue", "executor", "schedule")
     )
     return {
-        "overview": Page("/admin/jobqueue/"),
+        "overview": AxePage("/admin/jobqueue/"),
         "tasks": page("task_changelist"),
         "tasks of a time": page("task_changelist", enqueued_since="2026-01-01T00:00:00+00:00"),
         "failed task": page("task_change", failed.pk),
@@ -112,17 +112,17 @@ def pages() -> dict[str, Page]:
         "task type": page("task_summary", name=f"shop.tasks.{LONG}"),
         "enqueue": page("task_enqueue"),
         "enqueue with arguments": page("task_enqueue", task="tests.tasks.greet"),
-        "confirm a bulk action": Page(tagged, {"action": "requeue_selected", **ALL}),
-        "confirm for ticked tasks": Page(listed, {"action": "delete_ended", ACTION_CHECKBOX_NAME: str(failed.pk)}),
-        "confirm to delete a task": Page(page("task_delete", failed.pk).address, {}),
+        "confirm a bulk action": AxePage(tagged, {"action": "requeue_selected", **ALL}),
+        "confirm for ticked tasks": AxePage(listed, {"action": "delete_ended", ACTION_CHECKBOX_NAME: str(failed.pk)}),
+        "confirm to delete a task": AxePage(page("task_delete", failed.pk).address, {}),
         "queues": page("queue_changelist"),
         "queue": page("queue_change", queue.pk),
         "summary of a queue": page("queue_summary", name=LONG),
-        "confirm to pause a queue": Page(queues, {"row": "pause:default"}),
-        "limit of a queue": Page(queues, {"row": f"limit:{LONG}"}),
+        "confirm to pause a queue": AxePage(queues, {"row": "pause:default"}),
+        "limit of a queue": AxePage(queues, {"row": f"limit:{LONG}"}),
         "executors": page("executor_changelist"),
         "executor": page("executor_change", executor.pk),
-        "confirm to stop an executor": Page(
+        "confirm to stop an executor": AxePage(
             executors, {"action": "stop_selected", ACTION_CHECKBOX_NAME: str(executor.pk)}
         ),
         "schedules": page("schedule_changelist"),
@@ -130,7 +130,7 @@ def pages() -> dict[str, Page]:
         "add a schedule": page("schedule_add"),
         "edit a schedule": page("schedule_edit", schedule.pk),
         "pause a schedule": page("schedule_pause", schedule.pk),
-        "confirm to run schedules": Page(
+        "confirm to run schedules": AxePage(
             schedules, {"action": "run_schedules", ACTION_CHECKBOX_NAME: str(schedule.pk)}
         ),
         "backfill": page("schedule_backfill", schedule.pk),
@@ -150,7 +150,7 @@ def start_bulk_action(address: str) -> Any:
     return Task.objects.get(task_type=BULK_ACTION).pk
 
 
-def show(browser: Browser, page: Page) -> None:
+def show(browser: Browser, page: AxePage) -> None:
     if page.posted is None:
         browser.open(page.address)
     else:
@@ -162,7 +162,7 @@ def show(browser: Browser, page: Page) -> None:
 
 @pytest.mark.parametrize(("width", "theme"), [(390, "dark"), (1280, "light")])  # neither depends on the other
 def test_axe_finds_nothing_and_no_page_scrolls_sideways(
-    admin: Browser, pages: dict[str, Page], width: int, theme: str
+    admin: Browser, pages: dict[str, AxePage], width: int, theme: str
 ) -> None:
     axe = (files("axe_core_python") / "axe.min.js").read_text(encoding="utf-8")
     admin.emulate(width, theme)
@@ -179,7 +179,7 @@ def test_axe_finds_nothing_and_no_page_scrolls_sideways(
 
 @pytest.mark.parametrize("language", ["de", "fr"])
 def test_pages_with_long_words_of_other_languages_fit_a_phone(
-    admin: Browser, pages: dict[str, Page], settings: Any, language: str
+    admin: Browser, pages: dict[str, AxePage], settings: Any, language: str
 ) -> None:
     settings.LANGUAGE_CODE = language
     admin.emulate(390)

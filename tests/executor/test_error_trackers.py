@@ -27,24 +27,24 @@ AT_ONCE = Backoff(base=0.0, jitter=0.0)
 
 
 @dataclass
-class Scope:
+class TrackerScope:
     tags: dict[str, Any] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
 
 
-_scope: ContextVar[Scope] = ContextVar("scope")
+_scope: ContextVar[TrackerScope] = ContextVar("scope")
 
 
-def scope() -> Scope:
+def scope() -> TrackerScope:
     try:
         return _scope.get()
     except LookupError:
-        _scope.set(Scope())
+        _scope.set(TrackerScope())
         return _scope.get()
 
 
 @dataclass(frozen=True)
-class Event:
+class TrackedEvent:
     message: str
     error: str
     tags: dict[str, Any]
@@ -56,7 +56,7 @@ class Tracker(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
-        self.events: list[Event] = []
+        self.events: list[TrackedEvent] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.name.startswith(PACKAGE):
@@ -65,7 +65,7 @@ class Tracker(logging.Handler):
             scope().lines.append(record.getMessage())
             return
         error = record.exc_info[1] if record.exc_info else None
-        self.events.append(Event(record.getMessage(), repr(error), {**scope().tags}, [*scope().lines]))
+        self.events.append(TrackedEvent(record.getMessage(), repr(error), {**scope().tags}, [*scope().lines]))
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def tracker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tracker]:
     run = threading.Thread.run
 
     def run_in_scope(self: threading.Thread) -> None:
-        _scope.set(Scope())
+        _scope.set(TrackerScope())
         run(self)
 
     monkeypatch.setattr(threading.Thread, "run", run_in_scope)

@@ -17,7 +17,7 @@ from jobqueue.api.schedule_deployments import DeclaredSchedules
 from jobqueue.engine import engine_for
 from jobqueue.executor.budgets import Budgets
 from jobqueue.executor.database.connection import DatabaseState
-from jobqueue.executor.heartbeat import Heartbeat
+from jobqueue.executor.heartbeat import HeartbeatThread
 from jobqueue.executor.maintenance import (
     AGAIN_SECONDS,
     CHECK_SECONDS,
@@ -37,13 +37,13 @@ NOTHING = PendingWork(
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> SettableClock:
+    made = SettableClock()
     monkeypatch.setattr("time.monotonic", lambda: made.now)
     return made
 
 
-class Clock:
+class SettableClock:
     now = MORE_THAN_ALL
 
 
@@ -61,7 +61,7 @@ def budgets() -> Budgets:
     ],
 )
 def test_prune_continues_soon_after_a_full_batch(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, tasks: int, ticks: int, gap_seconds: float
+    clock: SettableClock, monkeypatch: pytest.MonkeyPatch, tasks: int, ticks: int, gap_seconds: float
 ) -> None:
     pruned_at: list[float] = []
 
@@ -99,7 +99,9 @@ def test_prune_continues_soon_after_a_full_batch(
     assert pruned_at[1] - pruned_at[0] == pytest.approx(gap_seconds, abs=0.6)
 
 
-def test_schedule_that_stays_locked_is_tried_twice_a_second(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schedule_that_stays_locked_is_tried_twice_a_second(
+    clock: SettableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fired_at: list[float] = []
 
     def fire(limit: int) -> FiredSchedules:
@@ -147,7 +149,7 @@ class Refusing:
         self.called.append((name, *values))
         if name in self.refused:
             cancelled = django.db.OperationalError("canceling statement due to statement timeout")
-            cancelled.__cause__ = Cancelled()
+            cancelled.__cause__ = StatementCancelled()
             raise cancelled
 
     def bring_forward(self, seconds: float, after: int = 0, limit: int = 1) -> int | None:
@@ -176,7 +178,7 @@ class Refusing:
         return [call for call in self.called if call[0] == name]
 
 
-class Cancelled(Exception):
+class StatementCancelled(Exception):
     sqlstate = "57014"
 
 
@@ -203,7 +205,7 @@ def maintenance_with(engine: Any, monkeypatch: pytest.MonkeyPatch, set_back: lis
 
 @pytest.mark.parametrize("refused", ["isolate", "bring_forward"])
 def test_call_that_always_fails_does_not_stop_wakes(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, refused: str
+    clock: SettableClock, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
     engine = Refusing(refused)
     maintenance = maintenance_with(engine, monkeypatch, [3600.0])
@@ -217,7 +219,9 @@ def test_call_that_always_fails_does_not_stop_wakes(
     assert 1 < len(engine.of(refused)) < 10
 
 
-def test_frozen_executor_is_kept_until_its_tasks_are_isolated(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frozen_executor_is_kept_until_its_tasks_are_isolated(
+    clock: SettableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = Refusing("isolate")
     maintenance, frozen = maintenance_with(engine, monkeypatch, []), new_id()
     maintenance.isolate_tasks_of(frozen)
@@ -231,7 +235,9 @@ def test_frozen_executor_is_kept_until_its_tasks_are_isolated(clock: Clock, monk
     assert engine.of("isolate") == [("isolate", frozen)] * 2
 
 
-def test_step_of_the_clock_is_kept_until_all_requests_moved(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_of_the_clock_is_kept_until_all_requests_moved(
+    clock: SettableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = Refusing("bring_forward")
     engine.last_brought = [1000, None]
     maintenance = maintenance_with(engine, monkeypatch, [3600.0])
@@ -246,7 +252,7 @@ def test_step_of_the_clock_is_kept_until_all_requests_moved(clock: Clock, monkey
     assert engine.of("bring_forward") == moves
 
 
-def test_rescue_needs_punctual_heartbeats(clock: Clock) -> None:
+def test_rescue_needs_punctual_heartbeats(clock: SettableClock) -> None:
     """A process that stood still may have missed an outage, after which living executors look silent."""
     options = SimpleNamespace(heartbeat_timeout=3.0)
     engine: Any = SimpleNamespace(
@@ -257,7 +263,7 @@ def test_rescue_needs_punctual_heartbeats(clock: Clock) -> None:
     info: Any = SimpleNamespace(executor_id=None)
     line: Any = nullcontext()
     state = DatabaseState()
-    heart = Heartbeat(engine, lambda: info, RunningTasks(engine_for("default")), state, line)
+    heart = HeartbeatThread(engine, lambda: info, RunningTasks(engine_for("default")), state, line)
 
     def may_rescue(*, beats_after: tuple[float, ...] = (), later: float = 0.0) -> bool:
         for gap_seconds in beats_after:

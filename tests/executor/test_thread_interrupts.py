@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 ROUNDS = 10
 
 
-class Stop(BaseException):
+class StopThread(BaseException):
     pass
 
 
@@ -58,7 +58,7 @@ def test_interrupted_threads_leave_no_lock_locked(make: Any, own_logger: logging
         try:
             while True:
                 use()
-        except Stop:
+        except StopThread:
             interrupted += 1
 
     for _ in range(ROUNDS):
@@ -67,7 +67,7 @@ def test_interrupted_threads_leave_no_lock_locked(make: Any, own_logger: logging
             thread.start()
         for thread in threads:
             assert thread.ident is not None
-            while thread.is_alive() and not interrupt_thread(thread.ident, Stop):
+            while thread.is_alive() and not interrupt_thread(thread.ident, StopThread):
                 pass
             thread.join(10)
             assert not thread.is_alive(), "it waits for a lock that nobody has"
@@ -81,13 +81,13 @@ def test_thread_that_waits_with_a_timeout_is_interrupted() -> None:
         try:
             while True:
                 event.wait(0.01)
-        except Stop:
+        except StopThread:
             ended.set()
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     assert thread.ident is not None
-    assert interrupt_thread(thread.ident, Stop)
+    assert interrupt_thread(thread.ident, StopThread)
     wait_until(ended.is_set)
 
 
@@ -101,7 +101,7 @@ def test_thread_that_cannot_be_interrupted_soon_is_left_alone() -> None:
     assert thread.ident is not None
     began_at = time.monotonic()
 
-    assert not interrupt_thread(thread.ident, Stop)
+    assert not interrupt_thread(thread.ident, StopThread)
     assert time.monotonic() - began_at < 5
     handler.release()
     thread.join(10)

@@ -30,8 +30,8 @@ FOR_DJANGO = {
     "templates", "static", "locale",
 }  # fmt: skip
 ON_TOP = {
-    "api", "backend.py", "conf", "declarations", "engine", "exceptions.py", "executor", "http", "operations", "schedules",
-    "testing", "values",
+    "api", "backend.py", "conf", "declarations", "engine", "exceptions.py", "executor", "http", "operations",
+    "schedules", "testing", "values",
 }  # fmt: skip
 
 

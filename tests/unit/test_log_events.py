@@ -21,7 +21,7 @@ ANY_LEVEL = "LOG"
 
 
 @dataclass
-class Event:
+class LogEvent:
     levels: set[str] = field(default_factory=set)
     fields: set[str] = field(default_factory=set)
 
@@ -43,8 +43,8 @@ def calls(tree: ast.Module) -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def events() -> dict[str, Event]:
-    found: dict[str, Event] = defaultdict(Event)
+def events() -> dict[str, LogEvent]:
+    found: dict[str, LogEvent] = defaultdict(LogEvent)
     for name, _ in EVENTS.values():
         found[name].levels.add(ANY_LEVEL)
     for path in PACKAGE.rglob("*.py"):
@@ -55,19 +55,19 @@ def events() -> dict[str, Event]:
     return found
 
 
-def test_event_names_follow_the_grammar(events: dict[str, Event]) -> None:
+def test_event_names_follow_the_grammar(events: dict[str, LogEvent]) -> None:
     grammar = r"[a-z_]+\.([a-z_]+_)?([a-z]+ed|lost|stuck|timed_out)"
     assert [name for name in events if not re.fullmatch(grammar, name)] == ["database.unreachable"]
 
 
-def test_reference_lists_exactly_all_events(events: dict[str, Event]) -> None:
+def test_reference_lists_exactly_all_events(events: dict[str, LogEvent]) -> None:
     rows = [row["name"] for row in ROW.finditer(REFERENCE.read_text())]
 
     assert sorted(rows) == sorted(events)
     assert rows == sorted(rows)
 
 
-def test_reference_has_levels_and_fields_of_events(events: dict[str, Event]) -> None:
+def test_reference_has_levels_and_fields_of_events(events: dict[str, LogEvent]) -> None:
     for row in ROW.finditer(REFERENCE.read_text()):
         event = events[row["name"]]
         levels, fields = set(row["levels"].split(", ")), set(re.findall(r"`(\w+)`", row["fields"]))

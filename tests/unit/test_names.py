@@ -150,6 +150,35 @@ def retired_words_of_text(text: str) -> set[str]:
     return {PLURALS.get(word, word) for word in words} & PARTS.keys() - ORDINARY
 
 
+# Names that several classes may have, and why.
+SHARED_CLASSES = {
+    "Command": "Django looks for this name in each command; `jobqueue.api.Command` is what people send to executors",
+    "Effect": "a table of two sites: of the tests, and of the load test",
+    "Fibonacci": "the example of the README, also in tests and benchmarks",
+    "Producer": "the adapter of each queue in benchmarks/peers has one",
+}
+
+
+def shared_class_names() -> dict[str, list[str]]:
+    """
+    Return the files of each class name that stands for several things.
+
+    Test files may use the same names for their own classes, but not those of the package. The demo is a site.
+    """
+    files: dict[str, list[str]] = defaultdict(list)
+    for path in SOURCES:
+        if path.suffix == ".py" and not {"demo_project", "migrations"} & {*path.parts}:
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef):
+                    files[node.name].append(path.relative_to(CHECKOUT).as_posix())
+    return {
+        name: sorted(paths)
+        for name, paths in files.items()
+        if len(paths) > 1
+        and (any(path.startswith("jobqueue/") for path in paths) or sum("/test_" not in path for path in paths) > 1)
+    }
+
+
 NAMES = names_with_retired_words()
 SOURCES = [path for folder in FOLDERS for kind in ("*.py", "*.sql") for path in CHECKOUT.joinpath(folder).rglob(kind)]
 
@@ -218,6 +247,11 @@ def test_names_of_the_package_say_what_they_hold() -> None:
         for line, name in filler_names(path.read_text())
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_class_name_stands_for_one_thing() -> None:
+    shared = {name: files for name, files in shared_class_names().items() if name not in SHARED_CLASSES}
+    assert not shared, "\n".join(f"{name}: {', '.join(files)}" for name, files in shared.items())
 
 
 def test_names_of_tests_are_short() -> None:

@@ -25,7 +25,7 @@ for_a_release = pytest.mark.skipif("JOBQUEUE_RELEASE" not in os.environ, reason=
 
 
 @dataclass
-class Entry:
+class CatalogueEntry:
     """A string of a catalogue and its translations: one, or one for each plural form."""
 
     context: str | None = None
@@ -39,9 +39,9 @@ class Entry:
         return self.context, self.singular
 
 
-def read_catalogue(language: str) -> list[Entry]:
+def read_catalogue(language: str) -> list[CatalogueEntry]:
     """Read the .po file without its header."""
-    entries = [Entry()]
+    entries = [CatalogueEntry()]
     target = ""
     texts: dict[str, str] = {}  # of the entry being read, by keyword
 
@@ -54,7 +54,7 @@ def read_catalogue(language: str) -> list[Entry]:
                 texts.get("msgid_plural"),
             )
             entry.translations = [text for name, text in texts.items() if name.startswith("msgstr")]
-            entries.append(Entry())
+            entries.append(CatalogueEntry())
         texts.clear()
 
     for line in (PACKAGE / f"locale/{language}/LC_MESSAGES/django.po").read_text().splitlines():
@@ -132,7 +132,7 @@ def test_translation_keeps_placeholders_and_spaces_at_its_ends(language):
             assert ends(text) == ends(original), entry
 
 
-def translated_entries(language: str) -> list[Entry]:
+def translated_entries(language: str) -> list[CatalogueEntry]:
     """Return the entries that a compiled catalogue contains."""
     return [entry for entry in read_catalogue(language) if all(entry.translations) and "fuzzy" not in entry.flags]
 

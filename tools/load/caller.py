@@ -19,7 +19,7 @@ REPEATED = 10  # one of so many submissions is sent twice
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
+class PlannedSubmission:
     number: int
     priority: int
 
@@ -35,10 +35,10 @@ class Answer:
     tries: int
 
 
-def plan(count: int, seed: int) -> list[Submission]:
+def plan(count: int, seed: int) -> list[PlannedSubmission]:
     """Return `count` submissions of mixed priorities. Some appear twice, at random places."""
     chance = random.Random(seed)
-    submissions = [Submission(number, chance.randint(-10, 10)) for number in range(count)]
+    submissions = [PlannedSubmission(number, chance.randint(-10, 10)) for number in range(count)]
     submissions += chance.sample(submissions, count // REPEATED)
     chance.shuffle(submissions)
     return submissions
@@ -52,7 +52,7 @@ class Callers:
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self._lock = threading.Lock()
 
-    def submit(self, submissions: Sequence[Submission], concurrency: int) -> None:
+    def submit(self, submissions: Sequence[PlannedSubmission], concurrency: int) -> None:
         rest = deque(submissions)
 
         def take_turns() -> None:
@@ -71,7 +71,7 @@ class Callers:
             finally:
                 rest.clear()  # after a Ctrl-C
 
-    def _call(self, connection: HTTPConnection, submission: Submission) -> Answer:
+    def _call(self, connection: HTTPConnection, submission: PlannedSubmission) -> Answer:
         body = json.dumps(
             {
                 "task": "load.flip",

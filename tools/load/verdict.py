@@ -15,7 +15,7 @@ SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LoadRow:
     """The row of one task. number: its argument."""
 
     id: str
@@ -26,18 +26,18 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RunData:
     """The data of one run."""
 
     asked: int  # different submissions
     answers: Sequence[Answer]
-    rows: Sequence[Row]
+    rows: Sequence[LoadRow]
     effects: Counter[str] = field(default_factory=Counter)  # by task
     submit_seconds: float = 1.0
     total_seconds: float = 1.0
 
 
-def complaints(measured: Found) -> Iterator[str]:
+def complaints(measured: RunData) -> Iterator[str]:
     """Yield a sentence for each kind of wrong result: lost, done twice, or not ended."""
     refused = [answer for answer in measured.answers if not answer.task_id]
     yield from listed("was not accepted", [f"{answer.number} ({answer.status})" for answer in refused])
@@ -72,7 +72,7 @@ def listed(what: str, which: Sequence[str]) -> Iterator[str]:
         yield f"{len(which)} {what}: {', '.join(which[:SHOWN])}{more}"
 
 
-def report(measured: Found) -> Iterator[str]:
+def report(measured: RunData) -> Iterator[str]:
     """Yield the lines of the table."""
     times = sorted(answer.seconds for answer in measured.answers) or [0.0]
     statuses = Counter(row.status for row in measured.rows)

@@ -63,7 +63,7 @@ def run_campaigns(names: Sequence[str], options: argparse.Namespace) -> bool:
     """Run campaigns in parallel. Write the page after each seed, so that an interrupted run keeps its results."""
     seeds, is_part = range(options.seed, options.seed + options.seeds), set(names) != set(campaigns.FULL)
     chosen = {name: campaigns.ALL[name] for name in names}
-    rows = {name: report.Row(campaign.title, campaign.leaves_a_rescuer) for name, campaign in chosen.items()}
+    rows = {name: report.CampaignRow(campaign.title, campaign.leaves_a_rescuer) for name, campaign in chosen.items()}
     began, is_good = time.monotonic(), True
     with pool_of(os.environ, options.jobs) as pool:
         started = {
@@ -85,7 +85,7 @@ def run_campaigns(names: Sequence[str], options: argparse.Namespace) -> bool:
     return is_good and in_time(rows)
 
 
-def write(rows: Mapping[str, report.Row], began: float, remark: str) -> None:
+def write(rows: Mapping[str, report.CampaignRow], began: float, remark: str) -> None:
     report.write(
         report.chapter_of(
             [row for row in rows.values() if row.faults or row.stalled],
@@ -97,7 +97,7 @@ def write(rows: Mapping[str, report.Row], began: float, remark: str) -> None:
     )
 
 
-def in_time(rows: Mapping[str, report.Row]) -> bool:
+def in_time(rows: Mapping[str, report.CampaignRow]) -> bool:
     """Return whether restarts were as fast as promised in the campaigns that measure them."""
     timed = {name: row for name, row in rows.items() if campaigns.ALL[name].is_timed and row.recovery_seconds}
     late = {name: row.percentile(0.99) for name, row in timed.items() if row.percentile(0.99) > report.LATEST_SECONDS}

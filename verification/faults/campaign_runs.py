@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tools.postgres import Cluster, throwaway_cluster
 from verification.faults import campaigns
-from verification.faults.checker import Violation
+from verification.faults.checker import RuleViolation
 from verification.faults.environment import fault_environment
 from verification.faults.figures import Figures
 
@@ -44,7 +44,7 @@ def run_campaign(name: str, seed: int) -> CampaignRun:
         if "deadlock detected" in cluster.log.read_text(errors="replace"):
             made.failure += "\nThe server's log reports a deadlock."
             if made.figures is not None:
-                made.figures.violations.append(Violation("deadlock", "in the server's log"))
+                made.figures.violations.append(RuleViolation("deadlock", "in the server's log"))
     if made.failure:
         made.failure += f"\nseed {seed}; repeat it: make verify ARGS='--only {name} --seed {seed}'"
     made.seconds = time.monotonic() - began

@@ -8,7 +8,7 @@ from typing import Any
 
 from verification.faults import points
 from verification.faults.environment import FaultEnvironment
-from verification.faults.fault_runner import FaultRunner, Plan
+from verification.faults.fault_runner import FaultPlan, FaultRunner
 from verification.faults.figures import Figures
 from verification.faults.limits import LimitPlan, run_limits
 from verification.faults.pgbouncer import PROGRAM, Mode
@@ -36,7 +36,7 @@ class Campaign:
     """
 
     title: str
-    faults: Plan | TickPlan | LimitPlan | SlowPlan | str
+    faults: FaultPlan | TickPlan | LimitPlan | SlowPlan | str
     options: Mapping[str, Any] = field(default_factory=dict)
     is_timed: bool = False
     leaves_a_rescuer: bool = True
@@ -45,7 +45,7 @@ class Campaign:
 
     def run(self, env: FaultEnvironment, seed: int) -> Figures:
         match self.faults:
-            case Plan():
+            case FaultPlan():
                 return FaultRunner(env, seed, self.faults).run()
             case TickPlan():
                 return run_schedules(env, seed, self.faults)
@@ -63,7 +63,7 @@ class Campaign:
 
 
 def restarts_behind_pooler(title: str, mode: Mode, times: int, gap_seconds: tuple[float, float]) -> Campaign:
-    plan = Plan({"restart_behind_pooler": times}, gap_seconds=gap_seconds, behind_proxy=0.0)
+    plan = FaultPlan({"restart_behind_pooler": times}, gap_seconds=gap_seconds, behind_proxy=0.0)
     return Campaign(title, plan, pooler_mode=mode)
 
 
@@ -73,7 +73,7 @@ AS_IT_COMES: Mapping[str, Any] = {"max_executor_losses": None}
 QUICK = {
     "kills": Campaign(
         "100 executors killed, 5 frozen, 5 senders killed",
-        Plan(
+        FaultPlan(
             {"kill_executor": 100, "freeze_executor": 5, "kill_sender": 5},
             together=8,  # new executors then start, and are ready before the rescue
             pause_seconds=1.5,
@@ -86,7 +86,7 @@ QUICK = {
     ),
     "server": Campaign(
         "the server killed and its sessions ended, COMMITs cut",
-        Plan(
+        FaultPlan(
             {
                 "kill_postmaster": 2,
                 "kill_backend": 5,
@@ -100,7 +100,7 @@ QUICK = {
     ),
     "logins": Campaign(
         "new connections cut after their login",
-        Plan({"cut_after_login": 2}, gap_seconds=(2.0, 3.0), behind_proxy=1.0),
+        FaultPlan({"cut_after_login": 2}, gap_seconds=(2.0, 3.0), behind_proxy=1.0),
     ),
     **{
         f"pooler-{mode}": restarts_behind_pooler(f"the server restarted behind PgBouncer, {mode} mode", mode, 2, (2, 3))
@@ -118,23 +118,23 @@ QUICK = {
         SlowPlan(sample=6, learn_seconds=5.0, slow_seconds=5.0, wait_seconds=4.0),
     ),
     "poison": Campaign(
-        "tasks that kill their process", Plan({"poison": 3}, pause_seconds=1.0), AS_IT_COMES, is_timed=True
+        "tasks that kill their process", FaultPlan({"poison": 3}, pause_seconds=1.0), AS_IT_COMES, is_timed=True
     ),
 }
 # Counts per seed. 20 seeds inject more than ten times the faults of QUICK.
 FULL = {
     "kill": Campaign(
         "executor SIGKILL, one at a time",
-        Plan({"kill_executor": 10}, gap_seconds=(2.0, 4.0)),
+        FaultPlan({"kill_executor": 10}, gap_seconds=(2.0, 4.0)),
         is_timed=True,
     ),
     "kills": Campaign(
         "executor SIGKILL, three at a time, several times a second",
-        Plan({"kill_executor": 45}, together=3),
+        FaultPlan({"kill_executor": 45}, together=3),
     ),
     "poison": Campaign(
         "task that kills its process until `MAX_EXECUTOR_LOSSES` (default: 3) is reached",
-        Plan({"poison": 3}),
+        FaultPlan({"poison": 3}),
         AS_IT_COMES,
         is_timed=True,
     ),
@@ -147,33 +147,33 @@ FULL = {
     "slow-statements": Campaign(
         "each statement of an executor slower than its timeout, one at a time", SlowPlan(), every=10
     ),
-    "senders": Campaign("sender SIGKILL", Plan({"kill_sender": 10}, pause_seconds=0.0)),
+    "senders": Campaign("sender SIGKILL", FaultPlan({"kill_sender": 10}, pause_seconds=0.0)),
     "zombies": Campaign(
         "executor frozen for 1.5 to 3 timeouts, then resumed",
-        Plan({"freeze_executor": 3}, gap_seconds=(0.2, 1.0)),
+        FaultPlan({"freeze_executor": 3}, gap_seconds=(0.2, 1.0)),
     ),
     "hold": Campaign(
         "executor SIGKILL beside a sender's transaction open for 60 s",
-        Plan({"hold_transaction": 1, "kill_executor": 15}, gap_seconds=(2.0, 4.0)),
+        FaultPlan({"hold_transaction": 1, "kill_executor": 15}, gap_seconds=(2.0, 4.0)),
         is_timed=True,
     ),
-    "postmaster": Campaign("postmaster SIGKILL and restart", Plan({"kill_postmaster": 2}, gap_seconds=(1.0, 3.0))),
-    "backends": Campaign("backend SIGKILL (all sessions end)", Plan({"kill_backend": 3}, gap_seconds=(0.5, 2.0))),
-    "sessions": Campaign("session ended by pg_terminate_backend", Plan({"terminate_session": 20})),
+    "postmaster": Campaign("postmaster SIGKILL and restart", FaultPlan({"kill_postmaster": 2}, gap_seconds=(1.0, 3.0))),
+    "backends": Campaign("backend SIGKILL (all sessions end)", FaultPlan({"kill_backend": 3}, gap_seconds=(0.5, 2.0))),
+    "sessions": Campaign("session ended by pg_terminate_backend", FaultPlan({"terminate_session": 20})),
     "outage": Campaign(
         "outage of three timeouts, then executor SIGKILL",
-        Plan({"outage": 1, "kill_executor": 2}, gap_seconds=(3.0, 5.0)),
+        FaultPlan({"outage": 1, "kill_executor": 2}, gap_seconds=(3.0, 5.0)),
         is_timed=True,
     ),
-    "cut-before": Campaign("connection cut before COMMIT arrives", Plan({"cut_before_commit": 20})),
-    "cut-after": Campaign("connection cut before COMMIT is answered", Plan({"cut_after_commit": 20})),
+    "cut-before": Campaign("connection cut before COMMIT arrives", FaultPlan({"cut_before_commit": 20})),
+    "cut-after": Campaign("connection cut before COMMIT is answered", FaultPlan({"cut_after_commit": 20})),
     "network": Campaign(
         "network reset, slow with a reset, or dropping all packets for 1.5 timeouts",
-        Plan({"reset_network": 5, "slow_network": 2, "black_hole": 1}, gap_seconds=(0.2, 1.0)),
+        FaultPlan({"reset_network": 5, "slow_network": 2, "black_hole": 1}, gap_seconds=(0.2, 1.0)),
     ),
     "logins": Campaign(
         "new connections cut right after their login, for 1 to 3 s",
-        Plan({"cut_after_login": 5}, gap_seconds=(2.0, 4.0), behind_proxy=1.0),
+        FaultPlan({"cut_after_login": 5}, gap_seconds=(2.0, 4.0), behind_proxy=1.0),
     ),
     **{
         f"pooler-{mode}": restarts_behind_pooler(
@@ -183,7 +183,7 @@ FULL = {
     },
     "disk": Campaign(
         "tables that cannot grow for a second or two (a trigger's SQLSTATE 53100)",
-        Plan({"full_disk": 5}, gap_seconds=(0.5, 2.0)),
+        FaultPlan({"full_disk": 5}, gap_seconds=(0.5, 2.0)),
     ),
     **{
         f"{fault}-points": Campaign(title, fault, PRUNING, leaves_a_rescuer=False, every=2 if fault == "kill" else 5)

@@ -60,7 +60,7 @@ TO_PROCESSES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
+class RuleViolation:
     rule: str
     text: str
 
@@ -297,8 +297,8 @@ RULES: dict[str, Rule] = {
 }
 
 
-def violations(history: History) -> list[Violation]:
-    return [Violation(name, text) for name, rule in RULES.items() for text in rule(history)]
+def violations(history: History) -> list[RuleViolation]:
+    return [RuleViolation(name, text) for name, rule in RULES.items() for text in rule(history)]
 
 
 def numbers_seen(history: History) -> Counter[int]:

@@ -28,7 +28,7 @@ Fault = Callable[["FaultRunner"], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FaultPlan:
     """
     Which faults to run, how often, and how fast.
 
@@ -49,13 +49,13 @@ class Plan:
     flags: Sequence[str] = ()
 
 
-CALM = Plan({})
+CALM = FaultPlan({})
 
 
 class FaultRunner:
     """Runs the faults of a plan on an environment, in an order that the seed decides."""
 
-    def __init__(self, env: FaultEnvironment, seed: int, plan: Plan = CALM) -> None:
+    def __init__(self, env: FaultEnvironment, seed: int, plan: FaultPlan = CALM) -> None:
         self.env, self.seed, self._plan = env, seed, plan
         self.random = random.Random(seed)
         self._victims: list[str] = []

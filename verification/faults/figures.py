@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from verification.faults.checker import Violation, restarts, violations
+from verification.faults.checker import RuleViolation, restarts, violations
 from verification.faults.environment import FaultEnvironment
 from verification.faults.pages import percentile
 
@@ -35,7 +35,7 @@ class Figures:
     messages: int = 0
     rescued: int = 0
     recovery_seconds: list[float] = field(default_factory=list)
-    violations: list[Violation] = field(default_factory=list)
+    violations: list[RuleViolation] = field(default_factory=list)
     ticks: TickFigures | None = None  # of the campaigns with schedules
 
 

@@ -54,7 +54,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
+class HeartbeatRecord:
     id: int
     executor_id: str
     name: str
@@ -73,7 +73,7 @@ class MessageEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
+class EffectRecord:
     id: int
     kind: str
     key: str
@@ -96,9 +96,9 @@ class History:
     notes: Sequence[Mapping[str, Any]] = ()
     logs: Sequence[Mapping[str, Any]] = ()
     changes: Sequence[Change] = ()
-    beats: Sequence[Beat] = ()
+    beats: Sequence[HeartbeatRecord] = ()
     messages: Sequence[MessageEvent] = ()
-    effects: Sequence[Effect] = ()
+    effects: Sequence[EffectRecord] = ()
 
     def noted(self, kind: str) -> list[Mapping[str, Any]]:
         return [note for note in self.notes if note["kind"] == kind]
@@ -132,9 +132,9 @@ def read(url: str, diary_path: str, timeout_seconds: float) -> History:
             notes=diary.read(diary_path),
             logs=diary.read_logs(diary_path),
             changes=rows(connection, Change, "verification_change"),
-            beats=rows(connection, Beat, "verification_beat"),
+            beats=rows(connection, HeartbeatRecord, "verification_beat"),
             messages=rows(connection, MessageEvent, "verification_message"),
-            effects=rows(connection, Effect, "verification_effect"),
+            effects=rows(connection, EffectRecord, "verification_effect"),
         )
 
 

@@ -107,7 +107,7 @@ DIVES: dict[str, Callable[[], Any]] = {
 EXACT_FLOATS = st.floats(-1e15, 1e15)
 
 
-class Unreadable(dict[str, Any]):
+class UnreadableMapping(dict[str, Any]):
     """A mapping that raises when it is read."""
 
     def __init__(self, error: BaseException) -> None:
@@ -152,7 +152,7 @@ odd_leaves = st.one_of(
     st.just("x" * 1_100_000),
 )
 unreadable = st.sampled_from([ValueError, SystemExit, KeyboardInterrupt, RecursionError, asyncio.CancelledError]).map(
-    lambda kind: Unreadable(kind("not to be read"))
+    lambda kind: UnreadableMapping(kind("not to be read"))
 )
 odd_keys = odd_text | st.integers() | st.floats() | st.none() | st.booleans() | st.binary(max_size=5)
 odd_values = st.recursive(

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from verification.faults.environment import FaultEnvironment
-from verification.faults.fault_runner import FaultRunner, Plan
+from verification.faults.fault_runner import FaultPlan, FaultRunner
 from verification.faults.figures import Figures, check_run
 
 MAX_WAITING = 3_000  # tasks: then the sender of limited tasks pauses
@@ -26,7 +26,9 @@ def run_limits(env: FaultEnvironment, seed: int, plan: LimitPlan) -> Figures:
     """Kill an executor in each gap while tasks with limits come. Let all tasks finish. The rule `exceeded` judges."""
     began = time.monotonic()
     flags = ("--threads", "8", "--async-slots", "40")
-    runner = FaultRunner(env, seed, Plan({}, pause_seconds=3.0, strength=plan.strength, behind_proxy=0.0, flags=flags))
+    runner = FaultRunner(
+        env, seed, FaultPlan({}, pause_seconds=3.0, strength=plan.strength, behind_proxy=0.0, flags=flags)
+    )
     limiter = env.launch("limiter", seed=seed, max_ready=MAX_WAITING, pause_seconds=0.1, keys=plan.keys)
     runner.begin()
     kills, next_kill = 0, time.monotonic()

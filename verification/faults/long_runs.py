@@ -19,7 +19,7 @@ from tools.postgres import throwaway_cluster
 from verification.faults.pages import table, today
 from verification.interleavings import cases, mutant_cases
 from verification.interleavings.cases import Case
-from verification.interleavings.orders import Explored, Plan
+from verification.interleavings.orders import Explored, OrderPlan
 from verification.interleavings.process import pool_of
 from verification.schedules import runner as years
 from verification.simulation import runner
@@ -53,7 +53,7 @@ def pool(processes: int = 0) -> Iterator[ProcessPoolExecutor]:
 
 def interleavings(seed: int, seeds: int) -> Chapter:
     """Each race: every kind of order, or samples, with one seed after the other until there are enough in all."""
-    began, plan = time.monotonic(), Plan(seed=seed, samples=SAMPLES * seeds)
+    began, plan = time.monotonic(), OrderPlan(seed=seed, samples=SAMPLES * seeds)
     found: dict[Case, list[Explored]] = defaultdict(list)
     wanted, failures = cases.longest_first(cases.CASES), 0
     with pool() as processes:
@@ -151,7 +151,7 @@ def mutants(seed: int, seeds: int) -> Chapter:
     by_races, by_plays = mutant_cases.CAUGHT_BY_RACES, mutant_cases.CAUGHT_BY_SIMULATION
     play_seeds = range(seed, seed + mutant_cases.MAX_SEEDS)
     with pool() as steppers, pool(1) as players:
-        orders = [cases.begin(steppers, (case.by, case.kind), Plan(seed=seed)) for case in by_races]
+        orders = [cases.begin(steppers, (case.by, case.kind), OrderPlan(seed=seed)) for case in by_races]
         plays = [players.submit(runner.run, play_seeds, case.kind, has_limits=case.has_limits) for case in by_plays]
         explored = [future.result() for future in orders]
         found = [(one.count, one.failure.problems if one.failure is not None else []) for one in explored]

@@ -137,8 +137,8 @@ class _Link:
         self._proxy = proxy
         self._from_client, self._to_client = client
         self._from_server, self._to_server = server
-        self._messages, self._commits = Messages(), Commits()
-        self._answers, self._is_logged_in = Messages(is_begun=True), False
+        self._messages, self._commits = ProtocolMessages(), CommitRecognizer()
+        self._answers, self._is_logged_in = ProtocolMessages(is_begun=True), False
         self._drops_answers = False  # the server's answers are dropped
 
     async def run(self) -> None:
@@ -186,7 +186,7 @@ class _Link:
         return self._is_logged_in
 
 
-class Messages:
+class ProtocolMessages:
     """Splits a byte stream into protocol messages. The first message of a client has no type."""
 
     def __init__(self, *, is_begun: bool = False) -> None:
@@ -208,7 +208,7 @@ class Messages:
             yield message
 
 
-class Commits:
+class CommitRecognizer:
     """Recognizes commits: COMMIT, or a statement outside of a transaction that writes tasks."""
 
     def __init__(self) -> None:

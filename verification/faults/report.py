@@ -25,7 +25,7 @@ HEAD = ["fault", "times", "tasks", "messages", "rescued", "lost", "doubled", "st
 
 
 @dataclass(slots=True)
-class Row:
+class CampaignRow:
     """The sum of all runs of one campaign. is_measured: show the restarts. stalled: runs that did not finish."""
 
     title: str
@@ -75,7 +75,7 @@ class Row:
 
 
 def chapter_of(
-    rows: Iterable[Row], titles: Sequence[str], before: str, *, minutes: float, remark: str
+    rows: Iterable[CampaignRow], titles: Sequence[str], before: str, *, minutes: float, remark: str
 ) -> dict[str, object]:
     """
     Return the values for the chapter about campaigns.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 
-from verification.faults.checker import Violation
+from verification.faults.checker import RuleViolation
 from verification.faults.environment import FaultEnvironment
 from verification.faults.figures import Figures
 from verification.faults.slow_hook import CHOSEN, SEEN, SLOWED
@@ -53,7 +53,7 @@ def run_slow_statements(env: FaultEnvironment, seed: int, plan: SlowPlan) -> Fig
 class _Run:
     def __init__(self, env: FaultEnvironment, seed: int, plan: SlowPlan) -> None:
         self.env, self._plan, self._random = env, plan, random.Random(seed)
-        self.violations: list[Violation] = []
+        self.violations: list[RuleViolation] = []
         self._port = free_port()
         env.start_sender(seed * 100, pause_seconds=0.2)
         env.launch("limiter", seed=seed, max_ready=500, pause_seconds=0.3, keys=5)
@@ -115,10 +115,10 @@ class _Run:
         return lines(self.env.folder / SLOWED).count(label)
 
     def _violated(self, rule: str, what: str) -> None:
-        self.violations.append(Violation(rule, what))
+        self.violations.append(RuleViolation(rule, what))
 
 
-def ends(env: FaultEnvironment) -> list[Violation]:
+def ends(env: FaultEnvironment) -> list[RuleViolation]:
     """Check how the tasks have ended: once, in the process that claimed them, FAILED only for the reason of the run."""
     found = []
     for pk, status, losses, errors in env.query(
@@ -127,11 +127,11 @@ def ends(env: FaultEnvironment) -> list[Violation]:
         " (status = 'FAILED' AND position(%s IN errors::text) = 0)",
         TOO_SLOW,
     ):
-        found.append(Violation("lost", f"task {pk} ended {status}, {losses} losses: {errors[:300]}"))
+        found.append(RuleViolation("lost", f"task {pk} ended {status}, {losses} losses: {errors[:300]}"))
     for kind, key, count in env.query(
         "SELECT kind, key, count(*) FROM verification_effect GROUP BY 1, 2 HAVING count(*) > 1"
     ):
-        found.append(Violation("doubled", f"{count} effects {kind} {key}"))
+        found.append(RuleViolation("doubled", f"{count} effects {kind} {key}"))
     return found
 
 

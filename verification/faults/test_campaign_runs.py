@@ -11,7 +11,7 @@ import pytest
 
 from verification.faults import campaign_runs, campaigns
 from verification.faults.campaigns import Campaign
-from verification.faults.fault_runner import FaultRunner, Plan
+from verification.faults.fault_runner import FaultPlan, FaultRunner
 
 
 @pytest.mark.parametrize("error", [AssertionError("lost"), FileNotFoundError("/proc/1/fd"), KeyError("code")])
@@ -26,7 +26,7 @@ def test_any_error_of_a_run_is_reported_with_the_command_to_repeat_it(
         yield SimpleNamespace(log=tmp_path / "log")
 
     (tmp_path / "log").touch()
-    monkeypatch.setattr(campaigns, "ALL", {"broken": Campaign("", Plan({}))})
+    monkeypatch.setattr(campaigns, "ALL", {"broken": Campaign("", FaultPlan({}))})
     monkeypatch.setattr(FaultRunner, "run", fail)
     monkeypatch.setattr(campaign_runs, "fault_environment", stand_in)
     monkeypatch.setattr(campaign_runs, "throwaway_cluster", stand_in)

@@ -15,7 +15,7 @@ import pytest
 
 from verification.faults.checker import RULES, restarts, violations
 from verification.faults.diary import Logbook, last_lines, read_logs
-from verification.faults.history import Beat, Change, Effect, History, MessageEvent
+from verification.faults.history import Change, EffectRecord, HeartbeatRecord, History, MessageEvent
 from verification.faults.pages import PAGE
 
 DAWN = datetime(2030, 1, 1, tzinfo=UTC)
@@ -77,12 +77,12 @@ GOOD = History(
     ],
     changes=story(born(), claimed(0.5), rescued(3.5), claimed(4, 2, "b", 1), ended(5, 2, "b", 1)),
     beats=[
-        Beat(id=1, executor_id="a", name="executor-a", at=at(0.1)),
-        Beat(id=2, executor_id="b", name="executor-b", at=at(0.2)),
-        Beat(id=3, executor_id="a", name="executor-a", at=at(0.9)),
-        Beat(id=4, executor_id="b", name="executor-b", at=at(3.4)),
+        HeartbeatRecord(id=1, executor_id="a", name="executor-a", at=at(0.1)),
+        HeartbeatRecord(id=2, executor_id="b", name="executor-b", at=at(0.2)),
+        HeartbeatRecord(id=3, executor_id="a", name="executor-a", at=at(0.9)),
+        HeartbeatRecord(id=4, executor_id="b", name="executor-b", at=at(3.4)),
     ],
-    effects=[Effect(id=1, kind="paid", key="t:0", task_id="t", xact="3", at=at(5))],
+    effects=[EffectRecord(id=1, kind="paid", key="t:0", task_id="t", xact="3", at=at(5))],
     messages=[MessageEvent(id=1, message_id=7, task_id="t", event="sent", at=at(1))],
     logs=[
         logged(
@@ -171,7 +171,9 @@ def test_process_keeps_a_logbook_of_which_half_a_line_is_left_out(
 
 
 def test_message_that_was_read_and_entered_passes() -> None:
-    assert violations(book(Effect(id=1, kind="entered", key="collector-0:1", task_id="t", xact="3", at=at(5)))) == []
+    assert (
+        violations(book(EffectRecord(id=1, kind="entered", key="collector-0:1", task_id="t", xact="3", at=at(5)))) == []
+    )
 
 
 def test_tasks_within_their_limits_pass() -> None:
@@ -210,7 +212,7 @@ def consumed(pk: int, xact: str = "3") -> MessageEvent:
     return MessageEvent(id=pk, message_id=7, task_id="t", event="consumed", xact=xact, at=at(2))
 
 
-def book(*effects: Effect) -> History:
+def book(*effects: EffectRecord) -> History:
     """Return a history in which a commit function reads one message and writes `effects`."""
     notes = [{"kind": "enqueued", "task": "t", "at": 0.0}, *GOOD.notes[1:]]
     return replace(
@@ -329,11 +331,13 @@ def two_tasks(*, seconds: float, **limits: Any) -> History:
 
 
 def with_effect_of_a_dead_claim() -> History:
-    return replace(GOOD, effects=[*GOOD.effects, Effect(id=2, kind="paid", key="t:1", task_id="t", xact="9", at=at(2))])
+    return replace(
+        GOOD, effects=[*GOOD.effects, EffectRecord(id=2, kind="paid", key="t:1", task_id="t", xact="9", at=at(2))]
+    )
 
 
 def with_beat_of_the_dead(seconds: float) -> History:
-    beats = [*GOOD.beats, Beat(id=5, executor_id="a", name="executor-a", at=at(seconds))]
+    beats = [*GOOD.beats, HeartbeatRecord(id=5, executor_id="a", name="executor-a", at=at(seconds))]
     return replace(GOOD, beats=sorted(beats, key=lambda beat: beat.at))
 
 

@@ -53,7 +53,7 @@ class Gossip(Actor, max_attempts=1):
         return [*(Send(name, [number, round_]) for round_ in rounds for name in names), Suspend()]
 
 
-class Listener(Actor):
+class StormReceiver(Actor):
     def poll(self, context: PollContext[Any]) -> Any:
         return Suspend()
 
@@ -120,7 +120,7 @@ def test_all_write_to_all_and_themselves_in_opposite_orders(start: Start) -> Non
 
 
 def test_one_poll_writes_to_ten_thousand(start: Start) -> None:  # noqa: F811
-    listeners = [result.id for result in Listener.using(queue_name="listeners").enqueue_many([((), {})] * MANY)]
+    listeners = [result.id for result in StormReceiver.using(queue_name="listeners").enqueue_many([((), {})] * MANY)]
     crier = Crier.enqueue([*listeners[1::2], *reversed(listeners[::2])])
     start(queues=("default",))
 

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from tools.postgres import Cluster, throwaway_cluster
-from verification.faults.proxy import Commits, Messages, Proxy, Where
+from verification.faults.proxy import CommitRecognizer, ProtocolMessages, Proxy, Where
 
 NUMBERS = itertools.count(1)
 
@@ -125,8 +125,8 @@ def test_connection_is_cut_after_its_login(proxy: Proxy) -> None:
 
 def test_messages_are_recognized_in_pieces_of_any_size() -> None:
     start, query = b"\0\0\0\x08\0\3\0\0", b"Q\0\0\0\x0bCOMMIT\0"
-    messages = Messages()
+    messages = ProtocolMessages()
     read = [message for byte in start + query + query for message in messages.read(bytes([byte]))]
     assert read == [start, query, query]
-    commits = Commits()
+    commits = CommitRecognizer()
     assert [commits.is_next(message) for message in read] == [False, True, True]

@@ -7,7 +7,7 @@ import pytest
 
 from verification.faults import pages
 from verification.faults.pages import PAGE, TEMPLATE, cells_of, chapters, filled
-from verification.faults.report import Row, chapter_of
+from verification.faults.report import CampaignRow, chapter_of
 
 DATE = pages.today()
 TITLES = ["killed", "frozen", "cut off"]
@@ -39,7 +39,7 @@ def test_page_has_the_fault_table_of_the_template() -> None:
 
 
 def after_a_run(titles: list[str], before: str, first_seed: int, remark: str = "") -> str:
-    rows = [Row(title, faults=3, seeds=list(range(first_seed, first_seed + 5))) for title in titles]
+    rows = [CampaignRow(title, faults=3, seeds=list(range(first_seed, first_seed + 5))) for title in titles]
     known = chapter_of(rows, TITLES, before, minutes=1.0, remark=remark)
     return filled({"timeout": 3.0, "promised": 5.0, **known}, before)
 
@@ -67,5 +67,5 @@ def test_each_table_ends_with_an_empty_line() -> None:
 
 
 def test_row_names_only_the_seeds_that_ran() -> None:
-    assert Row("", seeds=[1, 6, 11]).seed_text() == "1, 6, 11"
-    assert Row("", seeds=[7]).seed_text() == "7"
+    assert CampaignRow("", seeds=[1, 6, 11]).seed_text() == "1, 6, 11"
+    assert CampaignRow("", seeds=[7]).seed_text() == "7"

@@ -11,9 +11,9 @@ from typing import Any
 from uuid import UUID
 
 from jobqueue.values.policies import MAX_COUNTED
-from verification.faults.checker import Violation
+from verification.faults.checker import RuleViolation
 from verification.faults.environment import FaultEnvironment
-from verification.faults.fault_runner import FaultRunner, Plan
+from verification.faults.fault_runner import FaultPlan, FaultRunner
 from verification.faults.figures import Figures, TickFigures, check_run
 
 CREATE_SECONDS = 0.15  # for each schedule, on a busy machine
@@ -45,7 +45,7 @@ def run_schedules(env: FaultEnvironment, seed: int, plan: TickPlan) -> Figures:
     began = time.monotonic()
     flags = ("--threads", "4", "--async-slots", "20")
     runner = FaultRunner(
-        env, seed, Plan({}, pause_seconds=3.0, strength=plan.strength, spared=0, behind_proxy=0.0, flags=flags)
+        env, seed, FaultPlan({}, pause_seconds=3.0, strength=plan.strength, spared=0, behind_proxy=0.0, flags=flags)
     )
     runner.begin()
     ((starts_at,),) = env.query("SELECT date_trunc('second', clock_timestamp())")
@@ -74,7 +74,7 @@ def run_schedules(env: FaultEnvironment, seed: int, plan: TickPlan) -> Figures:
 
 def check_ticks(
     env: FaultEnvironment, plan: TickPlan, starts_at: datetime, figures: TickFigures
-) -> Iterator[Violation]:
+) -> Iterator[RuleViolation]:
     """Yield each tick that is not in exactly one task or one record. Fill in the figures."""
     accounted: Counter[tuple[str, datetime]] = Counter()
     tasks: set[tuple[str, datetime, UUID]] = set()
@@ -84,7 +84,7 @@ def check_ticks(
         number = (last_at - tick_at) // SECOND + 1
         accounted.update((name, tick_at + each * SECOND) for each in range(number))
         if count != min(number, MAX_COUNTED):
-            yield Violation("ticks", f"{name}: {count} ticks from {tick_at} to {last_at}")
+            yield RuleViolation("ticks", f"{name}: {count} ticks from {tick_at} to {last_at}")
         if task_id is None:
             figures.skipped[reason] += number
             continue
@@ -98,6 +98,6 @@ def check_ticks(
         for second in range(plan.seconds)
     )
     for (name, tick), count in ((accounted - expected) + (expected - accounted)).items():
-        yield Violation("ticks", f"{name} at {tick} is accounted for {accounted[name, tick]} times, off by {count}")
+        yield RuleViolation("ticks", f"{name} at {tick} is accounted for {accounted[name, tick]} times, off by {count}")
     for name, tick, pk in tasks ^ set(env.query(TASKS)):
-        yield Violation("ticks", f"task {pk} of {name} at {tick} has no tick, or the tick has no task")
+        yield RuleViolation("ticks", f"task {pk} of {name} at {tick} has no tick, or the tick has no task")

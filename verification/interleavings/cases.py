@@ -8,7 +8,7 @@ from jobqueue.engine.engine import Engine
 from jobqueue.engine.postgres.engine import PostgresEngine
 from verification.interleavings import process
 from verification.interleavings.limit_scenarios import SCENARIOS  # those of tasks and of schedules, too
-from verification.interleavings.orders import Explored, Plan
+from verification.interleavings.orders import Explored, OrderPlan
 
 Case = tuple[str, type[Engine]]
 
@@ -21,7 +21,7 @@ def name_of(case: Case) -> str:
     return f"{scenario}-{kind.__name__}"
 
 
-def begin(pool: ProcessPoolExecutor, case: Case, plan: Plan) -> Future[Explored]:
+def begin(pool: ProcessPoolExecutor, case: Case, plan: OrderPlan) -> Future[Explored]:
     return pool.submit(process.run, *case, plan)
 
 

@@ -11,7 +11,7 @@ import pytest
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.postgres.engine import PostgresEngine
 from verification.interleavings.cases import Case, begin, longest_first
-from verification.interleavings.orders import Explored, Plan
+from verification.interleavings.orders import Explored, OrderPlan
 from verification.interleavings.process import pool_of
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ def started(pool: ProcessPoolExecutor, request: pytest.FixtureRequest) -> Starte
     items = [item for item in request.session.items if item.path == request.path]
     parameters = [item.callspec.params for item in items if hasattr(item, "callspec")]
     wanted = [(params["scenario"], params["kind"]) for params in parameters if {"scenario", "kind"} <= params.keys()]
-    return {case: begin(pool, case, Plan.from_environment()) for case in longest_first(wanted)}
+    return {case: begin(pool, case, OrderPlan.from_environment()) for case in longest_first(wanted)}
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +45,10 @@ def ran() -> dict[Case, int]:
 def run(pool: ProcessPoolExecutor, started: Started, ran: dict[Case, int]) -> Run:
     """Run the orders of a scenario on an engine until one fails or the plan is complete."""
 
-    def run(scenario: str, kind: type[Engine] = PostgresEngine, plan: Plan | None = None) -> Explored:
+    def run(scenario: str, kind: type[Engine] = PostgresEngine, plan: OrderPlan | None = None) -> Explored:
         case = (scenario, kind)
         future = started.pop(case, None) if plan is None else None
-        explored = (future or begin(pool, case, plan or Plan.from_environment())).result()
+        explored = (future or begin(pool, case, plan or OrderPlan.from_environment())).result()
         ran[case] = ran.get(case, 0) + explored.count
         logger.info("%s on %s: %s", scenario, kind.__name__, explored)
         return explored

@@ -42,7 +42,7 @@ MESSAGES = """
 """
 
 
-class Row(NamedTuple):
+class ObservedTask(NamedTuple):
     id: UUID
     parent_id: UUID | None
     status: str
@@ -70,13 +70,13 @@ class Snapshot:
     """The rows of a backend, as they are now."""
 
     backend: IsolatedBackend
-    tasks: list[Row] = field(default_factory=list)
+    tasks: list[ObservedTask] = field(default_factory=list)
     messages: list[MessageRow] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         with connections["default"].cursor() as cursor:
             cursor.execute(TASKS, [self.backend.engine.alias])
-            self.tasks = [Row(*row) for row in cursor.fetchall()]
+            self.tasks = [ObservedTask(*row) for row in cursor.fetchall()]
             cursor.execute(MESSAGES, [self.backend.engine.alias])
             self.messages = [MessageRow(*row) for row in cursor.fetchall()]
 

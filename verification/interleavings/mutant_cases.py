@@ -116,7 +116,7 @@ CAUGHT_BY_RACES = [
     MutantCase("fire", schedule_mutants.IgnoresRefusedKeys, "fire-x-enqueue-of-its-key", TICK_LOST),
     MutantCase("fire", schedule_mutants.RecordsTaskAndSkip, "fire-x-crash-before-commit", STOPPED),
     MutantCase("fire", schedule_mutants.RecordsTaskAndSkip, "fire-x-fire-after-skips", TICK_TWICE),
-    MutantCase("fire", schedule_mutants.ForgetsLockedTasks, "fire-x-claim-of-the-running-task", REPLACED),
+    MutantCase("fire", schedule_mutants.ForgetsLockedRunningTasks, "fire-x-claim-of-the-running-task", REPLACED),
     MutantCase("edit", schedule_mutants.EditIgnoresDueTicks, "fire-x-edit", TICK_LOST),
     MutantCase("edit", schedule_mutants.EditIgnoresJitter, "fire-x-edit-with-jitter", TICK_LOST),
     MutantCase("edit", schedule_mutants.EditReadsClockBeforeLocking, "fire-x-edit-while-time-passes", TICK_TWICE),

@@ -56,7 +56,7 @@ class CommitInProgress(threading.local):
 in_progress = CommitInProgress()
 
 
-class Commits(PostgresCommits):
+class RecordedCommits(PostgresCommits):
     """Records the outcomes that it commits."""
 
     def perform(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
@@ -96,7 +96,7 @@ class RewrittenDatabase(PostgresDatabase):
 class ReadsInboxWhileLocking(PostgresEngine):
     """Reads the inbox in the locking statement. Its snapshot is older than the lock."""
 
-    class commits_class(Commits):
+    class commits_class(RecordedCommits):
         def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, Any]:
             unread = self.db.messages.filter(task_id=OuterRef("pk"), consumed_at__isnull=True)
             rows = {
@@ -141,7 +141,7 @@ class IgnoresClaimNumber(PostgresEngine):
     class database_class(RewrittenDatabase):
         name, words = "commit", (" AND locked.claim_number = given.claim_number", "")
 
-    class commits_class(Commits):
+    class commits_class(RecordedCommits):
         def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
             rows = super()._lock_for_commit(ids, wait=wait)
             for outcome in in_progress.outcomes:
@@ -153,7 +153,7 @@ class IgnoresClaimNumber(PostgresEngine):
 class ReportsBeforeClaimCheck(PostgresEngine):
     """Reports a child's end to its parent before it checks the claim."""
 
-    class commits_class(Commits):
+    class commits_class(RecordedCommits):
         def _lock_for_commit(self, ids: Collection[UUID], *, wait: bool) -> dict[UUID, LockedRow]:
             rows = super()._lock_for_commit(ids, wait=wait)
             for outcome in in_progress.outcomes:
@@ -214,7 +214,7 @@ class ReadsDescendantsOnce(PostgresEngine):
                 in_progress.descendants = super().descendants(ids)
             return set(in_progress.descendants)
 
-    commits_class = Commits
+    commits_class = RecordedCommits
 
 
 class PrunesWithoutLocking(PostgresEngine):

@@ -53,7 +53,7 @@ RunOne = Callable[[Choose], Order]
 
 
 @dataclass(frozen=True)
-class Plan:
+class OrderPlan:
     """What to run. labels: only this order. is_sample_only: skip the list of kinds, an earlier plan has run it."""
 
     labels: str | None = None
@@ -62,7 +62,7 @@ class Plan:
     is_sample_only: bool = False
 
     @classmethod
-    def from_environment(cls) -> Plan:
+    def from_environment(cls) -> OrderPlan:
         seed, samples = os.environ.get("JOBQUEUE_SEED", 1), os.environ.get("JOBQUEUE_SAMPLES", SAMPLES)
         return cls(os.environ.get("JOBQUEUE_ORDER") or None, int(seed), int(samples))
 
@@ -85,7 +85,7 @@ class Explored:
     failure: Order | None = field(default=None, repr=False)
 
 
-def explore(run: RunOne, clients: int, plan: Plan) -> Explored:
+def explore(run: RunOne, clients: int, plan: OrderPlan) -> Explored:
     """Run orders until one fails or the plan is complete."""
     explored = Explored(plan.seed)
     if plan.labels is not None:
@@ -116,7 +116,7 @@ def every(run: RunOne) -> Iterator[Order]:
 
     Depth first, with sleep sets (Godefroid, "Partial-Order Methods", 1996, chapter 5).
     """
-    search = Search()
+    search = OrderSearch()
     while search.has_more:
         yield run(search.choose)
         search.turn_back()
@@ -138,7 +138,7 @@ def estimate(run: RunOne, descents: int, seed: int) -> tuple[float, float]:
 
 
 @dataclass
-class Node:
+class Choice:
     """
     One choice. asleep: clients with a step that leads to an order that ran before. tried: clients explored below it.
     """
@@ -156,9 +156,9 @@ class Node:
         return {other: words for other, words in known.items() if commute(words, self.runnable[number])}
 
 
-class Search:
+class OrderSearch:
     def __init__(self) -> None:
-        self.nodes: list[Node] = []
+        self.nodes: list[Choice] = []
         self.path: list[int] = []
         self.depth = 0
         self.has_more = True
@@ -172,12 +172,12 @@ class Search:
 
     def _go_deeper(self, runnable: dict[int, str]) -> None:
         asleep = self.nodes[-1].asleep_below(self.path[-1]) if self.nodes else {}
-        node = Node(runnable, asleep)
+        node = Choice(runnable, asleep)
         self.nodes.append(node)
         # If all clients are asleep, this order ran before. Only finish it.
         self.path.append(self._pick(node) if node.alternatives else next(iter(runnable)))
 
-    def _pick(self, node: Node) -> int:
+    def _pick(self, node: Choice) -> int:
         return node.alternatives[0]
 
     def turn_back(self) -> None:
@@ -192,7 +192,7 @@ class Search:
         self.has_more = False
 
 
-class Descent(Search):
+class Descent(OrderSearch):
     """One random path through the tree."""
 
     def __init__(self, random: Random) -> None:
@@ -200,7 +200,7 @@ class Descent(Search):
         self.leaves = 1
         self._random = random
 
-    def _pick(self, node: Node) -> int:
+    def _pick(self, node: Choice) -> int:
         alternatives = node.alternatives
         self.leaves *= len(alternatives)
         drawn = self._random.randrange(len(alternatives))

@@ -19,13 +19,13 @@ import django
 
 if TYPE_CHECKING:
     from jobqueue.engine.engine import Engine
-    from verification.interleavings.orders import Explored, Plan
+    from verification.interleavings.orders import Explored, OrderPlan
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Pool(ProcessPoolExecutor):
+class TerminablePool(ProcessPoolExecutor):
     """A pool of processes that end on SIGTERM. A process that runs a function cleans up first."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -61,14 +61,14 @@ def leaving_on_sigterm() -> Iterator[None]:
 
 
 @contextmanager
-def pool_of(environment: Mapping[str, str], processes: int = 0) -> Iterator[Pool]:
+def pool_of(environment: Mapping[str, str], processes: int = 0) -> Iterator[TerminablePool]:
     """
     Yield a process pool on the database of this environment. Each order keeps one processor busy, here or on the
     server.
 
     An exception in the block ends the processes during their work, and the programs that they have started.
     """
-    with Pool(
+    with TerminablePool(
         max_workers=processes or min(4, 2 * (os.cpu_count() or 1)),
         mp_context=multiprocessing.get_context("spawn"),
         initializer=set_up,
@@ -96,7 +96,7 @@ def leave(number: int, frame: FrameType | None) -> NoReturn:
     sys.exit(128 + number)
 
 
-def run(scenario: str, kind: type[Engine], plan: Plan) -> Explored:
+def run(scenario: str, kind: type[Engine], plan: OrderPlan) -> Explored:
     from verification.interleavings import runner
 
     return runner.run(scenario, kind, plan)

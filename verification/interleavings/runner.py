@@ -16,7 +16,7 @@ from jobqueue.engine import messages
 from jobqueue.engine.engine import Engine
 from verification.interleavings.backend import IsolatedBackend
 from verification.interleavings.limit_scenarios import SCENARIOS
-from verification.interleavings.orders import Explored, Plan, RunOne, estimate, explore
+from verification.interleavings.orders import Explored, OrderPlan, RunOne, estimate, explore
 from verification.interleavings.stepper import Choose, Order, Stepper
 
 MAX_SECONDS = 600.0  # of one order. The deadlines of its steps are far below, unless the interpreter hangs.
@@ -33,7 +33,7 @@ def stepper() -> Stepper:
     return Stepper(3)
 
 
-def run(name: str, kind: type[Engine], plan: Plan) -> Explored:
+def run(name: str, kind: type[Engine], plan: OrderPlan) -> Explored:
     """Run a scenario's orders on an engine until one fails or the plan is complete."""
     began = time.monotonic()
     with isolated_backend(name, kind) as backend:
@@ -60,7 +60,7 @@ def isolated_backend(name: str, kind: type[Engine]) -> Iterator[IsolatedBackend]
             backend.clear()
 
 
-def run_in(backend: IsolatedBackend, name: str, plan: Plan) -> Explored:
+def run_in(backend: IsolatedBackend, name: str, plan: OrderPlan) -> Explored:
     ends: set[object] = set()
     explored = explore(orders_of(backend, name, ends), SCENARIOS[name].clients, plan)
     explored.ends = len(ends)

@@ -57,7 +57,7 @@ RESTORE = f"""
 
 
 @dataclass(frozen=True)
-class Timing:
+class SteppedTiming:
     """When a schedule is due. waiting: the tick that waits for a task. first: the first one that has no outcome."""
 
     expression: Expression
@@ -66,10 +66,10 @@ class Timing:
     waiting: datetime | None = None
 
     @classmethod
-    def of(cls, row: Schedule) -> Timing:
+    def of(cls, row: Schedule) -> SteppedTiming:
         return cls(parse_expression(row), make_policy(row), row.next_at, row.waiting_at)
 
-    def restarted(self, moment: datetime) -> Timing:
+    def restarted(self, moment: datetime) -> SteppedTiming:
         """Return it with the first tick after a moment."""
         return replace(self, first=first_tick(self.expression, self.policy, moment), waiting=None)
 
@@ -99,7 +99,7 @@ class ScheduleRecords:
     have no record. deployed: the names of schedules that one deployment declares; one of these must be in force.
     """
 
-    timings: dict[int, Timing] = field(default_factory=dict)
+    timings: dict[int, SteppedTiming] = field(default_factory=dict)
     moments: list[datetime] = field(default_factory=lambda: [START])
     changes: dict[int, list[tuple[datetime, datetime]]] = field(default_factory=dict)
     allowed_runs: dict[int, frozenset[int]] = field(default_factory=dict)
@@ -150,7 +150,7 @@ class ScheduleBackend(IsolatedBackend):
         super().save()
         rows = list(self.engine.db.schedules)
         self.rows = {row.name: row.pk for row in rows}
-        self.schedules.timings = {row.pk: Timing.of(row) for row in rows}
+        self.schedules.timings = {row.pk: SteppedTiming.of(row) for row in rows}
         self.schedules.counted_before = dict(self.engine.db.ticks.filter(schedule__in=rows).values_list("pk", "count"))
         self._saved_schedules = deepcopy(self.schedules)
 

@@ -18,7 +18,7 @@ from jobqueue.values.policies import Overlap
 from jobqueue.values.states import FINAL
 from verification.interleavings import invariants
 from verification.interleavings.invariants import Snapshot
-from verification.interleavings.schedule_backend import ScheduleBackend, Timing
+from verification.interleavings.schedule_backend import ScheduleBackend, SteppedTiming
 
 MAX_ROUNDS = 20
 
@@ -191,20 +191,20 @@ def _possible_ticks(backend: ScheduleBackend, row: Schedule) -> Iterator[list[da
         yield list(before.due(now))
         return
     earliest, latest = min(change[0] for change in changes), max(change[1] for change in changes)
-    after = Timing.of(row)
+    after = SteppedTiming.of(row)
     for moment in [earliest, latest, *(each for each in records.moments if earliest <= each <= latest)]:
         old = list(before.ticks(moment))
         yield [*old, *(at for at in after.restarted(moment).due(now) if row.retired_at is None)]
 
 
 def _next_tick(snapshot: ScheduleSnapshot, row: Schedule) -> Iterator[str]:
-    policy, now = Timing.of(row).policy, snapshot.backend.clock
+    policy, now = SteppedTiming.of(row).policy, snapshot.backend.clock
     if row.retired_at is not None:
         if (row.next_at, row.due_at, row.waiting_at) != (None, None, None):
             yield f"{NEXT_TICK}: {row.name} was removed, and is due at {row.due_at}"
         return
     last = [tick.last_at for tick in snapshot.ticks.get(row.pk, []) if tick.trigger == SCHEDULE]
-    expected = first_tick(Timing.of(row).expression, policy, max([now - policy.delay, *last]))
+    expected = first_tick(SteppedTiming.of(row).expression, policy, max([now - policy.delay, *last]))
     due_at = None if row.next_at is None else row.next_at + policy.delay
     if row.next_at != expected or row.due_at != due_at:
         yield f"{NEXT_TICK}: {row.name} has {row.next_at} and is due at {row.due_at}, expected {expected}"

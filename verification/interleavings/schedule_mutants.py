@@ -140,7 +140,7 @@ class RecordsTaskAndSkip(PostgresEngine):
             return super().enqueue(runs, trigger)
 
 
-class ForgetsLockedTasks(PostgresEngine):
+class ForgetsLockedRunningTasks(PostgresEngine):
     """Enqueues the next task although it could not lock the running one to cancel it."""
 
     class ticks_class(Ticks):

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from verification.schedules.random_schedules import Timing
+from verification.schedules.random_schedules import RandomTiming
 
 MISSED_AFTER: Final = timedelta(seconds=30)
 
@@ -39,7 +39,7 @@ class Account:
     pk: int
     name: str
     columns: dict[str, Any]
-    timing: Timing
+    timing: RandomTiming
     upcoming: deque[datetime] = field(default_factory=deque)
     owed: dict[datetime, datetime] = field(default_factory=dict)
     waiting: datetime | None = None
@@ -61,7 +61,7 @@ class Account:
         owed = [due for tick, due in self.owed.items() if tick != self.waiting]
         return min(owed) if owed else self.upcoming[0] + self.delay if self.upcoming else None
 
-    def begin(self, timing: Timing, after: datetime, end: datetime) -> None:
+    def begin(self, timing: RandomTiming, after: datetime, end: datetime) -> None:
         """Follow a timing from a moment on. It has no tick before one that is accounted for."""
         after = max(moment for moment in (after, self.last, self.waiting) if moment)
         self.timing = timing

@@ -10,7 +10,7 @@ from uuid import UUID
 from jobqueue.values.policies import MAX_COUNTED
 from jobqueue.values.states import LIVE
 from verification.schedules.account import Account, Life
-from verification.schedules.virtual_database import Entry, moment_of
+from verification.schedules.virtual_database import RecordedChange, moment_of
 
 ONCE: Final = "each tick is accounted for once"
 IN_TIME: Final = "a due tick is accounted for by the first executor that looks"
@@ -40,7 +40,7 @@ class Judge:
 
     def record(
         self,
-        entries: Sequence[Entry],
+        entries: Sequence[RecordedChange],
         since: datetime,
         until: datetime,
         *,
@@ -100,7 +100,7 @@ class Judge:
             if account.pk not in self.locked and (due := account.next_due):
                 yield account.pk, due
 
-    def _task(self, entry: Entry) -> None:
+    def _task(self, entry: RecordedChange) -> None:
         pk = UUID((entry.after or entry.before)["id"])
         is_live = entry.operation != "DELETE" and entry.after["status"] in LIVE
         if entry.operation == "INSERT":
@@ -116,7 +116,7 @@ class Judge:
         if entry.operation == "DELETE":
             self.lives.pop(pk, None)
 
-    def _waiting(self, entry: Entry) -> None:
+    def _waiting(self, entry: RecordedChange) -> None:
         account = self.accounts.get(entry.after["id"])
         if account is not None:
             text = entry.after["waiting_at"]
@@ -124,7 +124,7 @@ class Judge:
 
     # --- ticks
 
-    def _tick(self, entry: Entry, since: datetime, until: datetime, asked: Collection[datetime]) -> None:
+    def _tick(self, entry: RecordedChange, since: datetime, until: datetime, asked: Collection[datetime]) -> None:
         row = entry.after
         account = self.accounts[row["schedule_id"]]
         first, last = moment_of(row["tick_at"]), moment_of(row["last_at"])
@@ -224,7 +224,7 @@ class Judge:
         self._made_up_for.add((account.pk, tick))
 
 
-def life_of(entry: Entry, pk: UUID) -> Life:
+def life_of(entry: RecordedChange, pk: UUID) -> Life:
     options: dict[str, Any] = entry.after["options"]
     tick = options.get("scheduled_at")
     return Life(pk, entry.after["schedule_id"], moment_of(tick) if tick else None, entry.after["key"], entry.id)

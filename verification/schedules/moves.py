@@ -18,14 +18,14 @@ from verification.schedules.simulation import (
     MICROSECOND,
     SCHEDULES,
     GivenUp,
-    Simulation,
+    ScheduleSimulation,
 )
 
 MOVES_PER_DAY: Final = 3
 MONTH: Final = timedelta(days=30)
 
 
-class YearOfSchedules(Simulation):
+class YearOfSchedules(ScheduleSimulation):
     """A simulation with random moves."""
 
     def run(self) -> None:

@@ -48,7 +48,7 @@ MAX_TICKS: Final = 60  # of one timing
 
 
 @dataclass(frozen=True)
-class Timing:
+class RandomTiming:
     """When a schedule is due: the columns of its row, and the same as times that can be counted."""
 
     columns: dict[str, Any]
@@ -63,7 +63,9 @@ class Timing:
         return [tick for tick in self.times.between(start, end) if tick > after]
 
 
-def random_timing(random: Random, now: datetime, end: datetime, times: CronTimes | EveryTimes | None = None) -> Timing:
+def random_timing(
+    random: Random, now: datetime, end: datetime, times: CronTimes | EveryTimes | None = None
+) -> RandomTiming:
     """Return a random timing of at most `MAX_TICKS` ticks until `end`, by default with random times."""
     if times is None:
         times = random_every(random) if random.random() < 0.3 else random_cron(random)
@@ -81,7 +83,7 @@ def random_timing(random: Random, now: datetime, end: datetime, times: CronTimes
         columns = expression_columns(Cron(times.expression, times.timezone))
     else:
         columns = expression_columns(Every(times.interval, anchor=times.anchor))
-    return Timing(columns | {"starts_at": starts_at, "ends_at": ends_at}, times, starts_at, ends_at)
+    return RandomTiming(columns | {"starts_at": starts_at, "ends_at": ends_at}, times, starts_at, ends_at)
 
 
 def random_every(random: Random) -> EveryTimes:

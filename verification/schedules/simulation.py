@@ -39,7 +39,7 @@ LOCKED: Final = "SELECT id FROM jobqueue_schedule WHERE backend = %s FOR NO KEY 
 MICROSECOND: Final = timedelta(microseconds=1)
 
 
-class Crash(Exception):
+class SimulatedCrash(Exception):
     """The process of an executor dies here."""
 
 
@@ -53,7 +53,7 @@ class FrozenFire:
 
 
 @dataclass(order=True)
-class Event:
+class PlannedEvent:
     """Something that happens at a time of the real clock, which is never set."""
 
     at: datetime
@@ -61,7 +61,7 @@ class Event:
     act: Callable[[], None] = field(compare=False)
 
 
-class Simulation:
+class ScheduleSimulation:
     """An engine on a virtual database, executors, tasks, and the judge of its record. The seed decides everything."""
 
     def __init__(self, kind: type[Engine], seed: int, database: VirtualDatabase, length: timedelta = YEAR) -> None:
@@ -78,7 +78,7 @@ class Simulation:
         self.looks = self.crashes = 0
         self.claimed: dict[UUID, ClaimedTask] = {}
         self._runner = uuid4()
-        self._events: list[Event] = []
+        self._events: list[PlannedEvent] = []
         self._numbers = count()
         self._known: set[UUID] = set()
 
@@ -90,7 +90,7 @@ class Simulation:
         return self.real + self.clock_error
 
     def plan(self, after: timedelta, act: Callable[[], None]) -> None:
-        heapq.heappush(self._events, Event(self.real + after, next(self._numbers), act))
+        heapq.heappush(self._events, PlannedEvent(self.real + after, next(self._numbers), act))
 
     def some_time(self, shortest: float, longest: float) -> timedelta:
         """Return a random duration. Short ones are as likely as long ones."""
@@ -167,7 +167,7 @@ class Simulation:
             return
         try:
             since = self._fire_all()
-        except Crash:
+        except SimulatedCrash:
             self._die()
         except GivenUp:
             return
@@ -196,7 +196,7 @@ class Simulation:
 
     def _failpoint(self, point: str) -> None:
         if point == self.crash_at:
-            raise Crash(point)
+            raise SimulatedCrash(point)
 
     def _die(self) -> None:
         self.note(f"an executor dies at {self.crash_at}")

@@ -24,7 +24,7 @@ SESSION: Final = "SET search_path = virtual_time, pg_catalog, public; SET lock_t
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RecordedChange:
     """A change of a row, in the order of `id`: a task's status, a tick, or the waiting tick of a schedule."""
 
     id: int
@@ -45,7 +45,7 @@ class VirtualDatabase(Protocol):
     def read_clock(self) -> datetime:
         """Return the current time."""
 
-    def read_entries(self) -> list[Entry]:
+    def read_entries(self) -> list[RecordedChange]:
         """Return what committed transactions have changed since the last call."""
 
 
@@ -61,7 +61,7 @@ class VirtualPostgres:
         (moment,) = self._execute("SELECT clock_timestamp()")[0]
         return moment  # type: ignore[no-any-return]
 
-    def read_entries(self) -> list[Entry]:
+    def read_entries(self) -> list[RecordedChange]:
         return as_entries(self._execute(READ.format("virtual_time.entry")))
 
     def _execute(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -89,17 +89,17 @@ class VirtualSqlite:
         assert arguments == ("NOW",)
         return self.read_clock().strftime("%Y-%m-%d %H:%M:%S.%f")
 
-    def read_entries(self) -> list[Entry]:
+    def read_entries(self) -> list[RecordedChange]:
         with connections["sqlite"].cursor() as cursor:
             cursor.execute(READ.format("entry"))
             return as_entries(cursor.fetchall())
 
 
-def as_entries(rows: Sequence[tuple[Any, ...]]) -> list[Entry]:
+def as_entries(rows: Sequence[tuple[Any, ...]]) -> list[RecordedChange]:
     def read(value: Any) -> Any:
         return json.loads(value) if isinstance(value, str) else value or {}
 
-    return sorted((Entry(*row[:3], *map(read, row[3:])) for row in rows), key=lambda entry: entry.id)
+    return sorted((RecordedChange(*row[:3], *map(read, row[3:])) for row in rows), key=lambda entry: entry.id)
 
 
 def moment_of(value: str) -> datetime:

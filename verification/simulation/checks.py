@@ -12,7 +12,7 @@ from django.db import connections
 from jobqueue.models import Counter, CounterDelta
 from verification.faults import history
 from verification.faults.checker import RULES
-from verification.faults.history import Beat, Change, History, MessageEvent
+from verification.faults.history import Change, HeartbeatRecord, History, MessageEvent
 from verification.interleavings import invariants
 from verification.interleavings.invariants import Snapshot
 from verification.simulation.simulated_backend import COUNTED, SimulatedBackend
@@ -42,7 +42,7 @@ def record(backend: SimulatedBackend) -> History:
         timeout_seconds=backend.engine.options.heartbeat_timeout,
         notes=enqueued,
         changes=history.rows(raw, Change, "verification_change"),
-        beats=history.rows(raw, Beat, "verification_beat"),
+        beats=history.rows(raw, HeartbeatRecord, "verification_beat"),
         messages=history.rows(raw, MessageEvent, "verification_message"),
     )
 

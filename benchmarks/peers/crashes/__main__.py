@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from benchmarks.peers.crashes.environment import QUIET_SECONDS, PeerServer
-from benchmarks.peers.crashes.faults import FAULTS, Figures, run
+from benchmarks.peers.crashes.faults import FAULTS, CrashFigures, run
 from benchmarks.peers.crashes.sides import SIDES, TIMEOUT_SECONDS
 from tools.postgres import throwaway_cluster
 from verification.faults import pages
@@ -21,7 +21,7 @@ from verification.faults.server_access import WaitTimeout
 DURABLE = {"fsync": "on", "synchronous_commit": "on"}
 TOGETHER = 2  # sides; most of the time they wait
 HEAD = ["fault", "queue", "times", "tasks", "failed", "lost", "doubled", "torn", "exits", "restart, s"]
-Results = Mapping[tuple[str, str], Figures]  # by fault and side
+Results = Mapping[tuple[str, str], CrashFigures]  # by fault and side
 
 
 def main() -> int:
@@ -39,7 +39,7 @@ def main() -> int:
     sides = [options.only] if options.only else list(SIDES)
     faults = [options.fault] if options.fault else list(FAULTS)
     began = time.monotonic()
-    results: dict[tuple[str, str], Figures] = {}
+    results: dict[tuple[str, str], CrashFigures] = {}
     with ExitStack() as stack:
         servers = {side: PeerServer(stack.enter_context(throwaway_cluster(**DURABLE))) for side in sides}
         pool = ThreadPoolExecutor(TOGETHER)
@@ -54,7 +54,7 @@ def main() -> int:
     return 0 if len(results) == len(sides) * len(faults) else 1
 
 
-def attempt(server: PeerServer, side: str, fault: str, options: argparse.Namespace) -> Figures | None:
+def attempt(server: PeerServer, side: str, fault: str, options: argparse.Namespace) -> CrashFigures | None:
     """Inject one fault into one queue, and return the result."""
     try:
         figures = run(server, SIDES[side], FAULTS[fault], options.seed, options.times or FAULTS[fault].times)
@@ -65,7 +65,7 @@ def attempt(server: PeerServer, side: str, fault: str, options: argparse.Namespa
     return figures
 
 
-def cells(figures: Figures) -> list[str]:
+def cells(figures: CrashFigures) -> list[str]:
     count = figures.count
     lost = f"{count.lost:,}" + (f" ({count.running:,})" if count.running else "")
     restart = "-"

@@ -27,7 +27,7 @@ class Results:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class TaskCount:
     """
     Of the tasks that were acknowledged.
 
@@ -45,11 +45,11 @@ class Count:
     restart_seconds: Sequence[float]
 
 
-def count(results: Results) -> Count:
+def count(results: Results) -> TaskCount:
     acknowledged = {note["number"] for note in results.notes if note["kind"] == "enqueued"}
     states = Counter(results.states.get(number, "gone") for number in acknowledged)
     effects = Counter(results.effects)
-    return Count(
+    return TaskCount(
         acknowledged=len(acknowledged),
         succeeded=states["succeeded"],
         failed=states["failed"],

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.peers.crashes.count import EVERYBODY, Count, count
+from benchmarks.peers.crashes.count import EVERYBODY, TaskCount, count
 from benchmarks.peers.crashes.environment import PeerEnvironment, PeerServer
 from benchmarks.peers.crashes.sides import TIMEOUT_SECONDS, Side
 from verification.faults.proxy import Where
@@ -75,15 +75,15 @@ FAULTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class CrashFigures:
     """exits: the number of workers that ended by themselves and were started again."""
 
     times: int
     exits: int
-    count: Count
+    count: TaskCount
 
 
-def run(server: PeerServer, side: Side, fault: Fault, seed: int, times: int) -> Figures:
+def run(server: PeerServer, side: Side, fault: Fault, seed: int, times: int) -> CrashFigures:
     chance = random.Random(seed)
     with server.environment(side, is_behind_proxy=fault.is_behind_proxy) as env:
         env.begin(seed)
@@ -91,4 +91,4 @@ def run(server: PeerServer, side: Side, fault: Fault, seed: int, times: int) -> 
             fault.inject(env, chance)
             env.recover()
             env.wait(chance.uniform(*fault.gap_seconds))
-        return Figures(times, env.exits, count(env.finish()))
+        return CrashFigures(times, env.exits, count(env.finish()))

@@ -15,7 +15,7 @@ import msgspec
 
 from jobqueue.conf.options import Options
 from jobqueue.executor.database.connection import DatabaseState
-from jobqueue.executor.heartbeat import Heartbeat
+from jobqueue.executor.heartbeat import HeartbeatThread
 from jobqueue.executor.loop import ExecutorLoop
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.values.text import printable
@@ -74,7 +74,12 @@ class HealthMonitor:
     """Looks at the threads of one executor. A thread that waits for the database has not stalled."""
 
     def __init__(
-        self, name: str, loop: ExecutorLoop, heartbeat: Heartbeat, database_state: DatabaseState, limit_seconds: float
+        self,
+        name: str,
+        loop: ExecutorLoop,
+        heartbeat: HeartbeatThread,
+        database_state: DatabaseState,
+        limit_seconds: float,
     ) -> None:
         self._name, self._loop, self._heartbeat, self._database_state = name, loop, heartbeat, database_state
         self._limit = limit_seconds

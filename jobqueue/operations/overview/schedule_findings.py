@@ -36,7 +36,7 @@ ADVICE = {
 
 
 @dataclass(frozen=True)
-class Fleet:
+class ScheduleFacts:
     """Facts that the checks of schedules compare with."""
 
     engine: Engine  # of the backend
@@ -65,8 +65,8 @@ class Fleet:
 class ScheduleCheck:
     """One check. Only the first MAX_LISTED schedules that it finds are read, because a site may have 100,000."""
 
-    find: Callable[[Fleet], ScheduleQuerySet]  # the schedules with the problem
-    describe: Callable[[Fleet, Schedule], checks.CheckMessage]  # the message about one of them
+    find: Callable[[ScheduleFacts], ScheduleQuerySet]  # the schedules with the problem
+    describe: Callable[[ScheduleFacts, Schedule], checks.CheckMessage]  # the message about one of them
 
 
 def format_title(row: Schedule) -> str:
@@ -76,7 +76,7 @@ def format_title(row: Schedule) -> str:
 
 def schedule_findings(engine: Engine, stats: BackendStats) -> Iterator[checks.CheckMessage]:
     """Find schedules that do not run, and say why."""
-    fleet = Fleet(engine, stats, _knowing(engine, stats), _lost_zones(engine))
+    fleet = ScheduleFacts(engine, stats, _knowing(engine, stats), _lost_zones(engine))
     is_sound = True
     for check in CHECKS:
         rows = check.find(fleet)
@@ -132,24 +132,24 @@ def _has_zone(name: str) -> bool:
     return True
 
 
-def _stopped(fleet: Fleet, row: Schedule) -> checks.CheckMessage:
+def _stopped(fleet: ScheduleFacts, row: Schedule) -> checks.CheckMessage:
     text = _("%(schedule)s: an error has stopped it: %(error)s")
     advice = _("Correct the schedule, then run: %(command)s") % {"command": fleet.resume(row)}
     return checks.Error(text % {"schedule": format_title(row), "error": row.pause_reason}, hint=advice)
 
 
-def _find_unknown_tasks(fleet: Fleet) -> ScheduleQuerySet:
+def _find_unknown_tasks(fleet: ScheduleFacts) -> ScheduleQuerySet:
     return fleet.schedules.exclude(fleet.knowing) if fleet.stats.alive else fleet.schedules.none()
 
 
-def _unknown_task(_fleet: Fleet, row: Schedule) -> checks.CheckMessage:
+def _unknown_task(_fleet: ScheduleFacts, row: Schedule) -> checks.CheckMessage:
     text = _("%(schedule)s: no running executor that serves the queue %(queue)s knows its task %(task)s.")
     advice = _("Start executors with the code of the task, or pause the schedule.")
     values = {"schedule": format_title(row), "queue": queue_name_of(row), "task": row.task_type}
     return checks.Error(text % values, hint=advice)
 
 
-def _overdue(fleet: Fleet, row: Schedule) -> checks.CheckMessage:
+def _overdue(fleet: ScheduleFacts, row: Schedule) -> checks.CheckMessage:
     assert row.due_at is not None
     values = {"schedule": format_title(row), "time": duration(fleet.stats.now - row.due_at)}
     text = _("%(schedule)s: due %(time)s ago, and not enqueued.")
@@ -176,33 +176,33 @@ def _reason_why_unusable(row: Schedule) -> str:
     return ""
 
 
-def _find_without_zone(fleet: Fleet) -> ScheduleQuerySet:
+def _find_without_zone(fleet: ScheduleFacts) -> ScheduleQuerySet:
     late = Q(due_at__lt=fleet.stats.now - OVERDUE_LONG)
     return fleet.schedules.filter(timezone__in=fleet.lost_zones).exclude(late)  # another check names these
 
 
-def _without_zone(_fleet: Fleet, row: Schedule) -> checks.CheckMessage:
+def _without_zone(_fleet: ScheduleFacts, row: Schedule) -> checks.CheckMessage:
     text = _("%(schedule)s: this host does not have its time zone %(zone)s.")
     advice = _("Install the time zone: pip install tzdata. Until then, executors of other hosts enqueue its tasks.")
     return checks.Warning(text % {"schedule": format_title(row), "zone": row.timezone}, hint=advice)
 
 
-def _find_without_ticks(fleet: Fleet) -> ScheduleQuerySet:
+def _find_without_ticks(fleet: ScheduleFacts) -> ScheduleQuerySet:
     return fleet.running.filter(~Exists(fleet.ticks.filter(schedule_id=OuterRef("pk"))), next_at=None)
 
 
-def _never_fires(_fleet: Fleet, row: Schedule) -> checks.CheckMessage:
+def _never_fires(_fleet: ScheduleFacts, row: Schedule) -> checks.CheckMessage:
     text = _("%(schedule)s: never fires, because its expression has no tick.")
     advice = _("Correct the expression, starts_at or ends_at, or remove the schedule.")
     return checks.Warning(text % {"schedule": format_title(row)}, hint=advice)
 
 
-def _find_paused(fleet: Fleet) -> ScheduleQuerySet:
+def _find_paused(fleet: ScheduleFacts) -> ScheduleQuerySet:
     now = fleet.stats.now
     return fleet.running.filter(is_paused(now), paused_at__lt=now - PAUSED_LONG)
 
 
-def _paused(fleet: Fleet, row: Schedule) -> checks.CheckMessage:
+def _paused(fleet: ScheduleFacts, row: Schedule) -> checks.CheckMessage:
     assert row.paused_at is not None
     text = _("%(schedule)s: paused for %(time)s. Its ticks are skipped.")
     advice = _("To resume it, run: %(command)s") % {"command": fleet.resume(row)}
@@ -211,14 +211,14 @@ def _paused(fleet: Fleet, row: Schedule) -> checks.CheckMessage:
     )
 
 
-def _find_always_skipped(fleet: Fleet) -> ScheduleQuerySet:
+def _find_always_skipped(fleet: ScheduleFacts) -> ScheduleQuerySet:
     """Find schedules whose newest tick is a long range of skipped ones. The index contains only such ranges."""
     newer = fleet.ticks.filter(schedule_id=OuterRef("schedule_id"), tick_at__gt=OuterRef("tick_at"))
     skipped = fleet.ticks.filter(~Exists(newer), count__gte=SKIPPED_OFTEN, reason__in=list(ADVICE))
     return fleet.schedules.filter(pk__in=skipped.values("schedule_id"))
 
 
-def _always_skipped(fleet: Fleet, row: Schedule) -> checks.CheckMessage:
+def _always_skipped(fleet: ScheduleFacts, row: Schedule) -> checks.CheckMessage:
     newest = fleet.ticks.filter(schedule=row).order_by("-tick_at")[0]
     reason = ScheduleTick.Reason(newest.reason)
     advice = str(ADVICE[reason])
@@ -229,7 +229,7 @@ def _always_skipped(fleet: Fleet, row: Schedule) -> checks.CheckMessage:
     return checks.Warning(text % values, hint=advice)
 
 
-def _live_task(fleet: Fleet, row: Schedule) -> object:
+def _live_task(fleet: ScheduleFacts, row: Schedule) -> object:
     tasks = fleet.engine.db.tasks.live().filter(schedule_id=row.pk)
     return tasks.order_by("enqueued_at").values_list("pk", flat=True).first()
 

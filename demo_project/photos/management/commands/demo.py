@@ -17,7 +17,7 @@ from demo_project.photos import albums, fibonacci, imaging, tasks, uploads
 from demo_project.photos.forms import LARGEST_FILE
 from demo_project.photos.models import Photo
 from tools.processes import HOST, Processes, admin_password, database, free_port, interruptible, only_demo
-from tools.progress import Progress
+from tools.progress import ProgressLine
 
 SAMPLE = Path(__file__).resolve().parents[3] / "photos_sample"
 FIBONACCI = 10
@@ -93,7 +93,7 @@ class Command(BaseCommand):
 
     def wait(self, run: account.Run, processes: Processes, patience: float) -> None:
         """Publish each album as soon as it asks for a decision. Return when no task is left that can run."""
-        progress = Progress(sys.stdout)
+        progress = ProgressLine(sys.stdout)
         published: set[UUID] = set()
         most_done, deadline = -1, 0.0
         while unfinished := run.unfinished():
