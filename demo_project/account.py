@@ -16,7 +16,7 @@ from demo_project.photos.actors import Fibonacci
 from demo_project.photos.fibonacci import leaves
 from demo_project.photos.models import Album, ContactSheet, Photo
 from jobqueue.models import Schedule, Task
-from jobqueue.operations.schedules import RecordedTick, describe, recent_ticks
+from jobqueue.operations.schedules import RecordedTick, describe_schedule, recent_ticks
 from jobqueue.values.states import FINAL
 from tools.tables import seconds, table
 
@@ -105,7 +105,7 @@ def schedules() -> list[tuple[str, ...]]:
     return [
         (
             row.name,
-            describe(row),
+            describe_schedule(row),
             f"{row.next_at:%Y-%m-%d %H:%M:%S}" if row.next_at else "-",
             ", ".join(status_in_words(tick) for tick in recent[row.pk]) or "-",
         )

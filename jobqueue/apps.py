@@ -31,7 +31,7 @@ class JobQueueConfig(AppConfig):
             missing = checks.Error(str(error), hint="pip install 'django-tasks>=0.12'", id="jobqueue.E001")
             checks.register(lambda **_: [missing])
         else:
-            our_checks.register()
+            our_checks.register_checks()
             registry.autodiscover()
             from jobqueue.operations.bulk import actor as bulk_actor  # noqa: F401 - declares our own task
 

@@ -15,7 +15,7 @@ urlpatterns = [
     path("health/", health.ready, name="health"),
     path("health/live", health.live, name="live"),
     path("health/ready", health.ready, name="ready"),
-    path("metrics/", metrics.text, name="metrics"),
-    path("metrics.json", metrics.as_json, name="metrics-json"),
+    path("metrics/", metrics.metrics_as_text, name="metrics"),
+    path("metrics.json", metrics.metrics_as_json, name="metrics-json"),
     path("openapi.json", openapi.document, name="openapi"),
 ]

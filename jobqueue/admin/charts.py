@@ -173,7 +173,7 @@ def wait_summary(total: Counts) -> str:
 
 def columns(timeline: CounterSeries, series: Sequence[Series], values: Sequence[Sequence[str]]) -> Iterator[ChartPoint]:
     for index, (point, row) in enumerate(zip(timeline.points, values, strict=True)):
-        label = clock(point.start, timeline)
+        label = start_text(point.start, timeline)
         text = ", ".join(f"{line.name} {value}" for line, value in zip(series, row, strict=True))
         yield ChartPoint(index * STEP, label, row, f"{label}: {text}")
 
@@ -232,7 +232,7 @@ def decade(seconds: float) -> str:
     return _("%(number)s s") % {"number": number_text(seconds, ".0f")}
 
 
-def clock(at: datetime, timeline: CounterSeries) -> str:
+def start_text(at: datetime, timeline: CounterSeries) -> str:
     """Return when a point starts, with the day of the week if the range has several days."""
     time = time_format(local(at), "H:i")
     is_long = timeline.seconds * len(timeline.points) > DAY_SECONDS
@@ -242,4 +242,4 @@ def clock(at: datetime, timeline: CounterSeries) -> str:
 def axis(timeline: CounterSeries) -> list[str]:
     """Return the labels below a chart, at equal distances."""
     last = len(timeline.points) - 1
-    return [clock(timeline.points[round(last * index / (LABELS - 1))].start, timeline) for index in range(LABELS)]
+    return [start_text(timeline.points[round(last * index / (LABELS - 1))].start, timeline) for index in range(LABELS)]

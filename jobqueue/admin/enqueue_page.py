@@ -29,7 +29,7 @@ from jobqueue.engine import engine_for
 from jobqueue.exceptions import DuplicateKey, JobQueueError
 from jobqueue.operations.backends import databases, options_of
 from jobqueue.operations.bulk import audit_log
-from jobqueue.operations.payloads import read, tags_of
+from jobqueue.operations.payloads import parse_column, tags_of
 from jobqueue.operations.task.detail import find_task
 
 COPIED = ("queue_name", "priority", "max_attempts", "backend")  # a copy cannot have the key of a live task
@@ -139,7 +139,7 @@ class EnqueuePage(Page):
 
 
 def _read_call(task: Any) -> Call | None:
-    args, kwargs = read(task.args_text), read(task.kwargs_text)
+    args, kwargs = parse_column(task.args_text), parse_column(task.kwargs_text)
     return (args, kwargs) if isinstance(args, list) and isinstance(kwargs, dict) else None
 
 

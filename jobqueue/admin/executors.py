@@ -54,7 +54,7 @@ class ExecutorChangeList(ChangeList):
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
-        with_tasks(self.result_list, self.root_queryset.db)
+        add_running_tasks(self.result_list, self.root_queryset.db)
         mark_versions(self.result_list)
         rows = list(self.all_gone[: GONE_SHOWN + 1])
         self.gone = rows[:GONE_SHOWN]
@@ -63,7 +63,7 @@ class ExecutorChangeList(ChangeList):
         self.gone_text = text % {"number": number}
 
 
-def with_tasks(executors: Iterable[Any], database: str) -> None:
+def add_running_tasks(executors: Iterable[Any], database: str) -> None:
     """Read the running tasks of executors."""
     running = Task.objects.using(database).running().filter(executor_id__in=[row.pk for row in executors])
     tasks_of: dict[UUID | None, list[Task]] = defaultdict(list)
@@ -113,7 +113,7 @@ class ExecutorAdmin(ReadOnlyAdmin):
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         executor = super().get_object(request, object_id, from_field)
         if executor is not None:
-            with_tasks([executor], executor._state.db)
+            add_running_tasks([executor], executor._state.db)
         return executor
 
     def get_list_display(self, request: HttpRequest) -> Any:
@@ -147,7 +147,7 @@ class ExecutorAdmin(ReadOnlyAdmin):
             self._command(request, queryset, Command.STOP, _("Asked to stop."))
             return None
         executors: list[Any] = list(queryset.exclude(heartbeat__state=Executor.State.STOPPED))
-        with_tasks(executors, queryset.db)
+        add_running_tasks(executors, queryset.db)
         plain = [(task, row) for row in executors for task in row.tasks if find_actor(task) is None]
         button = ngettext("Stop %(count)d executor", "Stop %(count)d executors", len(executors))
         return self.confirm(

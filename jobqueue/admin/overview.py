@@ -19,7 +19,7 @@ from jobqueue.declarations.checks import run_checks
 from jobqueue.engine import Count, Engine, count_or_estimate, engine_for
 from jobqueue.operations.executors import ExecutorStats
 from jobqueue.operations.links import AdminTarget
-from jobqueue.operations.overview.findings import problems
+from jobqueue.operations.overview.findings import find_problems
 from jobqueue.operations.overview.periods import TaskCounts, read_counter_series, read_task_counts, slowest
 from jobqueue.operations.overview.stats import BackendStats, read_stats
 from jobqueue.operations.queries import tasks_with_status
@@ -66,7 +66,7 @@ def read_overview(request: HttpRequest) -> dict[str, Any]:
     stats = read_stats(engine)
     may_view = {f"may_view_{model}": pages.may_view(model) for model in ("task", "executor", "queue")}
     declared = [message for message in run_checks() if message.level >= checks.WARNING]
-    messages = sorted([*declared, *problems(engine, stats)], key=lambda message: -message.level)
+    messages = sorted([*declared, *find_problems(engine, stats)], key=lambda message: -message.level)
     context: dict[str, Any] = {
         "backend": backend,
         "backends": aliases if len(aliases) > 1 else [],

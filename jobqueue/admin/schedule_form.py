@@ -28,10 +28,10 @@ from jobqueue.admin.timing_form import (
     LENGTHS,
     PLAIN,
     TimingForm,
-    number,
     seconds_field,
     sentence,
     span,
+    without_fraction,
 )
 from jobqueue.api import schedules
 from jobqueue.declarations import registry
@@ -298,10 +298,10 @@ def read_initial(row: Schedule, stored: StoredTask) -> dict[str, Any]:
         **{name: getattr(row, name) for name in names},
         **stored.options,
         "task": row.task_type,
-        "timeout": number(stored.options.get("timeout")),
-        "expires": expires and number(expires.total_seconds()),
-        "catch_up_window": number(row.catch_up_window_seconds),
-        "jitter": number(row.jitter_seconds),
+        "timeout": without_fraction(stored.options.get("timeout")),
+        "expires": expires and without_fraction(expires.total_seconds()),
+        "catch_up_window": without_fraction(row.catch_up_window_seconds),
+        "jitter": without_fraction(row.jitter_seconds),
         **_initial_timing(row),
     }
 
@@ -316,5 +316,5 @@ def _initial_timing(row: Schedule) -> dict[str, Any]:
             seconds = interval.total_seconds()
             unit = max(length for length, _name in LENGTHS if length == 1 or seconds % length == 0)
             anchor_at = None if anchor == EPOCH else row.anchor_at
-            return {"kind": INTERVAL, "interval": number(seconds / unit), "unit": unit, "anchor": anchor_at}
+            return {"kind": INTERVAL, "interval": without_fraction(seconds / unit), "unit": unit, "anchor": anchor_at}
     return {"kind": CRON, "expression": row.expression, "timezone": row.timezone}

@@ -28,8 +28,8 @@ from jobqueue.operations import log_entries
 from jobqueue.operations.backends import options_of
 from jobqueue.operations.bulk import audit_log
 from jobqueue.operations.formatting import describe_schedule_pause
-from jobqueue.operations.payloads import read, show, show_arguments
-from jobqueue.operations.schedules import describe, history, next_ticks, with_tasks
+from jobqueue.operations.payloads import parse_column, show_arguments, show_value
+from jobqueue.operations.schedules import describe_schedule, history, next_ticks, with_tasks
 from jobqueue.schedules.rows import from_row_time
 
 ScheduleAction = Callable[[Schedule], object]
@@ -95,11 +95,11 @@ class SchedulePage(Page):
     def _show(self, request: HttpRequest, schedule: Any) -> HttpResponse:
         paginator = CappedPaginator(history(schedule), HISTORY_PAGE)
         page = paginator.get_page(request.GET.get("p"))
-        call = read(schedule.new_task_text)
+        call = parse_column(schedule.new_task_text)
         new_task = call if isinstance(call, dict) else {}
         patterns = options_of(schedule.backend).redact
         args, kwargs, options, metadata = (
-            read(text) if isinstance(text := new_task.get(name), str) else None
+            parse_column(text) if isinstance(text := new_task.get(name), str) else None
             for name in ("args", "kwargs", "options", "metadata")
         )
         is_paused = schedule.retired_at is None and schedule.is_paused_at(schedule.now)
@@ -113,14 +113,14 @@ class SchedulePage(Page):
             title=schedule.name,
             schedule=schedule,
             original=schedule,
-            words=describe(schedule),
+            words=describe_schedule(schedule),
             ticks=next_ticks(schedule, UPCOMING),
             records=with_tasks(list(page.object_list)),
             history=page,
             new_task=new_task,
             arguments=show_arguments(schedule.task_type, args, kwargs, patterns) if may["view_payload"] else None,
-            metadata=show(metadata, patterns) if metadata and may["view_payload"] else None,
-            options=show(options, ()) if options else None,
+            metadata=show_value(metadata, patterns) if metadata and may["view_payload"] else None,
+            options=show_value(options, ()) if options else None,
             log=log_entries.read_entries(schedule),
             is_paused=is_paused,
             pause=describe_schedule_pause(schedule),

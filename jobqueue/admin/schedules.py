@@ -28,7 +28,7 @@ from jobqueue.admin.schedule_page import SchedulePage, pause_with, perform, resu
 from jobqueue.models import Schedule, is_paused
 from jobqueue.operations.formatting import describe_schedule_pause, short_type
 from jobqueue.operations.payloads import raw
-from jobqueue.operations.schedules import describe, recent_ticks
+from jobqueue.operations.schedules import describe_schedule, recent_ticks
 
 MAX_SELECTED = 500  # schedules of one bulk action; Django accepts 1,000 fields
 
@@ -146,7 +146,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("expression"))
     def words(self, schedule: Schedule) -> str:
-        return describe(schedule)
+        return describe_schedule(schedule)
 
     @admin.display(description=gettext_lazy("next tick"), ordering="due_at")
     def next_tick(self, schedule: Any) -> SafeString:

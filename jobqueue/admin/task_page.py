@@ -41,8 +41,8 @@ from jobqueue.operations.bulk.actions import (
     plural_values,
 )
 from jobqueue.operations.bulk.target import BulkRun
-from jobqueue.operations.payloads import named_arguments, read
-from jobqueue.operations.task.detail import describe
+from jobqueue.operations.payloads import named_arguments, parse_column
+from jobqueue.operations.task.detail import describe_task
 from jobqueue.operations.task.inbox import check_message, find_actor, takes_messages
 from jobqueue.values.records import is_internal
 
@@ -112,7 +112,7 @@ class TaskPage(Page):
 
         # A backend that TASKS no longer has cannot change its tasks.
         allowed = [action for action in ACTIONS if may(action.permission)] if task.backend in api.aliases() else []
-        description = describe(task, with_payload=may("view_payload"))
+        description = describe_task(task, with_payload=may("view_payload"))
         is_asked = task.status == Task.Status.RUNNING and task.cancel_requested_at is not None
         left_out = [CANCEL] if is_asked and not description["children"].live else []
         left_out += [REQUEUE] if is_internal(task.task_type) else []
@@ -133,7 +133,9 @@ class TaskPage(Page):
         """Return the progress of a bulk action: numbers, which everyone may see. None for other tasks."""
         if not is_internal(task.task_type):
             return None
-        return bulk_actor.read_bulk_progress(read(task.args_text), read(task.kwargs_text), read(task.inner_state_text))
+        return bulk_actor.read_bulk_progress(
+            parse_column(task.args_text), parse_column(task.kwargs_text), parse_column(task.inner_state_text)
+        )
 
     def _post_view(self, permission: str, do: View) -> Any:
         """Return a view of POST for one task. It needs the permission, and that to view tasks."""
@@ -274,7 +276,7 @@ def _number_to_change(task: Task, action: BulkAction, *, is_tree: bool) -> int:
 def _read_extensions(task: Any, *, with_payload: bool) -> dict[str, Any]:
     """Return the site's additions to the page of a task."""
     patterns = options_of(task.backend).redact
-    by_name = named_arguments(task.task_type, read(task.args_text), read(task.kwargs_text), patterns)
+    by_name = named_arguments(task.task_type, parse_column(task.args_text), parse_column(task.kwargs_text), patterns)
     arguments = by_name if with_payload else {}
     return {
         "site_links": links_html(extensions.read_links(task, arguments)),

@@ -153,6 +153,6 @@ def span(seconds: float) -> timedelta:
     return timedelta(seconds=max(-MAX_SECONDS, min(seconds, MAX_SECONDS)))
 
 
-def number(seconds: float | None) -> float | None:
+def without_fraction(seconds: float | None) -> float | None:
     """Return a whole number without its fraction, for a field."""
     return int(seconds) if seconds is not None and seconds == int(seconds) else seconds

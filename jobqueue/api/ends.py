@@ -39,11 +39,11 @@ def announce(db: Database, ids: Collection[UUID], status: Status) -> None:
 def _send_finished(backend: str, ids: Sequence[UUID]) -> None:
     """Send task_finished for ended tasks. Errors of receivers are logged by Django."""
     engine = engine_for(backend)
-    for signal, result in finished(engine, ids):
+    for signal, result in ended_results(engine, ids):
         signal.send_robust(sender=type(task_backends[engine.alias]), task_result=result)
 
 
-def finished(engine: Engine, ids: Sequence[UUID]) -> Iterator[tuple[Any, Result]]:
+def ended_results(engine: Engine, ids: Sequence[UUID]) -> Iterator[tuple[Any, Result]]:
     """
     Yield the result of each ended task, with the signal to send it by.
 

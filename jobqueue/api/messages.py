@@ -48,7 +48,7 @@ def send_many(messages: Iterable[Send], *, sender: UUID | str | None = None, bac
     engine = engine_for(backend)
     wanted = list(messages)
     dedupe_keys = [check_dedupe_key(message.dedupe_key) for message in wanted]
-    ids = receivers(engine, [message.to for message in wanted], dedupe_keys)
+    ids = resolve_receivers(engine, [message.to for message in wanted], dedupe_keys)
     sender_id = None if sender is None else uuid_of(sender)
     rows = [
         NewMessage(
@@ -68,7 +68,9 @@ def send_many(messages: Iterable[Send], *, sender: UUID | str | None = None, bac
     return sent
 
 
-def receivers(engine: Engine, names: Sequence[UUID | str | Spawn], dedupe_keys: Sequence[str | None]) -> list[UUID]:
+def resolve_receivers(
+    engine: Engine, names: Sequence[UUID | str | Spawn], dedupe_keys: Sequence[str | None]
+) -> list[UUID]:
     """
     Turn ids, their texts, keys and Spawns into ids, in order. Raises TaskNotFound for an unknown key.
 

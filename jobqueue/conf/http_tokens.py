@@ -47,7 +47,7 @@ def parse(raw: Mapping[str, Any]) -> tuple[Token, ...]:
     return tuple(msgspec.convert({**value, "name": name}, Token) for name, value in raw.items())
 
 
-def problems(raw: Any) -> Iterator[str]:
+def token_problems(raw: Any) -> Iterator[str]:
     """Yield the problems of HTTP_TOKENS, without its values, because one may be a secret."""
     if not isinstance(raw, Mapping):
         yield "HTTP_TOKENS must be a dict of names and dicts"

@@ -94,7 +94,7 @@ def option_problems(raw: Any) -> Iterator[str]:
         if key not in KEYS:
             yield f"unknown option {key!r}{did_you_mean(str(key), KEYS)}; options are {', '.join(KEYS)}"
         elif key == "HTTP_TOKENS":
-            yield from http_tokens.problems(value)
+            yield from http_tokens.token_problems(value)
         else:
             yield from problems(key, value, _TYPES[KEYS[key]])
 

@@ -233,7 +233,7 @@ class Actor(Generic[S]):
     def decode_state(cls, text: str | None) -> Any:
         """Return the state of a row, or a new one. Raises ValueError if it does not fit `State`."""
         if text is not None:
-            return typed.decode(text, cls.State)
+            return typed.decode_typed(text, cls.State)
         return {} if _is_plain(cls.State) else cls.State()
 
     @classmethod
@@ -255,7 +255,7 @@ class Actor(Generic[S]):
     def decode_body(cls, text: str) -> Any:
         """Return the body of a message. Raises ValueError if it does not fit `Message`."""
         try:
-            return typed.decode(text, cls.Message)
+            return typed.decode_typed(text, cls.Message)
         except ValueError:
             raise
         except Exception as error:  # for example of a __post_init__
@@ -275,7 +275,7 @@ def _check(cls: type[Actor[Any]]) -> None:
     if inspect.isasyncgenfunction(cls.poll):
         raise InvalidTask(f"{cls.__name__}: an async poll returns its actions; it cannot yield them.")
     for name in ("State", "Message"):
-        match unreadable(cls, name):
+        match reading_error(cls, name):
             case NameError(name=missing) if missing in vars(cls):
                 raise InvalidTask(
                     f"{cls.__name__}: {name} has an annotation {missing!r}, which Python searches in the module, not "
@@ -287,7 +287,7 @@ def _check(cls: type[Actor[Any]]) -> None:
         raise InvalidTask(f"{cls.__name__}: a new actor starts with State(), so its fields need defaults: {missing}.")
 
 
-def unreadable(cls: type[Actor[Any]], name: str) -> TypeError | NameError | None:
+def reading_error(cls: type[Actor[Any]], name: str) -> TypeError | NameError | None:
     """Return why State or Message cannot be read. A NameError may name a class further down in the module."""
     try:
         typed.choose_reading(getattr(cls, name))

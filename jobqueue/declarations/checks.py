@@ -19,7 +19,7 @@ from jobqueue.conf.connection_pool import CONNECTIONS_OF_AN_EXECUTOR, pool_size
 from jobqueue.conf.options import KEYS, option_problems
 from jobqueue.declarations import function, registry
 from jobqueue.declarations import schedules as declared_schedules
-from jobqueue.declarations.actor import ActorTask, unreadable
+from jobqueue.declarations.actor import ActorTask, reading_error
 from jobqueue.declarations.limits import Concurrency, Rate, has_fields
 from jobqueue.declarations.schedules import find_location
 from jobqueue.values.states import LimitKind
@@ -28,7 +28,7 @@ from jobqueue.values.text import did_you_mean
 KEYS_OF_A_BACKEND = ("BACKEND", "QUEUES", "OPTIONS")
 
 
-def register() -> None:
+def register_checks() -> None:
     """Register the checks that are not part of a backend's check()."""
     for check in (
         check_imports,
@@ -248,7 +248,7 @@ def check_actors(**_: Any) -> list[checks.CheckMessage]:
         )
         for actor in actors
         for name in ("State", "Message")
-        if (error := unreadable(actor, name))
+        if (error := reading_error(actor, name))
     ]
 
 

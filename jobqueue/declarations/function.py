@@ -40,7 +40,7 @@ from jobqueue.conf.compat import (
     task_backends,
 )
 from jobqueue.declarations.limits import Concurrency, Debounce, OnConflict, Rate
-from jobqueue.declarations.options import DERIVED, problems, unreadable
+from jobqueue.declarations.options import DERIVED, task_option_problems, unreadable
 from jobqueue.schedules.expressions import Cron, Every
 from jobqueue.values.backoff import Backoff
 from jobqueue.values.text import did_you_mean, shown
@@ -201,7 +201,7 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
                 object.__setattr__(self, option, derive(value))
             except Exception as error:
                 raise InvalidTask(f"{self.name!s:.200}: {unreadable(option, value, error)}.") from error
-        for problem in problems(self):
+        for problem in task_option_problems(self):
             raise InvalidTask(f"{self.name!s:.200}: {problem}.")
         is_ours = issubclass(self.get_backend().task_class, FunctionTask)
         if isinstance(self.run_after, timedelta) and not is_ours:

@@ -88,7 +88,7 @@ KINDS: Mapping[str, Any] = {
 
 
 # Any: a type checker may not have checked the caller.
-def problems(task: Any) -> Iterator[str]:
+def task_option_problems(task: Any) -> Iterator[str]:
     """Yield the problems of a declared task's options."""
     for option, check in CHECKS.items():
         if (value := getattr(task, option)) is None and option not in REQUIRED:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from jobqueue.engine.admissions import Admissions, ready_status
 from jobqueue.engine.database import Part, json_from
-from jobqueue.engine.inserts import KEY_TRIES, Inserts, key_taken, moment
+from jobqueue.engine.inserts import KEY_TRIES, Inserts, key_taken, requested_time
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.models import KeyReservation, Task
 from jobqueue.models.clock import clock_to_compare, clock_to_store
@@ -164,7 +164,7 @@ class Enqueues(Part):
     def _replace_waiting(self, holder: Task, row: NewTask) -> Enqueued:
         """Replace the values of a locked task that has not started. Its longest wait counts from enqueued_at."""
         now = self.db.now()
-        wake_at = moment(row.wake_at, row.wake_after_seconds, now)
+        wake_at = requested_time(row.wake_at, row.wake_after_seconds, now)
         if wake_at is not None and row.max_wait_seconds is not None:
             wake_at = min(wake_at, holder.enqueued_at + timedelta(seconds=row.max_wait_seconds))
         is_due = wake_at is None or wake_at <= now
@@ -177,7 +177,7 @@ class Enqueues(Part):
             tags=None if row.tags is None else json_from(row.tags),
             rank=now - timedelta(seconds=row.priority * self.db.options.aging),
             wake_at=None if is_due else wake_at,
-            expires_at=moment(row.expires_at, row.expires_after_seconds, now),
+            expires_at=requested_time(row.expires_at, row.expires_after_seconds, now),
             counts_while_waiting=False,
             awaits_code_since=None,
             attempts=0,

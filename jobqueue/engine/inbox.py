@@ -40,11 +40,11 @@ class InboxStatements(Part):
         The end of a child is kept for a FAILED or CANCELLED parent, too, unless another session prunes the parent.
         all_or_none: insert nothing if the receiver of a new message is unknown or has ended.
         """
-        statuses = dict(self.db.tasks.filter(pk__in=receivers(messages)).values_list("pk", "status"))
+        statuses = dict(self.db.tasks.filter(pk__in=receiver_ids(messages)).values_list("pk", "status"))
         live = {pk for pk, status in statuses.items() if status not in FINAL}
         if all_or_none:
             new = self.without_repeats(messages)
-            return self._insert_all(new) if receivers(new) <= live else []
+            return self._insert_all(new) if receiver_ids(new) <= live else []
         parents = {message.task_id for message in messages if message.child_status is not None}
         ended = {pk for pk in parents if statuses.get(pk) in UNSUCCESSFUL}
         kept = ended - self._locked_by_others(ended)
@@ -77,7 +77,7 @@ class InboxStatements(Part):
         if not keys:
             return list(messages)
         rows = self.db.messages.filter(
-            task__backend=self.db.backend, task_id__in=receivers(messages), dedupe_key__in=keys
+            task__backend=self.db.backend, task_id__in=receiver_ids(messages), dedupe_key__in=keys
         )
         seen = set(rows.values_list("task_id", "dedupe_key"))
         return [message for message in messages if (message.task_id, message.dedupe_key) not in seen]
@@ -151,5 +151,5 @@ class InboxStatements(Part):
         return list(stuck.order_by("pk").values_list("pk", flat=True)[:limit])
 
 
-def receivers(messages: Sequence[NewMessage]) -> set[UUID]:
+def receiver_ids(messages: Sequence[NewMessage]) -> set[UUID]:
     return {message.task_id for message in messages}

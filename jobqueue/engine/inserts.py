@@ -91,7 +91,7 @@ class Inserts(Part):
         return {key: Enqueued(pk, at, Status(status), False) for key, pk, at, status in rows}
 
     def _new(self, row: NewTask, now: datetime) -> Task:
-        wake_at = moment(row.wake_at, row.wake_after_seconds, now)
+        wake_at = requested_time(row.wake_at, row.wake_after_seconds, now)
         is_due = wake_at is None or wake_at <= now
         return Task(
             **{name: getattr(row, name) for name in SAME_COLUMNS},
@@ -101,7 +101,7 @@ class Inserts(Part):
             rank=now - timedelta(seconds=row.priority * self.db.options.aging),
             status=new_status(row, is_due=is_due),
             wake_at=None if is_due else wake_at,
-            expires_at=moment(row.expires_at, row.expires_after_seconds, now),
+            expires_at=requested_time(row.expires_at, row.expires_after_seconds, now),
             enqueued_at=now,
         )
 
@@ -110,7 +110,7 @@ def enqueued_from(task: Task) -> Enqueued:
     return Enqueued(task.pk, task.enqueued_at, Status(task.status), True)
 
 
-def moment(at: datetime | None, after_seconds: float | None, now: datetime) -> datetime | None:
+def requested_time(at: datetime | None, after_seconds: float | None, now: datetime) -> datetime | None:
     """Return a requested time: `at`, or so many seconds from now."""
     return at if at is not None or after_seconds is None else now + timedelta(seconds=after_seconds)
 

@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db import DatabaseError
 
 from jobqueue.engine.database import Part
-from jobqueue.engine.inbox import InboxStatements, receivers
+from jobqueue.engine.inbox import InboxStatements, receiver_ids
 from jobqueue.engine.timeouts import LOCK_WAIT
 from jobqueue.exceptions import TaskFinished, TaskNotFound
 from jobqueue.models.clock import Clock
@@ -51,7 +51,7 @@ class Messages(Part):
 
     def check_receivers(self, messages: Sequence[NewMessage]) -> None:
         """Raise an error for the first receiver that is unknown or has ended."""
-        finished_at = dict(self.db.tasks.filter(pk__in=receivers(messages)).values_list("pk", "finished_at"))
+        finished_at = dict(self.db.tasks.filter(pk__in=receiver_ids(messages)).values_list("pk", "finished_at"))
         for message in messages:
             if message.task_id not in finished_at:
                 raise TaskNotFound(f"There is no task {message.task_id} to send to.")

@@ -12,7 +12,7 @@ from django.db import connections
 
 from jobqueue.api.notifications import ADMIT_NOTIFICATION, CANCEL_NOTIFICATION
 from jobqueue.engine import Engine, notify_from_elsewhere, statement
-from jobqueue.executor.database.connection import DatabaseState, ReconnectBackoff, discard
+from jobqueue.executor.database.connection import DatabaseState, ReconnectBackoff, discard_connection
 from jobqueue.executor.telemetry.errors import format_first_line
 from jobqueue.executor.telemetry.logger import get_logger
 
@@ -72,7 +72,7 @@ class Listener(threading.Thread):
                 self.is_listening = False
                 self._is_stopping.wait(backoff.next_seconds())
             finally:
-                discard(wrapper)
+                discard_connection(wrapper)
 
     def _listen(self, connection: psycopg.Connection[object]) -> bool:
         """Pass notifications on until stop(), or until the connection breaks. Return False if none can arrive."""

@@ -67,7 +67,7 @@ BACKEND_HELP = {
 
 
 @endpoint("GET", {200: ("Metrics.", str)}, (501,), permission="view_metrics")
-def text(request: HttpRequest, caller: Caller) -> HttpResponse:
+def metrics_as_text(request: HttpRequest, caller: Caller) -> HttpResponse:
     """Return the metrics in the text format of Prometheus."""
     try:
         import prometheus_client
@@ -76,7 +76,7 @@ def text(request: HttpRequest, caller: Caller) -> HttpResponse:
             501, "Install the extra: pip install django-jobqueue[metrics]. metrics.json works without it."
         ) from None
     registry = prometheus_client.CollectorRegistry(auto_describe=False)  # the site may use the global one
-    registry.register(Collector(read()))
+    registry.register(Collector(read_metrics()))
     return HttpResponse(
         prometheus_client.generate_latest(registry),
         content_type=prometheus_client.CONTENT_TYPE_LATEST,
@@ -85,12 +85,12 @@ def text(request: HttpRequest, caller: Caller) -> HttpResponse:
 
 
 @endpoint("GET", {200: ("Metrics.", Metrics)}, permission="view_metrics")
-def as_json(request: HttpRequest, caller: Caller) -> HttpResponse:
+def metrics_as_json(request: HttpRequest, caller: Caller) -> HttpResponse:
     """Return the metrics as JSON."""
-    return respond(read())
+    return respond(read_metrics())
 
 
-def read() -> Metrics:
+def read_metrics() -> Metrics:
     """Read the numbers of all jobqueue backends."""
     metrics = Metrics(queues=[], tasks=[], limits=[], backends=[])
     for alias in api.aliases():

@@ -43,7 +43,7 @@ TASK_ID = {"name": "task_id", "in": "path", "required": True, "schema": {"type":
 @endpoint("GET", {200: ("This document.", Json)})
 def document(request: HttpRequest) -> HttpResponse:
     """Describe these requests as an OpenAPI document."""
-    paths, schemas = described()
+    paths, schemas = describe_views()
     session = {
         "type": "apiKey",
         "in": "cookie",
@@ -71,7 +71,7 @@ def document(request: HttpRequest) -> HttpResponse:
 
 
 @cache
-def described() -> tuple[Json, Json]:
+def describe_views() -> tuple[Json, Json]:
     """Return the paths of all views, and the schemas of their types by name."""
     patterns = get_resolver("jobqueue.urls").url_patterns
     endpoints: list[endpoint] = [pattern.callback.endpoint for pattern in patterns]  # type: ignore[union-attr]

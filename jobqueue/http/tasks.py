@@ -24,7 +24,7 @@ from jobqueue.http.responses import HttpError, respond, service_unavailable, tas
 from jobqueue.http.schemas import Cancel, Cancelled, MessageRequest, Problem, Sent, TaskDetail, TaskError, TaskReference
 from jobqueue.models import Task
 from jobqueue.operations.formatting import attempt_number
-from jobqueue.operations.payloads import find_secrets, read, shown_errors
+from jobqueue.operations.payloads import find_secrets, parse_column, shown_errors
 from jobqueue.operations.task.detail import find_task
 from jobqueue.operations.task.inbox import check_message
 from jobqueue.values.redaction import redact, redact_texts
@@ -50,7 +50,7 @@ def show(request: HttpRequest, caller: Caller, task_id: str) -> HttpResponse:
 
 def _shown(request: HttpRequest, caller: Caller, row: Task) -> HttpResponse:
     patterns = options_for(row.backend).redact
-    args, kwargs, errors = (read(getattr(row, f"{name}_text")) for name in ("args", "kwargs", "errors"))
+    args, kwargs, errors = (parse_column(getattr(row, f"{name}_text")) for name in ("args", "kwargs", "errors"))
     secrets = find_secrets(row.task_type, args, kwargs, patterns)
     with_payload = caller.may("view_payload")
     detail = TaskDetail(

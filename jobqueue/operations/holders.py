@@ -16,7 +16,7 @@ from jobqueue.models import Executor, Queue, Task
 from jobqueue.operations.backends import options_of
 from jobqueue.operations.explain import TaskFacts, explain
 from jobqueue.operations.limits import KeyState, counts_for
-from jobqueue.operations.payloads import RAW, find_secrets, raw, read, shown_errors
+from jobqueue.operations.payloads import RAW, find_secrets, parse_column, raw, shown_errors
 
 MAX_EXECUTORS = 1000
 MAX_HOLDERS = 3  # of a limit by key; others are only counted
@@ -48,7 +48,7 @@ def read_holders(database: str, state: KeyState, *, with_payload: bool) -> list[
     patterns = options_of(state.backend).redact
     holders = []
     for row in rows:
-        args, kwargs, stored = (read(getattr(row, f"{name}_text")) for name in ("args", "kwargs", "errors"))
+        args, kwargs, stored = (parse_column(getattr(row, f"{name}_text")) for name in ("args", "kwargs", "errors"))
         secrets = find_secrets(row.task_type, args, kwargs, patterns)
         errors = shown_errors(stored, patterns, secrets, with_payload=with_payload)
         holders.append(Holder(row, explain(row, task_facts(row, database, errors=errors, limit=state))))

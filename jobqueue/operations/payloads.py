@@ -28,7 +28,7 @@ from jobqueue.values.redaction import (
     MASK,
     Secrets,
     argument_secrets,
-    arguments,
+    name_arguments,
     redact,
     redact_text,
     redact_texts,
@@ -104,7 +104,7 @@ def raw(column: str, max_characters: int | None = None) -> Expression:
     return Left(Cast(column, TextField()), (max_characters or READ_CHARACTERS) + 1)
 
 
-def read(text: str | None, max_characters: int | None = None) -> Any:
+def parse_column(text: str | None, max_characters: int | None = None) -> Any:
     """Parse a column selected with raw(). Return UNREADABLE if it is too large or not JSON."""
     if text is None:
         return None
@@ -130,7 +130,7 @@ def texts_in(value: Any) -> list[str]:
     return [text for text in listed(value) if isinstance(text, str)]
 
 
-def show(
+def show_value(
     value: Any,
     patterns: Sequence[str],
     *path: str,
@@ -166,11 +166,11 @@ def show_arguments(task_type: str, args: Any, kwargs: Any, patterns: Sequence[st
         reason = _("Masked, because it has no name: the function of the task is unknown here.")
     else:
         reason = _("Masked, because it has no name: the function of the task takes fewer arguments.")
-    rest = arguments(parameters, args, kwargs)
+    rest = name_arguments(parameters, args, kwargs)
     displayed = [
         DisplayedValue(name=argument.name, text=json.dumps(MASK, ensure_ascii=False), note=reason)
         if argument.value is not UNREADABLE and argument.is_hidden(patterns)
-        else show(argument.value, patterns, argument.name)
+        else show_value(argument.value, patterns, argument.name)
         for argument in islice(rest, MAX_ARGUMENTS)
     ]
     if more := sum(1 for _one in rest):
@@ -183,7 +183,7 @@ def arguments_in_line(task_type: str, args: Any, kwargs: Any, patterns: Sequence
     if UNREADABLE in (args, kwargs):
         return _("too large to show here")
     line = ""
-    for argument in arguments(registry.parameters(task_type), args, kwargs):
+    for argument in name_arguments(registry.parameters(task_type), args, kwargs):
         value = MASK if argument.is_hidden(patterns) else redact(argument.value, patterns, argument.name)
         line += f"{', ' if line else ''}{argument.name}={json.dumps(value, ensure_ascii=False)}"
         if len(line) > LINE_CHARACTERS:
@@ -197,7 +197,7 @@ def named_arguments(task_type: str, args: Any, kwargs: Any, patterns: Sequence[s
         return {}
     return {
         argument.name: MASK if argument.is_hidden(patterns) else redact(argument.value, patterns, argument.name)
-        for argument in arguments(registry.parameters(task_type), args, kwargs)
+        for argument in name_arguments(registry.parameters(task_type), args, kwargs)
     }
 
 
@@ -243,7 +243,7 @@ def secrets_of_tasks(database: str, ids: Collection[UUID]) -> Mapping[UUID, Secr
     rows = Task.objects.using(database).filter(pk__in=ids).annotate(**texts)
     for pk, backend, task_type, args, kwargs in rows.values_list("pk", "backend", "task_type", *texts):
         if args is not None and kwargs is not None:
-            by_task[pk] = find_secrets(task_type, read(args), read(kwargs), options_of(backend).redact)
+            by_task[pk] = find_secrets(task_type, parse_column(args), parse_column(kwargs), options_of(backend).redact)
     return by_task
 
 

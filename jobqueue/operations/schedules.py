@@ -45,7 +45,7 @@ class RecordedTick:
         return self.status not in (SKIPPED, DELETED)
 
 
-def describe(row: Schedule) -> str:
+def describe_schedule(row: Schedule) -> str:
     """Return when a schedule is due, in words: "At 08:00, Monday through Friday, Europe/Berlin"."""
     if row.starts_at is not None and row.starts_at == row.ends_at:
         moment = from_row_time(row.starts_at).astimezone(get_default_timezone())

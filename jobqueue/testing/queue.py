@@ -56,7 +56,7 @@ from jobqueue.models import (
 )
 from jobqueue.testing.schedule_time import ScheduleTime, move_back
 from jobqueue.values.ids import new_id
-from jobqueue.values.json import plain
+from jobqueue.values.json import as_builtins
 from jobqueue.values.records import ClaimedTask, ClaimRequest
 from jobqueue.values.states import Status
 
@@ -193,7 +193,7 @@ def _delivered(actor: type[Actor[Any]], message: Message) -> Message:
     """Send a message through JSON, as an executor does."""
     if message.kind is not Kind.MESSAGE:
         return message
-    return replace(message, body=actor.decode_body(msgspec.json.encode(plain(message.body)).decode()))
+    return replace(message, body=actor.decode_body(msgspec.json.encode(as_builtins(message.body)).decode()))
 
 
 class _TestConnections(TaskConnections):

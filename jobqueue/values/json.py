@@ -233,7 +233,7 @@ def encode(value: Any, *, where: str, max_bytes: int) -> str:
 
 def encode_message(body: Any, *, max_bytes: int) -> str:
     """Return the JSON text of a message's body: JSON, or what msgspec makes JSON of, such as a dataclass."""
-    return encode(plain(body), where="message", max_bytes=max_bytes)
+    return encode(as_builtins(body), where="message", max_bytes=max_bytes)
 
 
 def check_dedupe_key(value: str | None) -> str | None:
@@ -243,7 +243,7 @@ def check_dedupe_key(value: str | None) -> str | None:
     raise InvalidArguments(f"message: dedupe_key {kinds.problem(value, DEDUPE_KEY)}")
 
 
-def plain(value: Any) -> Any:
+def as_builtins(value: Any) -> Any:
     """Turn dataclasses, structs, datetimes and the like into JSON's own types. Return other values unchanged."""
     try:
         return msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=True)

@@ -185,7 +185,7 @@ class Argument(NamedTuple):
         return bool(patterns) and not self.is_named
 
 
-def arguments(parameters: Parameters | None, args: Any, kwargs: Any) -> Iterator[Argument]:
+def name_arguments(parameters: Parameters | None, args: Any, kwargs: Any) -> Iterator[Argument]:
     """Yield the arguments with their names. parameters: of the task's function; None if the task is unknown here."""
     if isinstance(args, list):
         names = parameters.positional if parameters else ()
@@ -210,7 +210,7 @@ def argument_secrets(parameters: Parameters | None, args: Any, kwargs: Any, patt
     if not isinstance(args, list) or not isinstance(kwargs, dict):  # too large or unreadable
         return Secrets(is_whole=True)
     masked: list[Any] = []
-    for argument in arguments(parameters, args, kwargs):
+    for argument in name_arguments(parameters, args, kwargs):
         if argument.is_hidden(patterns):
             masked.append(argument.value)
         else:

@@ -49,7 +49,7 @@ def as_text(lines: Sequence[LogLine]) -> str:
     return msgspec.json.encode(lines).decode()
 
 
-def read_lines(text: str) -> list[LogLine]:
+def parse_lines(text: str) -> list[LogLine]:
     """Read a column. It is shown without lines if it cannot be read."""
     try:
         return msgspec.json.decode(text, type=list[LogLine])

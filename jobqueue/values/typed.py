@@ -23,7 +23,7 @@ class Typed(msgspec.Struct):
     type: Any = None
 
 
-def decode(text: str, kind: Any) -> Any:
+def decode_typed(text: str, kind: Any) -> Any:
     """Return the value of JSON text. Raises ValueError if it does not fit the type."""
     try:
         return msgspec.json.decode(text, type=member_for(text, kind))

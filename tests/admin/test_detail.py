@@ -16,7 +16,7 @@ from django.urls import reverse
 from jobqueue import task
 from jobqueue.models import Task, TaskProgress
 from jobqueue.operations import payloads as payload_display
-from jobqueue.operations.payloads import SHOWN_CHARACTERS, UNREADABLE, read, show_arguments
+from jobqueue.operations.payloads import SHOWN_CHARACTERS, UNREADABLE, parse_column, show_arguments
 from jobqueue.values.history import Event, format_line
 from jobqueue.values.redaction import MASK
 from tests.admin.pages import BOTH, SCRIPT, task_url
@@ -341,14 +341,14 @@ def test_the_first_of_many_arguments_are_shown(make, show):
 
 
 def test_values_too_large_are_cut_or_not_shown(monkeypatch):
-    shown = payload_display.show("x" * 30_000, ())
+    shown = payload_display.show_value("x" * 30_000, ())
 
     assert len(shown.text) == SHOWN_CHARACTERS
     assert shown.note == "The first 20000 of 30002 characters."
     monkeypatch.setattr(payload_display, "READ_CHARACTERS", 10)
-    assert read('"0123456789"') is UNREADABLE
-    assert payload_display.show(UNREADABLE, ()).text == ""
-    assert read(None) is None
+    assert parse_column('"0123456789"') is UNREADABLE
+    assert payload_display.show_value(UNREADABLE, ()).text == ""
+    assert parse_column(None) is None
 
 
 def test_page_has_no_form_that_edits(make, show):

@@ -10,7 +10,7 @@ from jobqueue import task
 from jobqueue.admin.html import foldable
 from jobqueue.engine import engine_for
 from jobqueue.models import TaskLog, TaskProgress
-from jobqueue.operations.task.detail import describe, find_task
+from jobqueue.operations.task.detail import describe_task, find_task
 from jobqueue.values.history import Event, format_line
 from jobqueue.values.reports import LogLine, as_text
 from tests.actors import Fibonacci
@@ -31,7 +31,7 @@ def timeline():
     def read(row):
         task = find_task(str(row.pk), [row.backend])
         assert task is not None
-        return describe(task, with_payload=False)["timeline"]
+        return describe_task(task, with_payload=False)["timeline"]
 
     return read
 

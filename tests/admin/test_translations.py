@@ -13,7 +13,7 @@ from django.utils import translation
 from jobqueue.admin.charts import decade, per_minute
 from jobqueue.engine import Count
 from jobqueue.operations.limits import rate_words
-from jobqueue.operations.task.reports import number
+from jobqueue.operations.task.reports import progress_text
 from jobqueue.schedules.describe import interval_in_words
 from jobqueue.templatetags.jobqueue_admin import register
 from tests.admin.pages import BOTH
@@ -132,8 +132,8 @@ NUMBERS = [  # in English, in German; the French separators are a no-break space
     (lambda: per_minute(1500.4), "1,500", "1.500"),
     (lambda: decade(1000.0).removesuffix(" s"), "1,000", "1.000"),
     (lambda: rate_words(3000, 60.0).split(" ")[0], "3,000", "3.000"),
-    (lambda: number(1234.5), "1,234.50", "1.234,50"),
-    (lambda: number(1234.0), "1,234", "1.234"),
+    (lambda: progress_text(1234.5), "1,234.50", "1.234,50"),
+    (lambda: progress_text(1234.0), "1,234", "1.234"),
     (lambda: re.findall(r"1\S5", interval_in_words(timedelta(seconds=1.5)))[0], "1.5", "1,5"),
 ]
 

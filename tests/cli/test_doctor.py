@@ -636,7 +636,9 @@ def test_sequence_behind_its_rows_is_an_error_with_the_statement() -> None:
     (error,) = [one for one in findings_of("default", "error") if "sequence" in one]
     assert "the sequence of jobqueue_counterdelta is behind its rows" in error
     engine = engine_for("default")
-    assert [one for one in findings.problems(engine, read_stats(engine)) if "sequence" in one.msg]  # on the overview
+    assert [
+        one for one in findings.find_problems(engine, read_stats(engine)) if "sequence" in one.msg
+    ]  # on the overview
     assert error.endswith(statement)
     with pytest.raises(IntegrityError, match="jobqueue_counterdelta_pkey"), transaction.atomic():
         tasks.add.enqueue(1)

@@ -5,7 +5,7 @@ import pytest
 from jobqueue.models import InboxMessage, Task, TaskLog, TaskProgress
 from jobqueue.values.changes import ChangeReport
 from jobqueue.values.ids import new_id
-from jobqueue.values.reports import BodyLog, LogLine, Progress, read_lines
+from jobqueue.values.reports import BodyLog, LogLine, Progress, parse_lines
 from jobqueue.values.states import Status
 from tests.engine.bench import ERROR, Bench, outcome
 
@@ -115,7 +115,7 @@ def log(claimed, text="hello", **changes):
 
 def written(bench: Bench):
     rows = TaskLog.objects.using(bench.engine.database).order_by("task_id", "claim_number")
-    return [(row.task_id, row.claim_number, row.dropped, read_lines(row.lines)[0].message) for row in rows]
+    return [(row.task_id, row.claim_number, row.dropped, parse_lines(row.lines)[0].message) for row in rows]
 
 
 class TestLogs:

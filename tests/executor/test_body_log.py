@@ -18,7 +18,7 @@ from jobqueue.conf.compat import task_started
 from jobqueue.executor.reports import BodyLogHandler
 from jobqueue.executor.running.attempt import running_here
 from jobqueue.models import TaskLog
-from jobqueue.values.reports import read_lines
+from jobqueue.values.reports import parse_lines
 from jobqueue.values.states import Status
 from tests.executor.harness import (
     Burst,
@@ -100,7 +100,7 @@ class Talker(Actor):
 def logs_of(result: Any) -> dict[int, list[str]]:
     """Return the messages of a task by claim number."""
     rows = TaskLog.objects.using(database_of(result)).filter(task_id=result.id).order_by("claim_number")
-    return {row.claim_number: [line.message for line in read_lines(row.lines)] for row in rows}
+    return {row.claim_number: [line.message for line in parse_lines(row.lines)] for row in rows}
 
 
 def test_lines_are_written_while_the_body_runs_and_at_its_end(start: Start) -> None:
@@ -113,7 +113,7 @@ def test_lines_are_written_while_the_body_runs_and_at_its_end(start: Start) -> N
     wait_for_status(result, Status.SUCCESSFUL)
     wait_until(lambda: logs_of(result) == {1: ["first 1", r"second\nline"]}, "the last line")
     (row,) = TaskLog.objects.filter(task_id=result.id)
-    first, second = read_lines(row.lines)
+    first, second = parse_lines(row.lines)
     assert (first.level, first.logger, second.level) == ("INFO", "shop.mail", "WARNING")
     started_at = row_of(result).started_at
     assert started_at is not None

@@ -15,7 +15,7 @@ from django.urls import get_resolver
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobqueue.http.openapi import described
+from jobqueue.http.openapi import describe_views
 from tests.factories import ExecutorFactory
 from tests.http.client import AUTHORIZATION, GREET, TaskFactory, tasks_setting, token
 
@@ -65,7 +65,7 @@ def test_every_view_is_in_the_document(client: Client) -> None:
     assert set(document(client)["paths"]) == routes
 
 
-OPERATIONS = [(path, method) for path, item in described()[0].items() for method in item if method != "parameters"]
+OPERATIONS = [(path, method) for path, item in describe_views()[0].items() for method in item if method != "parameters"]
 CHECKS = [
     "not_a_server_error",
     "status_code_conformance",

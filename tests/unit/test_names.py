@@ -179,6 +179,26 @@ def shared_class_names() -> dict[str, list[str]]:
     }
 
 
+# Names that several functions of the package may have, and why.
+VERBS = "a verb of the API, which the admin, the command line or HTTP offers under its name"
+SHARED_FUNCTIONS = {
+    "add_arguments": "the arguments of each verb of the command line",
+    **dict.fromkeys(("backfill", "cancel", "delete", "pause", "requeue", "reset_limit", "resume", "run"), VERBS),
+    **dict.fromkeys(("send", "set_limit", "show", "submit"), VERBS),
+    "enqueued": "a column of the admin, and the result of an enqueue",
+}
+
+
+def shared_function_names() -> dict[str, list[str]]:
+    """Return the files of each public function name that several modules of the package define."""
+    files: dict[str, set[str]] = defaultdict(set)
+    for path in CHECKOUT.glob("jobqueue/**/*.py"):
+        for node in ast.parse(path.read_text()).body if "migrations" not in path.parts else ():
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+                files[node.name].add(path.relative_to(CHECKOUT).as_posix())
+    return {name: sorted(paths) for name, paths in files.items() if len(paths) > 1}
+
+
 NAMES = names_with_retired_words()
 SOURCES = [path for folder in FOLDERS for kind in ("*.py", "*.sql") for path in CHECKOUT.joinpath(folder).rglob(kind)]
 
@@ -251,6 +271,11 @@ def test_names_of_the_package_say_what_they_hold() -> None:
 
 def test_class_name_stands_for_one_thing() -> None:
     shared = {name: files for name, files in shared_class_names().items() if name not in SHARED_CLASSES}
+    assert not shared, "\n".join(f"{name}: {', '.join(files)}" for name, files in shared.items())
+
+
+def test_function_name_stands_for_one_thing() -> None:
+    shared = {name: files for name, files in shared_function_names().items() if name not in SHARED_FUNCTIONS}
     assert not shared, "\n".join(f"{name}: {', '.join(files)}" for name, files in shared.items())
 
 

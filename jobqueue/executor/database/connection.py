@@ -121,7 +121,7 @@ class GuardedConnection:
         self._began_at, self._was_cut = float("inf"), False  # a login that hangs is no slow call
         self._busy = (time.monotonic(), wrapper)
         if getattr(wrapper.connection, "closed", False):
-            discard(wrapper)
+            discard_connection(wrapper)
         if wrapper.vendor == "postgresql" and wrapper.connection is not self._prepared:
             self._set_up(wrapper)
         self._began_at = time.monotonic()
@@ -168,7 +168,7 @@ class GuardedConnection:
                 "database.pooler_detected connection=%s hint=Prepared statements were lost and are now off.", self.name
             )
         self._busy = None
-        discard(connections[self.database])
+        discard_connection(connections[self.database])
 
     def cut_if_hung(self) -> bool:
         """Shut down a connection that has been silent for too long. The watchdog calls it."""
@@ -207,11 +207,11 @@ def connect_once(database: str) -> Exception | None:
     except django.db.Error as error:
         return error
     finally:
-        discard(wrapper)
+        discard_connection(wrapper)
     return None
 
 
-def discard(wrapper: BaseDatabaseWrapper) -> None:
+def discard_connection(wrapper: BaseDatabaseWrapper) -> None:
     """Close a connection in any state, with any transaction. Django's pool must not give it to others."""
     if wrapper.connection is not None:
         quietly(wrapper.connection.close)

@@ -13,7 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 from psycopg.pq import TransactionStatus
 
-from jobqueue.executor.database.connection import discard, quietly, shutdown_socket
+from jobqueue.executor.database.connection import discard_connection, quietly, shutdown_socket
 from jobqueue.executor.process_guard import LAST_STANDARD_STREAM, leave_if_forked, this_process
 from jobqueue.executor.telemetry.logger import get_logger
 
@@ -164,7 +164,7 @@ class TaskConnections:
         self._driver_settings.clear()
 
     def _forget(self, wrapper: BaseDatabaseWrapper) -> None:
-        discard(wrapper)
+        discard_connection(wrapper)
         del connections[wrapper.alias]
 
     # --- from other threads

@@ -16,7 +16,7 @@ from jobqueue.executor.database.permits import Permits
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.pools.base import Pool, PoolContext, release_aborted
 from jobqueue.executor.process_guard import fill_standard_streams, leave_if_forked, this_process
-from jobqueue.executor.running.async_runner import BodyThread, make_task, run_async_task
+from jobqueue.executor.running.async_runner import BodyThread, make_owned_task, run_async_task
 from jobqueue.executor.running.attempt import CompletedAttempt, RunningTask, running_here
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.values.posix import at_fork
@@ -47,7 +47,7 @@ class AsyncPool(Pool):
     def __init__(self, slots: int, context: PoolContext) -> None:
         super().__init__(slots, context)
         self._loop = asyncio.new_event_loop()
-        self._loop.set_task_factory(make_task)
+        self._loop.set_task_factory(make_owned_task)
         _loops.add(self._loop)
         self._process = this_process()
         self._asked_at: float | None = None  # monotonic; of the first request without an answer

@@ -10,7 +10,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from jobqueue.api.backends import child_row
-from jobqueue.api.messages import id_from, receivers
+from jobqueue.api.messages import id_from, resolve_receivers
 from jobqueue.conf.compat import DEFAULT_TASK_BACKEND_ALIAS
 from jobqueue.declarations import registry
 from jobqueue.declarations.actions import Action, Disposition, Done, Kind, Message, Send, Sleep, Spawn, Suspend, Yield
@@ -19,7 +19,7 @@ from jobqueue.declarations.function import FunctionTask, copy_unchecked
 from jobqueue.declarations.options import read_tick, time_problems
 from jobqueue.exceptions import InvalidActions, UndecodableMessage
 from jobqueue.executor.running.attempt import Attempt, RunningTask
-from jobqueue.values.json import check_dedupe_key, decode, encode, encode_message, encode_result, plain
+from jobqueue.values.json import as_builtins, check_dedupe_key, decode, encode, encode_message, encode_result
 from jobqueue.values.records import ClaimedTask, Effects, NewMessage, NewTask, Outcome, StoredMessage, release_outcome
 from jobqueue.values.states import FINAL, Status
 
@@ -148,7 +148,9 @@ def outcome_of_poll(attempt: Attempt, returned: Any) -> Outcome:
         has_succeeded=True,
         may_unblock_others=claimed.may_unblock_others,
         worker_id=worker_id if is_new_here or columns["status"] in FINAL else None,
-        inner_state=encode(plain(actor.encode_state(context.state)), where=f"{actor.__name__}: state", max_bytes=limit),
+        inner_state=encode(
+            as_builtins(actor.encode_state(context.state)), where=f"{actor.__name__}: state", max_bytes=limit
+        ),
         effects=Effects(
             consumed=[*consumed, *context.inbox.replaced],
             unread=unread,
@@ -165,7 +167,7 @@ def next_state(attempt: Attempt, decision: Disposition | None, has_consumed: boo
     options = attempt.identity.options
     match decision:
         case Done(result=result):
-            return_value = encode_result(plain(result), max_bytes=options.max_payload_bytes)
+            return_value = encode_result(as_builtins(result), max_bytes=options.max_payload_bytes)
             return {"status": Status.SUCCESSFUL, "return_value": return_value}
         case None:
             return {"status": Status.READY}
@@ -254,7 +256,7 @@ def make_messages(attempt: Attempt, effects: Sequence[Action]) -> list[NewMessag
     if not sends:
         return []
     keys = [check_dedupe_key(action.dedupe_key) if isinstance(action, Send) else None for action in sends]
-    ids = receivers(identity.engine, list(find_receivers(effects, claimed.parent_id)), keys)
+    ids = resolve_receivers(identity.engine, list(find_receivers(effects, claimed.parent_id)), keys)
     sent_to = {pk for action, pk in zip(sends, ids, strict=True) if isinstance(action, Send)}
     return [
         NewMessage(

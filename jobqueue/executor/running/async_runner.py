@@ -51,7 +51,7 @@ class BodyTask(asyncio.Task[Any]):
         return not is_of_another and super().cancel(msg)
 
 
-def make_task(loop: asyncio.AbstractEventLoop, body: Any, **options: Any) -> BodyTask:
+def make_owned_task(loop: asyncio.AbstractEventLoop, body: Any, **options: Any) -> BodyTask:
     """Create a task of the event loop, owned by the current body."""
     task = BodyTask(body, loop=loop, **options)
     task.owner = running_here.get()

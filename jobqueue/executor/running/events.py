@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from jobqueue.api.ends import finished
+from jobqueue.api.ends import ended_results
 from jobqueue.conf.compat import (
     is_heard,
     is_received,
@@ -189,7 +189,7 @@ def send_enqueued(engine: Engine, new: NewTask, enqueued_at: datetime) -> None:
 
 def send_finished(engine: Engine, pk: UUID) -> None:
     """Send task_finished for a task that has ended without an attempt. Nothing if its row or its code is gone."""
-    for signal, result in finished(engine, [pk]):
+    for signal, result in ended_results(engine, [pk]):
         _send(signal, result, lambda text: redact_text(text, engine.options.redact))
 
 

@@ -26,7 +26,7 @@ UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"
 MAX_DURATION = timedelta(days=100 * 365)
 
 
-def duration(text: str) -> timedelta:
+def parse_duration(text: str) -> timedelta:
     """Read 90s, 30m, 12h, 14d or 2w. A number without a unit is refused, because it is ambiguous."""
     match = re.fullmatch(r"(\d{1,12}(?:\.\d+)?)([smhdw])", text.strip(), re.ASCII)
     try:
@@ -38,10 +38,10 @@ def duration(text: str) -> timedelta:
     return length
 
 
-def moment(text: str) -> timedelta | datetime:
+def parse_moment(text: str) -> timedelta | datetime:
     """Read a duration from now, or a moment; one without a zone is in the site's zone."""
     try:
-        return duration(text)
+        return parse_duration(text)
     except ArgumentTypeError:
         pass
     try:
@@ -68,7 +68,7 @@ def within(low: int, high: int) -> Callable[[str], int]:
     return read
 
 
-def limit(text: str) -> int | None:
+def parse_limit(text: str) -> int | None:
     """Read the limit of a queue, or `none`."""
     try:
         return None if text.lower() == "none" else within(1, MAX_RUNNING_LIMIT)(text)
@@ -118,9 +118,9 @@ def add_pause(parser: CommandParser) -> None:
     parser.add_argument("--reason", default="", help="why; status and the admin show it")
     parser.add_argument("--by", help="who pauses it (default: your login name)")
     end = parser.add_mutually_exclusive_group()
-    end.add_argument("--until", type=moment, metavar="WHEN", help="resume at this time, such as 2030-01-31T09:00")
+    end.add_argument("--until", type=parse_moment, metavar="WHEN", help="resume at this time, such as 2030-01-31T09:00")
     text = "resume after this time, such as 30m or 2h"
-    end.add_argument("--for", type=duration, dest="until", metavar="TIME", help=text)
+    end.add_argument("--for", type=parse_duration, dest="until", metavar="TIME", help=text)
 
 
 def add_questions(parser: CommandParser) -> None:

@@ -15,7 +15,7 @@ from jobqueue.engine import Engine, clock_to_compare
 from jobqueue.management.cli import arguments
 from jobqueue.management.cli.backends import find_engine, report_unknown
 from jobqueue.management.cli.console import EXIT_INTERRUPTED, Console, list_ids, log
-from jobqueue.management.cli.task_filters import add_filters, add_status, describe, moment_text, read_filters
+from jobqueue.management.cli.task_filters import add_filters, add_status, describe_filters, moment_text, read_filters
 from jobqueue.management.cli.verbs import Verb
 from jobqueue.operations.bulk.actions import CANCEL, CANCEL_TREE, REQUEUE, BulkAction
 from jobqueue.operations.bulk.actor import MAX_RATE
@@ -36,7 +36,7 @@ def add_requeue_arguments(parser: CommandParser) -> None:
     error = "failed tasks whose error class and message contain this text, or with this cause"
     parser.add_argument("--error", metavar="TEXT", help=error)
     since = "tasks that ended in this time, such as 2h"
-    parser.add_argument("--since", type=arguments.duration, metavar="TIME", help=since)
+    parser.add_argument("--since", type=arguments.parse_duration, metavar="TIME", help=since)
     parser.add_argument("--rate", type=arguments.within(1, MAX_RATE), metavar="N", help="at most N tasks a second")
 
 
@@ -47,7 +47,7 @@ def add_cancel_arguments(parser: CommandParser) -> None:
 
 def add_prune_arguments(parser: CommandParser) -> None:
     age = "delete tasks that ended longer ago, such as 14d or 12h"
-    parser.add_argument("--older-than", type=arguments.duration, required=True, metavar="TIME", help=age)
+    parser.add_argument("--older-than", type=arguments.parse_duration, required=True, metavar="TIME", help=age)
     add_status(parser, FINAL)
     _add_confirmation(parser, max_batch=100_000, batch=5000)
 
@@ -67,7 +67,7 @@ def _add_confirmation(parser: CommandParser, *, max_batch: int, batch: int) -> N
     parser.add_argument("--batch", type=arguments.within(1, max_batch), default=batch, help=text)
 
 
-def perform(action: BulkAction, console: Console, flags: Any) -> None:
+def run_bulk_action(action: BulkAction, console: Console, flags: Any) -> None:
     """Perform an action on tasks. Raises CommandError if ids were given and no task was changed."""
     error, since = getattr(flags, "error", None), getattr(flags, "since", None)
     if bool(flags.ids) == bool(flags.status or flags.task or flags.queue or flags.tag or error or since):
@@ -108,7 +108,7 @@ def _perform_matching(console: Console, flags: Any, run: BulkRun, engine: Engine
     number = target.bounds.number or 0
     number = number if flags.limit is None else min(number, flags.limit)
     report_unknown(console, [engine.database], flags.queue, flags.task, has_rows=bool(number))
-    tasks = describe(flags, target.statuses, filters)
+    tasks = describe_filters(flags, target.statuses, filters)
     expected = f"{many(number, 'task')} ({tasks})"
     if flags.dry_run:
         console.report({"would_change": number}, f"Would {name} {expected}.")
@@ -211,13 +211,13 @@ VERBS = (
     Verb(
         "requeue",
         "Requeue failed or cancelled tasks with a fresh set of attempts.",
-        partial(perform, REQUEUE),
+        partial(run_bulk_action, REQUEUE),
         add_requeue_arguments,
     ),
     Verb(
         "cancel",
         "Cancel unfinished tasks; running ones are asked to stop.",
-        partial(perform, CANCEL),
+        partial(run_bulk_action, CANCEL),
         add_cancel_arguments,
     ),
     Verb("prune", "Delete tasks that ended long ago.", prune, add_prune_arguments),

@@ -62,7 +62,7 @@ class CeleryEntry:
     is_enabled: bool = True  # beat sends it
 
 
-def read_entries() -> list[CeleryEntry]:
+def read_celery_entries() -> list[CeleryEntry]:
     """
     Return the periodic tasks of this site, by name.
 

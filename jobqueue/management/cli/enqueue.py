@@ -10,13 +10,13 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
 from jobqueue import api
-from jobqueue.api.messages import id_from, receivers
+from jobqueue.api.messages import id_from, resolve_receivers
 from jobqueue.conf.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
 from jobqueue.declarations import registry
 from jobqueue.declarations.function import FunctionTask
 from jobqueue.engine import Engine
 from jobqueue.exceptions import TaskNotFound
-from jobqueue.management.cli.arguments import json_value, moment
+from jobqueue.management.cli.arguments import json_value, parse_moment
 from jobqueue.management.cli.backends import engines, find_engine
 from jobqueue.management.cli.console import Console, log
 from jobqueue.management.cli.verbs import Verb
@@ -32,7 +32,7 @@ def add_submit_arguments(parser: CommandParser) -> None:
         parser.add_argument(f"--{name}", dest=f"task_{name}", type=value, default=kind(), metavar="JSON", help=text)
     parser.add_argument("--queue", dest="queue_name", metavar="NAME", help="queue (default: as declared)")
     parser.add_argument("--priority", type=int, help=f"{TASK_MIN_PRIORITY} to {TASK_MAX_PRIORITY}")
-    parser.add_argument("--run-after", type=moment, metavar="WHEN", help="start later: 30m, or 2030-01-31T09:00")
+    parser.add_argument("--run-after", type=parse_moment, metavar="WHEN", help="start later: 30m, or 2030-01-31T09:00")
     parser.add_argument("--max-attempts", type=int, help="attempts (default: as declared)")
     parser.add_argument("--key", help="if a live task has this key, print its id instead")
 
@@ -72,7 +72,7 @@ def task_named(name: str) -> FunctionTask[..., Any]:
 def send(console: Console, flags: Any) -> None:
     """Send a message to an actor, if it is a valid `Message`: others would fail the polls."""
     engine = _engine_with(flags.to, flags.backend)
-    (pk,) = receivers(engine, [flags.to], [flags.dedupe_key])
+    (pk,) = resolve_receivers(engine, [flags.to], [flags.dedupe_key])
     task_type = engine.messages.task_types([pk]).get(pk, "")
     check_message(task_type, flags.body, engine.options.max_payload_bytes)
     with transaction.atomic(using=engine.database):

@@ -11,7 +11,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from jobqueue import api
 from jobqueue.engine import Engine
-from jobqueue.management.cli.arguments import duration
+from jobqueue.management.cli.arguments import parse_duration
 from jobqueue.management.cli.backends import engines
 from jobqueue.management.cli.console import Console, log
 from jobqueue.management.cli.status import executor_as_json, show_executors
@@ -36,7 +36,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="name or id of an executor")
     parser.add_argument("--all", action="store_true", help="all responding executors, on every host")
     wait = "how long to wait for answers (10s)"
-    parser.add_argument("--wait", type=duration, default="10s", metavar="TIME", help=wait)
+    parser.add_argument("--wait", type=parse_duration, default="10s", metavar="TIME", help=wait)
 
 
 def executors(console: Console, flags: Any) -> None:

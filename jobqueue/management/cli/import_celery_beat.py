@@ -22,7 +22,7 @@ from jobqueue.management.cli.celery_entries import (
     NotNeeded,
     ignored_options,
     make_declaration,
-    read_entries,
+    read_celery_entries,
 )
 from jobqueue.management.cli.console import Console, TableColumn, log, shell_user
 from jobqueue.management.cli.enqueue import task_named
@@ -30,7 +30,7 @@ from jobqueue.management.cli.verbs import Verb
 from jobqueue.models import Schedule
 from jobqueue.operations.formatting import clock_time
 from jobqueue.operations.queries import many
-from jobqueue.operations.schedules import describe
+from jobqueue.operations.schedules import describe_schedule
 from jobqueue.schedules.rows import from_row_time
 
 COLUMNS = (
@@ -125,7 +125,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 def import_celery_beat(console: Console, flags: Any) -> None:
     """Create the schedules that do not exist yet. Exit with 1 if some have no counterpart; the others are created."""
-    entries = read_entries()
+    entries = read_celery_entries()
     if not entries:
         raise CommandError(NOTHING)
     names = {**flags.map_file, **dict(flags.map)}
@@ -158,7 +158,7 @@ def in_words(row: Schedule) -> str:
     """Return when a schedule runs: "Every 5 minutes, from 2030-01-01 00:00:00 UTC"."""
     bounds = {"from": row.starts_at, "until": row.ends_at}
     bounds_in_words = [f", {word} {clock_time(from_row_time(at))}" for word, at in bounds.items() if at]
-    return describe(row) + ("" if row.starts_at and row.starts_at == row.ends_at else "".join(bounds_in_words))
+    return describe_schedule(row) + ("" if row.starts_at and row.starts_at == row.ends_at else "".join(bounds_in_words))
 
 
 def _report(console: Console, conversions: list[Conversion], counts: Counter[str], *, is_dry_run: bool) -> None:

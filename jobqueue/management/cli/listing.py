@@ -9,7 +9,7 @@ from uuid import UUID
 from django.core.management.base import CommandError, CommandParser
 
 from jobqueue.engine import CAP, Engine
-from jobqueue.management.cli.arguments import moment, within
+from jobqueue.management.cli.arguments import parse_moment, within
 from jobqueue.management.cli.backends import engines, report_unknown
 from jobqueue.management.cli.console import Console, TableColumn
 from jobqueue.management.cli.task_filters import moment_text, read_filters
@@ -48,8 +48,8 @@ def add_arguments(parser: CommandParser) -> None:
     example = "such as 2h for two hours ago, or 2030-01-31T09:00"
     for name, what in (("enqueued", "were enqueued"), ("ended", "ended")):
         since, until = f"tasks that {what} later: {example}", f"tasks that {what} earlier"
-        parser.add_argument(f"--{name}-since", type=moment, metavar="WHEN", help=since)
-        parser.add_argument(f"--{name}-until", type=moment, metavar="WHEN", help=until)
+        parser.add_argument(f"--{name}-since", type=parse_moment, metavar="WHEN", help=since)
+        parser.add_argument(f"--{name}-until", type=parse_moment, metavar="WHEN", help=until)
     text = parser.add_mutually_exclusive_group()
     text.add_argument("--error", metavar="TEXT", help="failed tasks whose error contains this text")
     search = "as in the search box: the beginning of an id, key:, task:, args.NAME:VALUE, tag: or error:"

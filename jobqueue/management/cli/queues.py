@@ -20,19 +20,19 @@ from jobqueue.operations.formatting import clock_time
 from jobqueue.operations.queries import many
 
 
-def add_names(parser: CommandParser) -> None:
+def add_queue_names(parser: CommandParser) -> None:
     parser.add_argument("queues", nargs="+", metavar="QUEUE", help="name of a queue")
 
 
-def add_pause_arguments(parser: CommandParser) -> None:
-    add_names(parser)
+def add_queue_pause_arguments(parser: CommandParser) -> None:
+    add_queue_names(parser)
     arguments.add_pause(parser)
 
 
 def add_limit_arguments(parser: CommandParser) -> None:
     parser.add_argument("queue", metavar="QUEUE", help="name of a queue")
     text = "a number, or none for no limit"
-    parser.add_argument("max_running", type=arguments.limit, metavar="MAX", help=text)
+    parser.add_argument("max_running", type=arguments.parse_limit, metavar="MAX", help=text)
 
 
 def pause(console: Console, flags: Any) -> None:
@@ -84,7 +84,7 @@ def _rows(engine: Engine, names: Sequence[str]) -> list[Queue]:
 def _report(console: Console, engine: Engine, names: Sequence[str]) -> None:
     rows, now = _rows(engine, names), engine.db.now()
     if console.is_json:
-        console.write_json({row.name: as_json(row, now) for row in rows})
+        console.write_json({row.name: queue_as_json(row, now) for row in rows})
         return
     for row in rows:
         if row.is_paused_at(now):
@@ -95,7 +95,7 @@ def _report(console: Console, engine: Engine, names: Sequence[str]) -> None:
             console.write(f"{row.name} is active{limited}.")
 
 
-def as_json(row: Queue, now: datetime) -> dict[str, Any]:
+def queue_as_json(row: Queue, now: datetime) -> dict[str, Any]:
     """Return the pause and the limit of a queue, for programs."""
     if not row.is_paused_at(now):
         row = Queue(max_running=row.max_running)
@@ -104,7 +104,7 @@ def as_json(row: Queue, now: datetime) -> dict[str, Any]:
 
 
 VERBS = (
-    Verb("pause", "Pause queues: executors claim no more of their tasks.", pause, add_pause_arguments),
-    Verb("resume", "Resume paused queues.", resume, add_names),
+    Verb("pause", "Pause queues: executors claim no more of their tasks.", pause, add_queue_pause_arguments),
+    Verb("resume", "Resume paused queues.", resume, add_queue_names),
     Verb("limit", "Limit how many tasks of a queue run at once across all executors.", limit, add_limit_arguments),
 )

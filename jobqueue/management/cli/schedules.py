@@ -21,13 +21,13 @@ from jobqueue.management.cli.show import value_lines
 from jobqueue.management.cli.verbs import Verb
 from jobqueue.models import STOPPED_BY, Schedule
 from jobqueue.operations.formatting import clock_time, duration
-from jobqueue.operations.payloads import read, show_arguments
+from jobqueue.operations.payloads import parse_column, show_arguments
 from jobqueue.operations.queries import many
 from jobqueue.operations.schedules import (
     RECENT,
     RecordedTick,
     UpcomingTick,
-    describe,
+    describe_schedule,
     history,
     next_ticks,
     recent_ticks,
@@ -115,7 +115,7 @@ def add_name(parser: CommandParser) -> None:
     parser.add_argument("name", metavar="NAME", help="name of a schedule")
 
 
-def add_names(parser: CommandParser) -> None:
+def add_schedule_names(parser: CommandParser) -> None:
     parser.add_argument("names", nargs="+", metavar="NAME", help="name of a schedule")
 
 
@@ -124,8 +124,8 @@ def add_next_arguments(parser: CommandParser) -> None:
     parser.add_argument("-n", "--lines", type=arguments.within(1, 1000), default=10, help="number of ticks (10)")
 
 
-def add_pause_arguments(parser: CommandParser) -> None:
-    add_names(parser)
+def add_schedule_pause_arguments(parser: CommandParser) -> None:
+    add_schedule_names(parser)
     arguments.add_pause(parser)
 
 
@@ -133,8 +133,8 @@ def add_backfill_arguments(parser: CommandParser) -> None:
     add_name(parser)
     example = "such as 2030-01-31T09:00, or 7d for seven days ago"
     start, end = f"first moment of the range, {example}", f"last moment of the range, {example} (default: now)"
-    parser.add_argument("--from", type=arguments.moment, dest="start", required=True, metavar="WHEN", help=start)
-    parser.add_argument("--to", type=arguments.moment, dest="end", default="0s", metavar="WHEN", help=end)
+    parser.add_argument("--from", type=arguments.parse_moment, dest="start", required=True, metavar="WHEN", help=start)
+    parser.add_argument("--to", type=arguments.parse_moment, dest="end", default="0s", metavar="WHEN", help=end)
     arguments.add_questions(parser)
 
 
@@ -321,13 +321,19 @@ def _line(schedule: ScheduleState) -> tuple[object, ...]:
     row = schedule.row
     upcoming = _text(row.next_at) if schedule.state == "active" else schedule.state
     last = schedule.records[0] if schedule.records else None
-    return row.name, describe(row), upcoming, _text(last.tick.last_at) if last else "–", last.status if last else "–"
+    return (
+        row.name,
+        describe_schedule(row),
+        upcoming,
+        _text(last.tick.last_at) if last else "–",
+        last.status if last else "–",
+    )
 
 
 def _lines(engine: Engine, schedule: ScheduleState) -> Iterator[str]:
     row = schedule.row
     yield f"{row.name}  {schedule.state}"
-    yield f"{describe(row)}."
+    yield f"{describe_schedule(row)}."
     if schedule.sentence:
         yield schedule.sentence
     yield ""
@@ -335,7 +341,7 @@ def _lines(engine: Engine, schedule: ScheduleState) -> Iterator[str]:
         if value := getattr(row, column):
             yield f"{title:<{WIDTH}}  {_text(value) if isinstance(value, datetime) else value}"
     template = row.new_task if isinstance(row.new_task, dict) else {}
-    args, kwargs = read(template.get("args", "[]")), read(template.get("kwargs", "{}"))
+    args, kwargs = parse_column(template.get("args", "[]")), parse_column(template.get("kwargs", "{}"))
     yield from value_lines("Arguments", show_arguments(row.task_type, args, kwargs, engine.options.redact))
 
 
@@ -366,7 +372,7 @@ def _as_json(schedule: ScheduleState) -> dict[str, Any]:
     last = _recorded_as_json(schedule.records[0]) if schedule.records else None
     return {
         **{column: getattr(row, column) for column in columns},
-        "words": describe(row),
+        "words": describe_schedule(row),
         "state": schedule.state,
         "last_tick": last,
     }
@@ -392,8 +398,8 @@ VERB = Verb(
     actions=(
         Verb("show", "Show a schedule, its next ticks, and its last ones with their tasks.", show, add_name),
         Verb("next", "Show the next ticks, with notes where daylight saving moves one.", next_, add_next_arguments),
-        Verb("pause", "Pause schedules: their ticks are skipped.", pause, add_pause_arguments),
-        Verb("resume", "Resume paused schedules.", resume, add_names),
+        Verb("pause", "Pause schedules: their ticks are skipped.", pause, add_schedule_pause_arguments),
+        Verb("resume", "Resume paused schedules.", resume, add_schedule_names),
         Verb("run", "Enqueue a task of a schedule now, and print its id.", run, add_name),
         Verb(
             "backfill", "Enqueue tasks for the ticks of a past range that have none.", backfill, add_backfill_arguments

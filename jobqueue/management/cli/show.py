@@ -19,7 +19,7 @@ from jobqueue.models import Task
 from jobqueue.operations.formatting import attempt_number, clock_time, duration
 from jobqueue.operations.limits import KeyState
 from jobqueue.operations.payloads import DisplayedValue
-from jobqueue.operations.task.detail import describe, find_task
+from jobqueue.operations.task.detail import describe_task, find_task
 from jobqueue.operations.task.reports import ShownProgress
 from jobqueue.operations.task.timeline import Timeline
 from jobqueue.operations.task.tree import Branch
@@ -53,7 +53,7 @@ def show(console: Console, flags: Any) -> None:
     task = find_task(str(flags.id), dict.fromkeys(engine.database for engine in engines(flags.backend)))
     if task is None:
         raise CommandError(f"Unknown task {flags.id}. Ended tasks are deleted after RETENTION.")
-    page = describe(task, with_payload=True)
+    page = describe_task(task, with_payload=True)
     if console.is_json:
         console.write_json(_as_json(task, page))
         return

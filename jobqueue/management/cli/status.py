@@ -10,11 +10,10 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from jobqueue.engine import Count, Engine
-from jobqueue.management.cli.arguments import duration as duration_value
-from jobqueue.management.cli.arguments import within
+from jobqueue.management.cli.arguments import parse_duration, within
 from jobqueue.management.cli.backends import engines
 from jobqueue.management.cli.console import Console, TableColumn
-from jobqueue.management.cli.queues import as_json as queue_as_json
+from jobqueue.management.cli.queues import queue_as_json
 from jobqueue.management.cli.verbs import Verb
 from jobqueue.operations.executors import ExecutorState, ExecutorStats
 from jobqueue.operations.formatting import duration, served
@@ -50,7 +49,7 @@ class Report:
 
 def add_arguments(parser: CommandParser) -> None:
     latency = "exit with 1 if a queue has a larger latency, such as 5m"
-    parser.add_argument("--max-latency", type=duration_value, metavar="TIME", help=latency)
+    parser.add_argument("--max-latency", type=parse_duration, metavar="TIME", help=latency)
     few = "exit with 1 if fewer executors are active"
     parser.add_argument("--min-executors", type=within(1, 1000), metavar="N", help=few)
 

@@ -29,7 +29,7 @@ from jobqueue.operations.formatting import (
     time_run,
 )
 from jobqueue.operations.list.selection import Selection
-from jobqueue.operations.payloads import find_secrets, raw, read, row_annotations
+from jobqueue.operations.payloads import find_secrets, parse_column, raw, row_annotations
 from jobqueue.values.redaction import redact_text
 from jobqueue.values.states import FINAL, Status
 
@@ -49,7 +49,7 @@ def add_arguments(parser: CommandParser) -> None:
     lines = "number of tasks at first (10)"
     parser.add_argument("-n", "--lines", type=arguments.within(0, MAX_LINES), default=10, help=lines)
     interval = "time between two queries (1s)"
-    parser.add_argument("--interval", type=arguments.duration, default="1s", metavar="TIME", help=interval)
+    parser.add_argument("--interval", type=arguments.parse_duration, default="1s", metavar="TIME", help=interval)
     add_filters(parser, FINAL)
 
 
@@ -131,7 +131,7 @@ def _error(task: Any) -> str:
     if task.status != Status.FAILED:
         return ""
     patterns = options_of(task.backend).redact
-    secrets = find_secrets(task.task_type, read(task.args_text), read(task.kwargs_text), patterns)
+    secrets = find_secrets(task.task_type, parse_column(task.args_text), parse_column(task.kwargs_text), patterns)
     return headline(task.error_class, redact_text(str(task.error_message or ""), patterns, secrets))
 
 

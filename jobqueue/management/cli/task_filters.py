@@ -54,7 +54,7 @@ def moment_text(engine: Engine, value: datetime | timedelta) -> str:
     return from_row_time(engine.db.now() - value if isinstance(value, timedelta) else value).isoformat()
 
 
-def describe(flags: Any, statuses: Iterable[str], filters: Mapping[str, str]) -> str:
+def describe_filters(flags: Any, statuses: Iterable[str], filters: Mapping[str, str]) -> str:
     """Return the tasks of the flags in words, with the names that a person has written."""
     names = {"status": statuses, "task": flags.task, "queue": flags.queue}
     parts = [f"{name} {' or '.join(values)}" for name, values in names.items() if values]

@@ -42,7 +42,7 @@ from jobqueue.executor.signals import SignalPipe
 from jobqueue.executor.supervisor import CHILD_VARIABLE, Supervisor, SupervisorLink, start_child, watch_code
 from jobqueue.executor.telemetry.console_log import ConsoleHandler, JsonFormatter, TextFormatter, copy_of_stderr
 from jobqueue.executor.telemetry.emails import limit_emails
-from jobqueue.management.cli.arguments import duration
+from jobqueue.management.cli.arguments import parse_duration
 from jobqueue.management.cli.backends import find_engine
 from jobqueue.management.cli.verbs import report_usage_in_one_line
 from jobqueue.values import posix
@@ -60,7 +60,7 @@ STUCK = (
 LEVELS = {0: logging.WARNING, 1: logging.INFO, 2: logging.DEBUG, 3: logging.DEBUG}
 
 
-def count(text: str) -> int:
+def read_count(text: str) -> int:
     try:
         value = int(text)
     except ValueError:
@@ -71,7 +71,7 @@ def count(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    return duration(text).total_seconds()
+    return parse_duration(text).total_seconds()
 
 
 def poll_interval(text: str) -> float:
@@ -80,7 +80,7 @@ def poll_interval(text: str) -> float:
     return value
 
 
-def queue(text: str) -> tuple[str, int | None]:
+def read_queue(text: str) -> tuple[str, int | None]:
     """Read NAME, or NAME:LIMIT."""
     name, colon, limit = text.partition(":")
     if not name or (colon and not (limit.isascii() and limit.isdigit() and int(limit) > 0)):
@@ -125,12 +125,17 @@ class Append(argparse.Action):
 
 # Names, how to read a value, default, help.
 FLAGS: list[tuple[tuple[str, ...], Callable[[str], Any], Any, str]] = [
-    (("-q", "--queue"), queue, None, "serve this queue only, LIMIT of its tasks at once in each process; repeatable"),
-    (("-t", "--threads"), count, 8, "number of worker threads (8)"),
-    (("--async-slots",), count, 100, "how many async tasks run at once (100)"),
-    (("-p", "--processes"), count, 1, "number of processes (1)"),
+    (
+        ("-q", "--queue"),
+        read_queue,
+        None,
+        "serve this queue only, LIMIT of its tasks at once in each process; repeatable",
+    ),
+    (("-t", "--threads"), read_count, 8, "number of worker threads (8)"),
+    (("--async-slots",), read_count, 100, "how many async tasks run at once (100)"),
+    (("-p", "--processes"), read_count, 1, "number of processes (1)"),
     (("--burst",), switch, False, "exit when no task is ready, running, or due within a second"),
-    (("--max-tasks",), count, None, "stop each process after this number of tasks"),
+    (("--max-tasks",), read_count, None, "stop each process after this number of tasks"),
     (("--shutdown-timeout",), seconds, "25s", "time for running tasks to end at a stop (25s)"),
     (("--connect-timeout",), seconds, "60s", "time to wait for the database at the start (60s)"),
     (("--poll-interval",), poll_interval, None, "longest sleep without a notification (POLL_INTERVAL)"),
@@ -141,7 +146,7 @@ FLAGS: list[tuple[tuple[str, ...], Callable[[str], Any], Any, str]] = [
     (("--reload",), switch, False, "restart when code changes, for development"),
 ]
 METAVARS: dict[Callable[[str], Any], str] = {
-    queue: "NAME[:LIMIT]",
+    read_queue: "NAME[:LIMIT]",
     parse_address: "HOST:PORT",
     seconds: "TIME",
     poll_interval: "TIME",
@@ -183,12 +188,14 @@ class Command(BaseCommand):
             variable = variable_name(names)
             if value := os.environ.get(variable, "").strip():
                 try:
-                    default = [read(item) for item in value.replace(",", " ").split()] if read is queue else read(value)
+                    default = (
+                        [read(item) for item in value.replace(",", " ").split()] if read is read_queue else read(value)
+                    )
                 except (ValueError, argparse.ArgumentTypeError) as error:
                     parser.error(f"{variable}={value!r} in the environment: {error}")
             more: dict[str, Any] = {"action": "store_true"}
             if read is not switch:
-                more = {"action": Append if read is queue else "store", "type": argument(read)}
+                more = {"action": Append if read is read_queue else "store", "type": argument(read)}
                 more["metavar"] = METAVARS.get(read)
             parser.add_argument(*names, default=default, help=f"{text} [{variable}]", **more)
 

@@ -27,7 +27,7 @@ from jobqueue.models import TaskQuerySet
 from jobqueue.operations.backends import backends_on
 from jobqueue.operations.formatting import class_name
 from jobqueue.operations.list.rows import mask
-from jobqueue.operations.payloads import find_secrets, raw, read, row_annotations, shown_errors
+from jobqueue.operations.payloads import find_secrets, parse_column, raw, row_annotations, shown_errors
 from jobqueue.operations.queries import tasks_with_status
 from jobqueue.values.causes import mask_message
 from jobqueue.values.states import Status
@@ -254,6 +254,6 @@ def _by_hour(rows: TaskQuerySet, edge: datetime | None, now: datetime) -> list[i
 def _last_error(engine: Engine, task: Any, *, with_payload: bool) -> Mapping[str, Any]:
     """Return the last error of a task, masked or hidden."""
     patterns = engine.options.redact
-    secrets = find_secrets(task.task_type, read(task.args_text), read(task.kwargs_text), patterns)
-    errors = shown_errors(read(task.errors_text), patterns, secrets, with_payload=with_payload)
+    secrets = find_secrets(task.task_type, parse_column(task.args_text), parse_column(task.kwargs_text), patterns)
+    errors = shown_errors(parse_column(task.errors_text), patterns, secrets, with_payload=with_payload)
     return errors[-1] if errors else {}

@@ -17,7 +17,7 @@ from jobqueue.operations.payloads import (
     arguments_in_line,
     find_secrets,
     named_arguments,
-    read,
+    parse_column,
     row_annotations,
     shown_message,
     tags_of,
@@ -63,7 +63,7 @@ def mask(row: Any, *, with_payload: bool) -> None:
     If the arguments are too large to read here, the whole message is masked.
     """
     patterns = options_of(row.backend).redact
-    args, kwargs = (UNREADABLE if text is None else read(text) for text in (row.args_text, row.kwargs_text))
+    args, kwargs = (UNREADABLE if text is None else parse_column(text) for text in (row.args_text, row.kwargs_text))
     row.call = arguments_in_line(row.task_type, args, kwargs, patterns) if with_payload else ""
     row.named_arguments = named_arguments(row.task_type, args, kwargs, patterns) if with_payload else {}
     if row.error_message and with_payload and UNREADABLE in (args, kwargs):

@@ -65,7 +65,7 @@ def findings(engine: Engine, stats: BackendStats, *, keys_checked: int = KEYS_CH
         yield from server_findings(cast("PostgresEngine", engine), stats)
 
 
-def problems(engine: Engine, stats: BackendStats) -> list[checks.CheckMessage]:
+def find_problems(engine: Engine, stats: BackendStats) -> list[checks.CheckMessage]:
     """Find the problems of a backend, errors first."""
     warnings = [message for message in findings(engine, stats) if message.level >= checks.WARNING]
     return sorted(warnings, key=lambda message: -message.level)
@@ -200,13 +200,13 @@ def _is_unbound(engine: Engine, rows: TaskQuerySet) -> bool:
     return isinstance(last, dict) and last.get("awaited", "name") != "name"
 
 
-def is_slow(queue: QueueStats) -> bool:
+def has_high_latency(queue: QueueStats) -> bool:
     """Return whether tasks of a queue wait long though executors serve it."""
     return bool(queue.executors) and not queue.is_paused and (queue.latency or 0.0) > LATENCY_LONG_SECONDS
 
 
 def _latency(stats: BackendStats) -> Iterator[checks.CheckMessage]:
-    for queue in filter(is_slow, stats.queues):
+    for queue in filter(has_high_latency, stats.queues):
         text = _("Queue %(queue)s: %(ready)s READY, a latency of %(latency)s, and %(executors)s.") % {
             "queue": queue.name,
             "ready": queue.counts[Status.READY],

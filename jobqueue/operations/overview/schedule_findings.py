@@ -69,7 +69,7 @@ class ScheduleCheck:
     describe: Callable[[ScheduleFacts, Schedule], checks.CheckMessage]  # the message about one of them
 
 
-def format_title(row: Schedule) -> str:
+def title_with_location(row: Schedule) -> str:
     location = f" ({row.declared_at})" if row.declared_at else ""
     return _("Schedule %(name)s") % {"name": row.name} + location
 
@@ -135,7 +135,7 @@ def _has_zone(name: str) -> bool:
 def _stopped(fleet: ScheduleFacts, row: Schedule) -> checks.CheckMessage:
     text = _("%(schedule)s: an error has stopped it: %(error)s")
     advice = _("Correct the schedule, then run: %(command)s") % {"command": fleet.resume(row)}
-    return checks.Error(text % {"schedule": format_title(row), "error": row.pause_reason}, hint=advice)
+    return checks.Error(text % {"schedule": title_with_location(row), "error": row.pause_reason}, hint=advice)
 
 
 def _find_unknown_tasks(fleet: ScheduleFacts) -> ScheduleQuerySet:
@@ -145,13 +145,13 @@ def _find_unknown_tasks(fleet: ScheduleFacts) -> ScheduleQuerySet:
 def _unknown_task(_fleet: ScheduleFacts, row: Schedule) -> checks.CheckMessage:
     text = _("%(schedule)s: no running executor that serves the queue %(queue)s knows its task %(task)s.")
     advice = _("Start executors with the code of the task, or pause the schedule.")
-    values = {"schedule": format_title(row), "queue": queue_name_of(row), "task": row.task_type}
+    values = {"schedule": title_with_location(row), "queue": queue_name_of(row), "task": row.task_type}
     return checks.Error(text % values, hint=advice)
 
 
 def _overdue(fleet: ScheduleFacts, row: Schedule) -> checks.CheckMessage:
     assert row.due_at is not None
-    values = {"schedule": format_title(row), "time": duration(fleet.stats.now - row.due_at)}
+    values = {"schedule": title_with_location(row), "time": duration(fleet.stats.now - row.due_at)}
     text = _("%(schedule)s: due %(time)s ago, and not enqueued.")
     if not fleet.stats.alive:
         advice = _("No executor is running. Run: %(command)s") % {"command": "manage.py run_executors"}
@@ -184,7 +184,7 @@ def _find_without_zone(fleet: ScheduleFacts) -> ScheduleQuerySet:
 def _without_zone(_fleet: ScheduleFacts, row: Schedule) -> checks.CheckMessage:
     text = _("%(schedule)s: this host does not have its time zone %(zone)s.")
     advice = _("Install the time zone: pip install tzdata. Until then, executors of other hosts enqueue its tasks.")
-    return checks.Warning(text % {"schedule": format_title(row), "zone": row.timezone}, hint=advice)
+    return checks.Warning(text % {"schedule": title_with_location(row), "zone": row.timezone}, hint=advice)
 
 
 def _find_without_ticks(fleet: ScheduleFacts) -> ScheduleQuerySet:
@@ -194,7 +194,7 @@ def _find_without_ticks(fleet: ScheduleFacts) -> ScheduleQuerySet:
 def _never_fires(_fleet: ScheduleFacts, row: Schedule) -> checks.CheckMessage:
     text = _("%(schedule)s: never fires, because its expression has no tick.")
     advice = _("Correct the expression, starts_at or ends_at, or remove the schedule.")
-    return checks.Warning(text % {"schedule": format_title(row)}, hint=advice)
+    return checks.Warning(text % {"schedule": title_with_location(row)}, hint=advice)
 
 
 def _find_paused(fleet: ScheduleFacts) -> ScheduleQuerySet:
@@ -207,7 +207,7 @@ def _paused(fleet: ScheduleFacts, row: Schedule) -> checks.CheckMessage:
     text = _("%(schedule)s: paused for %(time)s. Its ticks are skipped.")
     advice = _("To resume it, run: %(command)s") % {"command": fleet.resume(row)}
     return checks.Warning(
-        text % {"schedule": format_title(row), "time": duration(fleet.stats.now - row.paused_at)}, hint=advice
+        text % {"schedule": title_with_location(row), "time": duration(fleet.stats.now - row.paused_at)}, hint=advice
     )
 
 
@@ -225,7 +225,7 @@ def _always_skipped(fleet: ScheduleFacts, row: Schedule) -> checks.CheckMessage:
     if reason == ScheduleTick.Reason.OVERLAP and (pk := _live_task(fleet, row)):
         advice += " " + _("See: %(command)s") % {"command": f"manage.py jobqueue show {pk}"}
     text = _("%(schedule)s: its last %(number)s ticks were all skipped. %(reason)s.")
-    values = {"schedule": format_title(row), "number": number_text(newest.count), "reason": reason.label}
+    values = {"schedule": title_with_location(row), "number": number_text(newest.count), "reason": reason.label}
     return checks.Warning(text % values, hint=advice)
 
 

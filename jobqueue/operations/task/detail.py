@@ -21,11 +21,11 @@ from jobqueue.operations.payloads import (
     RAW,
     find_secrets,
     listed,
+    parse_column,
     raw,
-    read,
     read_moment,
-    show,
     show_arguments,
+    show_value,
     shown_errors,
     tags_of,
 )
@@ -44,10 +44,10 @@ def find_task(pk: str, among: Iterable[str]) -> Task | None:
     return None
 
 
-def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
+def describe_task(task: Task, *, with_payload: bool) -> dict[str, Any]:
     """Return the details by name. with_payload: whether the reader may see payloads and errors."""
     database = task._state.db or DEFAULT_DB_ALIAS
-    values: dict[str, Any] = {column: read(getattr(task, f"{column}_text")) for column in RAW}
+    values: dict[str, Any] = {column: parse_column(getattr(task, f"{column}_text")) for column in RAW}
     patterns = options_of(task.backend).redact
     secrets = find_secrets(task.task_type, values["args"], values["kwargs"], patterns)
     errors = shown_errors(values["errors"], patterns, secrets, with_payload=with_payload)
@@ -95,7 +95,7 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
         "is_actor": find_actor(task) is not None,
         "log": log,
         "with_payload": with_payload,
-        "options": show(values["options"], ()) if values["options"] else None,
+        "options": show_value(values["options"], ()) if values["options"] else None,
         "attempts": attempts_text(task),
         "tags": tags_of(task),
     }
@@ -103,9 +103,9 @@ def describe(task: Task, *, with_payload: bool) -> dict[str, Any]:
         result, state, metadata = (values[column] for column in ("return_value", "inner_state", "metadata"))
         context |= {
             "arguments": show_arguments(task.task_type, values["args"], values["kwargs"], patterns),
-            "result": show(result, patterns, secrets=secrets) if task.status == Task.Status.SUCCESSFUL else None,
-            "state": show(state, patterns, secrets=secrets) if state is not None else None,
-            "metadata": show(metadata, patterns, secrets=secrets) if metadata else None,
+            "result": show_value(result, patterns, secrets=secrets) if task.status == Task.Status.SUCCESSFUL else None,
+            "state": show_value(state, patterns, secrets=secrets) if state is not None else None,
+            "metadata": show_value(metadata, patterns, secrets=secrets) if metadata else None,
         }
     return context
 

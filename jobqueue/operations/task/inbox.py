@@ -16,7 +16,7 @@ from jobqueue.exceptions import InvalidArguments
 from jobqueue.models import InboxMessage, Task
 from jobqueue.operations.explain import MAX_UNREAD
 from jobqueue.operations.formatting import Text
-from jobqueue.operations.payloads import DisplayedValue, raw, read, secrets_of_tasks, show
+from jobqueue.operations.payloads import DisplayedValue, parse_column, raw, secrets_of_tasks, show_value
 from jobqueue.values.json import encode_message
 from jobqueue.values.records import is_internal
 from jobqueue.values.redaction import MASK, NO_SECRETS, redact, redact_texts
@@ -86,13 +86,13 @@ def read_bodies(database: str, rows: Sequence[InboxMessage], patterns: tuple[str
     secrets = secrets_of_tasks(database, children)
     bodies = {}
     for row in rows:
-        body = read(row.body_text, READ_CHARACTERS)  # type: ignore[attr-defined]
+        body = parse_column(row.body_text, READ_CHARACTERS)  # type: ignore[attr-defined]
         if row.child_status is not None:
             sender_secrets = secrets.get(row.sender_id) if row.sender_id is not None else None
             if sender_secrets is None and isinstance(body, dict):  # it may quote any argument
                 body |= dict.fromkeys(body.keys() & {"message", "traceback"}, MASK)
             body = redact_texts(redact(body, patterns), sender_secrets or NO_SECRETS, patterns)
-        bodies[row.pk] = show(body, patterns, max_characters=BODY_CHARACTERS)
+        bodies[row.pk] = show_value(body, patterns, max_characters=BODY_CHARACTERS)
     return bodies
 
 

@@ -15,7 +15,7 @@ from jobqueue.models import Task, TaskLog, TaskProgress
 from jobqueue.operations.formatting import duration
 from jobqueue.operations.payloads import from_timestamp
 from jobqueue.values.redaction import Secrets, redact_text
-from jobqueue.values.reports import CLAIMS_KEPT, LogLine, read_lines
+from jobqueue.values.reports import CLAIMS_KEPT, LogLine, parse_lines
 from jobqueue.values.text import number_text
 
 BAD = {logging.getLevelName(level) for level in (logging.ERROR, logging.CRITICAL)}
@@ -36,8 +36,12 @@ class ShownProgress:
     def text(self) -> str:
         """Return it as 450 of 1,000 (45 %), or as 450 if the total is not known."""
         if not self.total:
-            return number(self.done)
-        values = {"done": number(self.done), "total": number(self.total), "percent": int(100 * self.done / self.total)}
+            return progress_text(self.done)
+        values = {
+            "done": progress_text(self.done),
+            "total": progress_text(self.total),
+            "percent": int(100 * self.done / self.total),
+        }
         return _("%(done)s of %(total)s (%(percent)d %%)") % values
 
     @property
@@ -56,7 +60,7 @@ class ShownProgress:
         return {name: getattr(self, name) for name in names}
 
 
-def number(value: float) -> str:
+def progress_text(value: float) -> str:
     return number_text(value, ".0f" if value == int(value) else ".2f")
 
 
@@ -136,4 +140,4 @@ def read_logs(database: str, task: Task, patterns: Sequence[str], secrets: Secre
         return ShownLine(at=from_timestamp(line.at), level=line.level, logger=line.logger, message=message)
 
     rows = TaskLog.objects.using(database).filter(task_id=task.pk).order_by("-claim_number")[:CLAIMS_KEPT]
-    return {row.claim_number: ShownLog([*map(show_line, read_lines(row.lines))], row.dropped) for row in rows}
+    return {row.claim_number: ShownLog([*map(show_line, parse_lines(row.lines))], row.dropped) for row in rows}
