@@ -153,8 +153,8 @@ class PeerDatabase:
 
     def now(self) -> datetime:
         with psycopg.connect(self.url, autocommit=True) as connection:
-            found: datetime = scalar(connection, "SELECT clock_timestamp()")
-            return found
+            at: datetime = scalar(connection, "SELECT clock_timestamp()")
+            return at
 
     def takeable(self) -> int:
         with self.connected() as connection:

@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--only", type=lambda names: names.split(","), help=f"run only: {', '.join(sections.SECTIONS)}")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--seconds", type=float, help="length of a drain")
-    parser.add_argument("--backlogs", type=lambda counts: [int(each) for each in counts.split(",")])
+    parser.add_argument("--backlogs", type=lambda counts: [int(count) for count in counts.split(",")])
     parser.add_argument("--front", type=int, help="rows in front that no worker may claim")
     parser.add_argument("--enqueues", type=int)
     parser.add_argument("--notes", type=int, help="jobs whose latency is measured")
@@ -79,7 +79,7 @@ def main() -> None:
 def heading(opened: arena.Arena) -> str:
     with psycopg.connect(opened.server.url) as connection:
         server = arena.scalar(connection, "SHOW server_version")
-    versions = ", ".join(f"{name} {found}" for name, found in arena.versions(PACKAGES).items())
+    versions = ", ".join(f"{name} {version}" for name, version in arena.versions(PACKAGES).items())
     redis = "" if opened.broker else "; no Redis: `redis-server` is not installed"
     return f"""# Results
 

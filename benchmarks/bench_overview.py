@@ -144,10 +144,11 @@ def fill(rows: int) -> None:
 
 
 def report(name: str, client: Client, address: str, requests: int, form: Mapping[str, str] | None = None) -> None:
-    found = list(measure(client, f"/admin/jobqueue/{address}", requests, form))
+    measured = list(measure(client, f"/admin/jobqueue/{address}", requests, form))
     print(
-        f"{name}: {in_ms(each.seconds for each in found)}; Python {in_ms(each.cpu_seconds for each in found)};"
-        f" {found[0].queries.count} queries {in_ms(each.queries.seconds for each in found)}",
+        f"{name}: {in_ms(request.seconds for request in measured)};"
+        f" Python {in_ms(request.cpu_seconds for request in measured)};"
+        f" {measured[0].queries.count} queries {in_ms(request.queries.seconds for request in measured)}",
         flush=True,
     )
 

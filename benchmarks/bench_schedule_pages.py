@@ -106,8 +106,8 @@ def measure(
 
 
 def in_ms(values: Iterable[float]) -> str:
-    found = sorted(1000 * value for value in values)
-    return f"{statistics.median(found):.0f} ms ({found[0]:.0f} to {found[-1]:.0f})"
+    milliseconds = sorted(1000 * value for value in values)
+    return f"{statistics.median(milliseconds):.0f} ms ({milliseconds[0]:.0f} to {milliseconds[-1]:.0f})"
 
 
 def main() -> None:
@@ -126,10 +126,11 @@ def main() -> None:
         print(f"\nPostgreSQL {cluster.version()}, {options.schedules:,} schedules, {options.requests} requests each\n")
         for name, suffix in PAGES.items():
             with cProfile.Profile() if options.profile else nullcontext() as profile:
-                found = list(measure(client, LIST + suffix, options.requests))
+                measured = list(measure(client, LIST + suffix, options.requests))
             print(
-                f"{name}: {in_ms(each.seconds for each in found)}; Python {in_ms(each.cpu_seconds for each in found)};"
-                f" {found[0].queries.count} queries {in_ms(each.queries.seconds for each in found)}",
+                f"{name}: {in_ms(request.seconds for request in measured)};"
+                f" Python {in_ms(request.cpu_seconds for request in measured)};"
+                f" {measured[0].queries.count} queries {in_ms(request.queries.seconds for request in measured)}",
                 flush=True,
             )
             if profile:

@@ -124,8 +124,8 @@ def main() -> None:
         idle: dict[int, list[IdleSchedules]] = {0: [], 10_000: []}
         bursts: dict[int, list[float]] = {1: [], 3: []}
         for _ in range(options.rounds):
-            for count, found in idle.items():
-                found.append(measure_idle(server, count, options.idle))
+            for count, samples in idle.items():
+                samples.append(measure_idle(server, count, options.idle))
             for executors, times in bursts.items():
                 times.append(measure_same_second(1_000, executors))
         report_idle(idle)
@@ -141,13 +141,13 @@ def main() -> None:
 
 
 def report_idle(idle: dict[int, list[IdleSchedules]]) -> None:
-    for count, found in idle.items():
+    for count, samples in idle.items():
         print(
-            f"idle with {count:,} schedules: executor {spread([each.worker for each in found], '% of a core')},"
-            f" PostgreSQL {spread([each.server for each in found], '%')},"
-            f" {spread([each.transactions for each in found], 'transactions/s')}"
+            f"idle with {count:,} schedules: executor {spread([sample.worker for sample in samples], '% of a core')},"
+            f" PostgreSQL {spread([sample.server for sample in samples], '%')},"
+            f" {spread([sample.transactions for sample in samples], 'transactions/s')}"
         )
-    few, many = (statistics.median(each.worker + each.server for each in found) for found in idle.values())
+    few, many = (statistics.median(sample.worker + sample.server for sample in samples) for samples in idle.values())
     print(f"CPU with 10,000 schedules / without: {many / few:.2f}", flush=True)
 
 

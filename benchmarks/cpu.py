@@ -11,7 +11,7 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 def seconds_of_tree(pid: int) -> float:
     """Return the CPU seconds of a process, its living children and its ended children."""
-    return sum(_ticks(each, with_ended=True) for each in [pid, *children_of(pid)]) / TICKS_PER_SECOND
+    return sum(_ticks(process, with_ended=True) for process in [pid, *children_of(pid)]) / TICKS_PER_SECOND
 
 
 def children_of(pid: int) -> list[int]:
@@ -21,10 +21,10 @@ def children_of(pid: int) -> list[int]:
         if path.name.isdigit():
             with suppress(OSError):
                 parents[int(path.name)] = int(_fields(int(path.name))[1])
-    found = [pid]
-    for each in found:
-        found += [child for child, parent in parents.items() if parent == each]
-    return found[1:]
+    tree = [pid]
+    for parent_pid in tree:
+        tree += [child for child, parent in parents.items() if parent == parent_pid]
+    return tree[1:]
 
 
 def _ticks(pid: int, *, with_ended: bool) -> int:

@@ -129,17 +129,17 @@ class Drain:
 
     def _sample(self, watched: Watched, before: Used, after: Used) -> Sample:
         """Count the jobs after the workers have ended: some peers write results in bursts."""
-        found = watched if isinstance(watched, DrainedJobs) else count_rows(self.database, watched)
-        if not found.jobs:
+        drained = watched if isinstance(watched, DrainedJobs) else count_rows(self.database, watched)
+        if not drained.jobs:
             raise NotMeasured(f"{self.contestant.name}: no job was done")
         workers, server, broker = (now - then for now, then in zip(after, before, strict=True))
         return Sample(
-            count=found.jobs,
-            seconds=found.seconds,
+            count=drained.jobs,
+            seconds=drained.seconds,
             worker_seconds=workers,
             server_seconds=server,
             broker_seconds=broker,
-            last_tenth=found.last_tenth,
+            last_tenth=drained.last_tenth,
         )
 
     def _used(self, pids: list[int]) -> Used:

@@ -39,7 +39,7 @@ def measure(arena: Arena, contestant: Contestant, seconds: float, *, condition: 
         before = used(pids), arena.cpu_seconds()
         time.sleep(seconds)
         after = used(pids), arena.cpu_seconds()
-        memory = sum(resident(each) for pid in pids for each in [pid, *cpu.children_of(pid)])
+        memory = sum(resident(process) for pid in pids for process in [pid, *cpu.children_of(pid)])
     worker, server = (100 * (now - then) / seconds for now, then in zip(after, before, strict=True))
     return Idle(contestant.name, worker, server, memory / 1024)
 

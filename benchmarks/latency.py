@@ -48,10 +48,10 @@ def measure(arena: Arena, contestant: Contestant, count: int, rate: float | None
         deadline = time.monotonic() + LONGEST_SECONDS
         while len(notes.read(file)) < count and time.monotonic() < deadline:
             time.sleep(CHECK_SECONDS)
-    found = notes.read(file)
-    if not found:
+    waits = notes.read(file)
+    if not waits:
         raise NotMeasured(f"no job began within {LONGEST_SECONDS:g} s")
-    return Waits(contestant.name, sorted(found))
+    return Waits(contestant.name, sorted(waits))
 
 
 def take_turns(
@@ -64,7 +64,7 @@ def take_turns(
     is_half_busy: bool = False,
 ) -> list[Waits]:
     """Measure each contestant in each round. Return the waits of all rounds. count: jobs in a round."""
-    found: dict[str, list[float]] = {}
+    waits_by_name: dict[str, list[float]] = {}
     for _ in range(rounds):
         for contestant in contestants:
             if contestant.name in missing:
@@ -74,6 +74,6 @@ def take_turns(
             except RuntimeError as error:
                 missing[contestant.name] = str(error).splitlines()[0]
                 continue
-            found.setdefault(contestant.name, []).extend(waits.seconds)
+            waits_by_name.setdefault(contestant.name, []).extend(waits.seconds)
             print(f"{contestant.name:<40} p50 {waits.within(0.5):.1f} ms", file=sys.stderr, flush=True)
-    return [Waits(name, sorted(waits)) for name, waits in found.items()]
+    return [Waits(name, sorted(waits)) for name, waits in waits_by_name.items()]

@@ -37,4 +37,4 @@ def measure(arena: Arena, contestant: Contestant, jobs: int) -> Iterator[tuple[i
 
 
 def megabytes(pids: list[int]) -> float:
-    return sum(resident(each) for pid in pids for each in [pid, *cpu.children_of(pid)]) / 1024
+    return sum(resident(process) for pid in pids for process in [pid, *cpu.children_of(pid)]) / 1024

@@ -31,26 +31,26 @@ def lines(title: str, labels: Sequence[str], series: Mapping[str, Sequence[float
 
 def spans(title: str, series: Mapping[str, Sequence[float]], *, unit: str) -> str:
     """Draw a bar for each name from its first to its last value, with a mark at each, on a logarithmic scale."""
-    values = [value for each in series.values() for value in each]
+    values = [value for line in series.values() for value in line]
     lowest, highest = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     highest = max(highest, lowest + 1)
     row = (HEIGHT - TOP - BOTTOM) / max(1, len(series))
 
-    def place(value: float) -> float:
+    def position(value: float) -> float:
         return LEFT + RIGHT / 2 + (math.log10(value) - lowest) / (highest - lowest) * (WIDTH - LEFT - RIGHT)
 
     parts = [text(WIDTH / 2, 22, title, anchor="middle", size=15)]
     for power in range(lowest, highest + 1):
-        x = place(10**power)
+        x = position(10**power)
         parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" stroke="#ddd"/>')
         parts.append(text(x, HEIGHT - BOTTOM + 20, f"{10**power:g} {unit}", anchor="middle"))
     for number, (name, waits) in enumerate(series.items()):
         y, colour = TOP + row * (number + 0.5), COLOURS[number % len(COLOURS)]
-        x1, x2 = place(waits[0]), place(waits[-1])
+        x1, x2 = position(waits[0]), position(waits[-1])
         parts.append(
             f'<line x1="{x1:.1f}" x2="{x2:.1f}" y1="{y:.1f}" y2="{y:.1f}" stroke="{colour}" stroke-width="3"/>'
         )
-        parts += [f'<circle cx="{place(value):.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>' for value in waits]
+        parts += [f'<circle cx="{position(value):.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>' for value in waits]
         parts.append(text(LEFT + RIGHT / 2 - 12, y + 4, name, anchor="end"))
     return document(parts)
 
@@ -70,7 +70,7 @@ def legend(number: int, name: str, colour: str) -> list[str]:
 
 def ticks(highest: float) -> list[float]:
     step = 10 ** math.floor(math.log10(highest))
-    step = next(each for each in (step / 5, step / 2, step, step * 2) if highest / each <= 6)
+    step = next(size for size in (step / 5, step / 2, step, step * 2) if highest / size <= 6)
     return [step * number for number in range(int(highest / step) + 1)]
 
 

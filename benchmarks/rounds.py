@@ -56,8 +56,8 @@ class Samples:
 
     @property
     def last_tenth(self) -> float | None:
-        found = [sample.last_tenth for sample in self.rounds if sample.last_tenth is not None]
-        return median(found) if found else None
+        tenths = [sample.last_tenth for sample in self.rounds if sample.last_tenth is not None]
+        return median(tenths) if tenths else None
 
     @property
     def broker_ms(self) -> float:
@@ -76,9 +76,9 @@ def take_turns(
 
     missing: receives the contestants that cannot be measured, with the reason. Without it, raise the error.
     """
-    found: dict[str, list[Sample]] = {name: [] for name in sides}
+    by_side: dict[str, list[Sample]] = {name: [] for name in sides}
     for number in range(rounds):
-        names = list(found)
+        names = list(by_side)
         for name in names[number % len(names) :] + names[: number % len(names)]:
             try:
                 sample = sides[name]()
@@ -86,12 +86,12 @@ def take_turns(
                 if missing is None:
                     raise
                 missing[name] = str(error).splitlines()[0]
-                del found[name]
+                del by_side[name]
                 print(f"round {number + 1} {name:<40} not measured: {error}", file=sys.stderr, flush=True)
                 continue
-            found[name].append(sample)
+            by_side[name].append(sample)
             print(f"round {number + 1} {name:<40} {sample.rate:>9,.0f}/s", file=sys.stderr, flush=True)
-    return [Samples(name, samples) for name, samples in found.items()]
+    return [Samples(name, samples) for name, samples in by_side.items()]
 
 
 def table(sides: Sequence[Samples], *, unit: str, base: Samples) -> str:

@@ -74,36 +74,38 @@ class Section:
 
 def drain(arena: Arena, plan: BenchmarkPlan) -> Section:
     missing: dict[str, str] = {}
-    chosen = [*OURS, *PEERS_BEST, *PEERS_DEFAULT]
+    contestants = [*OURS, *PEERS_BEST, *PEERS_DEFAULT]
     left_out = [who.CHANCY_DEFAULT, *([who.CHANCY_BEST, who.OURS_ASYNC] if plan.is_quick else [])]
-    chosen = [each for each in chosen if each not in left_out]
+    contestants = [contestant for contestant in contestants if contestant not in left_out]
     missing[who.CHANCY_DEFAULT.name] = "it starts two jobs every five seconds"
-    sides = {label(each): Drain(arena=arena, contestant=each, seconds=plan.seconds) for each in chosen}
-    found = take_turns(sides, plan.rounds, missing)
+    sides = {
+        label(contestant): Drain(arena=arena, contestant=contestant, seconds=plan.seconds) for contestant in contestants
+    }
+    samples = take_turns(sides, plan.rounds, missing)
     return Section(
         "Drain: no-op jobs a second",
-        table(found, base=label(who.PGQUEUER_BEST), against="pgqueuer's best") + "\n\n" + settings(chosen),
+        table(samples, base=label(who.PGQUEUER_BEST), against="pgqueuer's best") + "\n\n" + settings(contestants),
         missing,
     )
 
 
 def enqueue(arena: Arena, plan: BenchmarkPlan) -> Section:
     missing: dict[str, str] = {}
-    chosen = [who.OURS_DEFAULT, *PEERS_DEFAULT]
-    one: dict[str, Callable[[], Sample]] = {"bare single INSERT": Bare(arena, insert_each, plan.enqueues)}
+    contestants = [who.OURS_DEFAULT, *PEERS_DEFAULT]
+    sides: dict[str, Callable[[], Sample]] = {"bare single INSERT": Bare(arena, insert_each, plan.enqueues)}
     bulk: dict[str, Callable[[], Sample]] = {
         "bare INSERT of 1,000 rows": Bare(arena, insert_many, 10 * plan.enqueues),
         "bare COPY": Bare(arena, copy, 10 * plan.enqueues),
     }
-    for each in chosen:
-        one[each.package] = Enqueue(arena, each, "one", plan.enqueues)
+    for contestant in contestants:
+        sides[contestant.package] = Enqueue(arena, contestant, "one", plan.enqueues)
         # A peer without a bulk call is slow, so fewer jobs are enough.
-        many = 10 if each.peer in ("jobqueue", "pgqueuer", "procrastinate", "chancy") else 1
-        bulk[each.package] = Enqueue(arena, each, "bulk", many * plan.enqueues)
+        many = 10 if contestant.peer in ("jobqueue", "pgqueuer", "procrastinate", "chancy") else 1
+        bulk[contestant.package] = Enqueue(arena, contestant, "bulk", many * plan.enqueues)
     # psycopg prepares the bare INSERT automatically. Django prepares statements only on request.
     prepared = {"PREPARE_THRESHOLD": "5"}
-    one["django-jobqueue, prepare_threshold=5"] = Enqueue(arena, who.OURS_DEFAULT, "one", plan.enqueues, prepared)
-    singles, bulks = take_turns(one, plan.rounds, missing), take_turns(bulk, plan.rounds, missing)
+    sides["django-jobqueue, prepare_threshold=5"] = Enqueue(arena, who.OURS_DEFAULT, "one", plan.enqueues, prepared)
+    singles, bulks = take_turns(sides, plan.rounds, missing), take_turns(bulk, plan.rounds, missing)
     return Section(
         "Enqueue: jobs a second from one process",
         "One call each, autocommit:\n\n"
@@ -116,12 +118,19 @@ def enqueue(arena: Arena, plan: BenchmarkPlan) -> Section:
 
 def waits(arena: Arena, plan: BenchmarkPlan) -> Section:
     missing: dict[str, str] = {}
-    chosen = [who.OURS_DEFAULT, *PEERS_DEFAULT, who.TASKS_DB_BEST]
+    contestants = [who.OURS_DEFAULT, *PEERS_DEFAULT, who.TASKS_DB_BEST]
     # By default chancy starts two jobs every five seconds.
-    chosen = [who.CHANCY_THREADS if each is who.CHANCY_DEFAULT else replace(each, processes=1) for each in chosen]
-    idle_waits = latency.take_turns(arena, chosen, plan.notes, plan.rounds, missing)
-    busy_waits = latency.take_turns(arena, chosen, 4 * plan.notes, plan.rounds, missing, is_half_busy=True)
-    rates = "; ".join(f"{each.name} {latency.half_load(each):,.0f}" for each in chosen if each.name not in missing)
+    contestants = [
+        who.CHANCY_THREADS if contestant is who.CHANCY_DEFAULT else replace(contestant, processes=1)
+        for contestant in contestants
+    ]
+    idle_waits = latency.take_turns(arena, contestants, plan.notes, plan.rounds, missing)
+    busy_waits = latency.take_turns(arena, contestants, 4 * plan.notes, plan.rounds, missing, is_half_busy=True)
+    rates = "; ".join(
+        f"{contestant.name} {latency.half_load(contestant):,.0f}"
+        for contestant in contestants
+        if contestant.name not in missing
+    )
     body = f"""{shares_of(idle_waits)}
 
 One worker process at half load: half of its rate of no-op jobs, or the rate that one process can enqueue if that is
@@ -138,15 +147,15 @@ lower ({rates}):
 def shares_of(waits: Sequence[latency.Waits]) -> str:
     lines = ["| | p50 ms | p95 ms | p99 ms | jobs |", "|---|---:|---:|---:|---:|"]
     lines += [
-        f"| {each.name} | {each.within(0.5):.1f} | {each.within(0.95):.1f} | {each.within(0.99):.1f} "
-        f"| {len(each.seconds):,} |"
-        for each in waits
+        f"| {measured.name} | {measured.within(0.5):.1f} | {measured.within(0.95):.1f} | {measured.within(0.99):.1f} "
+        f"| {len(measured.seconds):,} |"
+        for measured in waits
     ]
     return "\n".join(lines)
 
 
 def span_plot(title: str, waits: Sequence[latency.Waits]) -> str:
-    shares = {each.name: [each.within(share) for share in (0.5, 0.95, 0.99)] for each in waits}
+    shares = {measured.name: [measured.within(share) for share in (0.5, 0.95, 0.99)] for measured in waits}
     return plots.spans(title, shares, unit="ms")
 
 
@@ -187,22 +196,22 @@ def backlog(arena: Arena, plan: BenchmarkPlan) -> Section:
     lines = [f"| | {' | '.join(['alone, jobs/s', *columns(plan)])} |", f"|---|{'---:|' * (1 + len(columns(plan)))}"]
     shares: dict[str, list[float | None]] = {}
     labels = ["0", *[short(count) for count in plan.backlogs]]
-    chosen = [who.OURS_BEST, who.PGQUEUER_BEST]
+    contestants = [who.OURS_BEST, who.PGQUEUER_BEST]
     if plan.backlogs:
-        chosen += [who.PROCRASTINATE_BEST, who.TASKS_DB_BEST, who.CHANCY_BEST]
-    for each in chosen:
+        contestants += [who.PROCRASTINATE_BEST, who.TASKS_DB_BEST, who.CHANCY_BEST]
+    for contestant in contestants:
         # For most peers the first backlog is enough. Each further million rows would take minutes.
-        is_fast = each in (who.OURS_BEST, who.PGQUEUER_BEST)
+        is_fast = contestant in (who.OURS_BEST, who.PGQUEUER_BEST)
         limited = plan if is_fast else replace(plan, backlogs=plan.backlogs[:1])
-        rates = beside_others(arena, limited, each, missing)
+        rates = beside_others(arena, limited, contestant, missing)
         alone = rates.pop("")
         cells = [f"{alone.rate:,.0f}" if alone else "-"]
         beside = [rates.get(name) for name in condition_names(plan)]
-        cells += [f"{ratio(found, alone):.2f}" if alone and found else "-" for found in beside]
-        lines.append(f"| {each.name} | {' | '.join(cells)} |")
+        cells += [f"{ratio(neighbour, alone):.2f}" if alone and neighbour else "-" for neighbour in beside]
+        lines.append(f"| {contestant.name} | {' | '.join(cells)} |")
         if alone:
             waiting = [rates.get(f"waiting {count}") for count in plan.backlogs]
-            shares[each.name] = [1.0, *[ratio(found, alone) if found else None for found in waiting]]
+            shares[contestant.name] = [1.0, *[ratio(sample, alone) if sample else None for sample in waiting]]
     plot = plots.lines("Drain with other jobs waiting", labels, shares, unit="of the rate alone")
     body = "Each as a share of its own rate with no other rows (the median of the rounds' ratios).\n\n"
     return Section(
@@ -221,9 +230,9 @@ def beside_others(
             flags = ("--queue", "default") if (condition, contestant.peer) == ("another queue", "jobqueue") else ()
             sides[name] = replace(sides[""], condition=condition, others=int(count), flags=flags)
     gone: dict[str, str] = {}
-    found = take_turns({f"{contestant.name} {name}": side for name, side in sides.items()}, plan.rounds, gone)
+    samples = take_turns({f"{contestant.name} {name}": side for name, side in sides.items()}, plan.rounds, gone)
     missing.update(gone)
-    by_name = {side.name.removeprefix(contestant.name).strip(): side for side in found}
+    by_name = {side.name.removeprefix(contestant.name).strip(): side for side in samples}
     return {"": by_name.get(""), **by_name}
 
 
@@ -234,9 +243,9 @@ def condition_names(plan: BenchmarkPlan) -> list[str]:
 
 
 def columns(plan: BenchmarkPlan) -> list[str]:
-    found = [f"{short(count)} {condition}" for condition in ("waiting", "finished") for count in plan.backlogs]
-    found += [f"{short(plan.front)} in front: {condition}" for condition in FRONT_CONDITIONS]
-    return [*found, "in 100 queues"]
+    conditions = [f"{short(count)} {condition}" for condition in ("waiting", "finished") for count in plan.backlogs]
+    conditions += [f"{short(plan.front)} in front: {condition}" for condition in FRONT_CONDITIONS]
+    return [*conditions, "in 100 queues"]
 
 
 def executors(arena: Arena, plan: BenchmarkPlan) -> Section:
@@ -249,46 +258,46 @@ def executors(arena: Arena, plan: BenchmarkPlan) -> Section:
         )
         for count in plan.executors
     }
-    found = take_turns(sides, plan.rounds, missing)
-    base = found[min(1, len(found) - 1)]
-    return Section("1 to 16 executors on the same cores", table(found, base=base.name, against=base.name), missing)
+    samples = take_turns(sides, plan.rounds, missing)
+    base = samples[min(1, len(samples) - 1)]
+    return Section("1 to 16 executors on the same cores", table(samples, base=base.name, against=base.name), missing)
 
 
 def pinned(arena: Arena, plan: BenchmarkPlan) -> Section:
     missing: dict[str, str] = {}
-    chosen = [who.OURS_BEST, who.PGQUEUER_BEST]
+    contestants = [who.OURS_BEST, who.PGQUEUER_BEST]
     if not plan.is_quick:
-        chosen += [who.PROCRASTINATE_BEST, who.TASKS_DB_BEST]
+        contestants += [who.PROCRASTINATE_BEST, who.TASKS_DB_BEST]
     sides = {
-        each.name: Drain(
+        contestant.name: Drain(
             arena=arena,
-            contestant=each,
+            contestant=contestant,
             seconds=plan.seconds,
-            jobs=min(plan.pinned_jobs, 5 * each.rate),
+            jobs=min(plan.pinned_jobs, 5 * contestant.rate),
             pinned=True,
         )
-        for each in chosen
+        for contestant in contestants
     }
-    found = take_turns(sides, plan.rounds, missing)
+    samples = take_turns(sides, plan.rounds, missing)
     lines = ["| | jobs | last tenth against the first |", "|---|---:|---:|"]
     lines += [
         f"| {side.name} | {side.count:,.0f} | {'-' if side.last_tenth is None else f'{side.last_tenth:.2f}'} |"
-        for side in found
+        for side in samples
     ]
     return Section("A snapshot pinned from before the jobs until the end", "\n".join(lines), missing)
 
 
 def resting(arena: Arena, plan: BenchmarkPlan) -> Section:
     missing: dict[str, str] = {}
-    chosen = [replace(each, processes=1) for each in (who.OURS_DEFAULT, *PEERS_DEFAULT)]
+    contestants = [replace(contestant, processes=1) for contestant in (who.OURS_DEFAULT, *PEERS_DEFAULT)]
     lines = ["| one process | worker, % of a core | PostgreSQL, % of a core | MB |", "|---|---:|---:|---:|"]
-    for each in chosen:
+    for contestant in contestants:
         try:
-            found = idle.measure(arena, each, plan.idle_seconds)
+            worker = idle.measure(arena, contestant, plan.idle_seconds)
         except RuntimeError as error:
-            missing[each.name] = str(error)
+            missing[contestant.name] = str(error)
         else:
-            lines.append(f"| {found.name} | {found.worker:.2f} | {found.server:.2f} | {found.megabytes:.0f} |")
+            lines.append(f"| {worker.name} | {worker.worker:.2f} | {worker.server:.2f} | {worker.megabytes:.0f} |")
     note = "MB: proportional set size of all processes of the worker.\n\n"
     return Section("An idle worker", note + "\n".join(lines), missing)
 
@@ -296,25 +305,27 @@ def resting(arena: Arena, plan: BenchmarkPlan) -> Section:
 def limits(arena: Arena, plan: BenchmarkPlan) -> Section:
     """Compare limited tasks with plain ones of the same program. All jobs are drained, up to the longest time."""
     missing: dict[str, str] = {}
-    plain = {each.peer: each.name for each in (who.OURS_BEST, who.PROCRASTINATE_BEST, who.PGQUEUER_BEST)}
-    chosen = [
+    plain = {
+        contestant.peer: contestant.name for contestant in (who.OURS_BEST, who.PROCRASTINATE_BEST, who.PGQUEUER_BEST)
+    }
+    contestants = [
         who.OURS_BEST, who.OURS_KEYS, who.OURS_KEY_OF_TEN, who.OURS_KEY_OF_ONE, who.PROCRASTINATE_BEST,
         who.PROCRASTINATE_KEYS, who.PROCRASTINATE_KEY, who.PGQUEUER_BEST, who.PGQUEUER_OF_TEN, who.PGQUEUER_OF_ONE,
     ]  # fmt: skip
     sides = {
-        each.name: Drain(arena=arena, contestant=each, seconds=5 * plan.seconds, jobs=plan.limited_jobs)
-        for each in chosen
+        contestant.name: Drain(arena=arena, contestant=contestant, seconds=5 * plan.seconds, jobs=plan.limited_jobs)
+        for contestant in contestants
     }
-    found = {side.name: side for side in take_turns(sides, plan.rounds, missing)}
+    samples = {side.name: side for side in take_turns(sides, plan.rounds, missing)}
     lines = ["| | jobs/s | lowest to highest | of its plain drain | CPU us per job: worker + PostgreSQL |"]
     lines.append("|---|---:|---:|---:|---:|")
-    for name, side in found.items():
-        base = found.get(plain[sides[name].contestant.peer])
+    for name, side in samples.items():
+        base = samples.get(plain[sides[name].contestant.peer])
         share = f"{ratio(side, base):.2f}" if base else "-"
         cpu = f"{1000 * side.worker_ms:.0f} + {1000 * side.server_ms:.0f}"
         lowest, highest = min(side.rates), max(side.rates)
         lines.append(f"| {name} | {side.rate:,.0f} | {lowest:,.0f} to {highest:,.0f} | {share} | {cpu} |")
-    chosen = [who.OURS_DEFAULT, who.OURS_LIMITED_NOTES]
+    contestants = [who.OURS_DEFAULT, who.OURS_LIMITED_NOTES]
     body = f"""{plan.limited_jobs:,} jobs, or as many as end in {5 * plan.seconds:g} s. procrastinate has locks.
 pgqueuer has a limit for each entrypoint. chancy has rates for queues.
 
@@ -322,7 +333,7 @@ pgqueuer has a limit for each entrypoint. chancy has rates for queues.
 
 From the call to the job's first line, on an idle worker:
 
-{shares_of(latency.take_turns(arena, chosen, plan.notes, plan.rounds, missing))}
+{shares_of(latency.take_turns(arena, contestants, plan.notes, plan.rounds, missing))}
 
 Rates, while more tasks are waiting:
 
@@ -347,11 +358,11 @@ def blocked(arena: Arena, plan: BenchmarkPlan) -> Section:
         "beside blocked tasks": replace(alone, condition="blocked", others=plan.front),
         "beside scheduled tasks": replace(alone, condition="tomorrow", others=plan.front),
     }
-    found = {side.name: side for side in take_turns(sides, plan.rounds, missing)}
+    samples = {side.name: side for side in take_turns(sides, plan.rounds, missing)}
     lines = ["| | jobs/s | lowest to highest | of the drain alone |", "|---|---:|---:|---:|"]
-    for name, side in found.items():
+    for name, side in samples.items():
         lowest, highest = min(side.rates), max(side.rates)
-        share = f"{ratio(side, found['alone']):.2f}"
+        share = f"{ratio(side, samples['alone']):.2f}"
         lines.append(f"| {name} | {side.rate:,.0f} | {lowest:,.0f} to {highest:,.0f} | {share} |")
     note = f"{3 * plan.limited_jobs:,} plain jobs of {who.OURS_BEST.name}, beside {plan.front:,} rows. Nine in ten of "
     note += "them are blocked, and one in ten holds their key in a paused queue.\n\n"
@@ -361,21 +372,21 @@ def blocked(arena: Arena, plan: BenchmarkPlan) -> Section:
 def rates_of(arena: Arena, plan: BenchmarkPlan, missing: dict[str, str]) -> str:
     lines = ["| | starts, of those that the rate allows | most starts in its period |", "|---|---:|---:|"]
     for rate in RATES:
-        for each in (rates.ours(rate), rates.of_chancy(rate)):
+        for peer in (rates.ours(rate), rates.of_chancy(rate)):
             try:
-                found = rates.measure(arena, each, rate, max(3 * plan.seconds, 3 * rate.per))
+                sample = rates.measure(arena, peer, rate, max(3 * plan.seconds, 3 * rate.per))
             except RuntimeError as error:
-                missing[each.name] = str(error)
+                missing[peer.name] = str(error)
             else:
-                lines.append(f"| {each.name} | {found.share:.2f} | {found.max_in_period:,} |")
+                lines.append(f"| {peer.name} | {sample.share:.2f} | {sample.max_in_period:,} |")
     return "\n".join(lines)
 
 
 def blocked_at_rest(arena: Arena, plan: BenchmarkPlan) -> str:
     lines = ["| blocked tasks | worker, % of a core | PostgreSQL, % of a core |", "|---:|---:|---:|"]
     for others in (0, 5 * plan.front):
-        found = idle.measure(arena, who.OURS_DEFAULT, plan.idle_seconds, condition="blocked", others=others)
-        lines.append(f"| {others:,} | {found.worker:.2f} | {found.server:.2f} |")
+        sample = idle.measure(arena, who.OURS_DEFAULT, plan.idle_seconds, condition="blocked", others=others)
+        lines.append(f"| {others:,} | {sample.worker:.2f} | {sample.server:.2f} |")
     return "\n".join(lines)
 
 
@@ -395,16 +406,16 @@ SECTIONS: Mapping[str, Callable[[Arena, BenchmarkPlan], Section]] = {
 QUICK_SECTIONS = ("drain", "enqueue", "latency", "backlog", "pinned")
 
 
-def table(found: Sequence[Samples], *, base: str, against: str, with_workers: bool = True) -> str:
+def table(samples: Sequence[Samples], *, base: str, against: str, with_workers: bool = True) -> str:
     """Return a Markdown table. with_workers: with the CPU time of the workers, and the ratio of CPU costs."""
-    theirs = next((side for side in found if side.name == base), None)
+    theirs = next((side for side in samples if side.name == base), None)
     head = ["", "jobs/s", "lowest to highest", f"of {against}"]
     if with_workers:
         head += ["CPU us per job: worker + PostgreSQL", f"of {against}, by CPU"]
     else:
         head += ["PostgreSQL's CPU us per job"]
     rows = [head, ["---", *["---:"] * (len(head) - 1)]]
-    for side in found:
+    for side in samples:
         row = [side.name, f"{side.rate:,.0f}", f"{min(side.rates):,.0f} to {max(side.rates):,.0f}"]
         row.append(f"{ratio(side, theirs):.2f}" if theirs else "-")
         broker = f" + {1000 * side.broker_ms:.0f} broker" if side.broker_ms else ""
@@ -421,9 +432,14 @@ def cost(side: Samples) -> float:
     return side.worker_ms + side.server_ms + side.broker_ms
 
 
-def settings(chosen: Sequence[Contestant]) -> str:
+def settings(contestants: Sequence[Contestant]) -> str:
     lines = ["| | processes | settings |", "|---|---:|---|"]
-    return "\n".join([*lines, *[f"| {each.name} | {each.processes} | {each.settings} |" for each in chosen]])
+    return "\n".join(
+        [
+            *lines,
+            *[f"| {contestant.name} | {contestant.processes} | {contestant.settings} |" for contestant in contestants],
+        ]
+    )
 
 
 def label(contestant: Contestant) -> str:

@@ -43,25 +43,25 @@ def measure(sleepers: int, messages: int, gap_seconds: float) -> list[float]:
         cursor.execute(FILL, [TimedSleeper.task.task_type, sleepers])
         cursor.execute("VACUUM ANALYZE jobqueue_task")
         cursor.execute("SELECT id FROM jobqueue_task ORDER BY random() LIMIT %s", [messages])
-        chosen = [pk for (pk,) in cursor.fetchall()]
+        pks = [pk for (pk,) in cursor.fetchall()]
     with workers.executors(1):
-        for pk in chosen:
+        for pk in pks:
             send(pk)
             time.sleep(gap_seconds)
-        return waits_of(chosen)
+        return waits_of(pks)
 
 
-def waits_of(chosen: Sequence[object]) -> list[float]:
+def waits_of(pks: Sequence[object]) -> list[float]:
     """Return the waits of all chosen actors, after each was polled."""
     began_at = time.monotonic()
     while time.monotonic() - began_at < LONGEST_SECONDS:
         with connection.cursor() as cursor:
-            cursor.execute(WAITS, [list(chosen)])
+            cursor.execute(WAITS, [list(pks)])
             waits = [wait for (wait,) in cursor.fetchall()]
-        if len(waits) == len(chosen):
+        if len(waits) == len(pks):
             return sorted(waits)
         time.sleep(CHECK_SECONDS)
-    raise RuntimeError(f"{len(waits)} of {len(chosen)} actors were polled within {LONGEST_SECONDS} s")
+    raise RuntimeError(f"{len(waits)} of {len(pks)} actors were polled within {LONGEST_SECONDS} s")
 
 
 def main() -> None:

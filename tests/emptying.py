@@ -15,8 +15,8 @@ SIZE = "SELECT max(pg_relation_size(name::regclass)) FROM unnest(%s::text[]) AS 
 
 def statements(style: Any, connection: BaseDatabaseWrapper, **options: Any) -> list[str]:
     """Replace Django's sql_flush(). Like its TRUNCATE, first wait for open transactions."""
-    found = connection.introspection.django_table_names(only_existing=True, include_views=False)
-    tables = sorted(set(found) - KEPT)
+    all_tables = connection.introspection.django_table_names(only_existing=True, include_views=False)
+    tables = sorted(set(all_tables) - KEPT)
     if connection.vendor != "postgresql" or size_of_largest(connection, tables) > MAX_BYTES:
         return list(connection.ops.sql_flush(style, tables, **options))
     names = [connection.ops.quote_name(table) for table in tables]

@@ -178,7 +178,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             f"{count:,} orders of {len(orders)} races ran; of {whole} races every kind of order"
         )
     for title, count, *seconds in (value for name, value in properties if name == "restarts"):
-        p50, p99, longest = (f"{one:.1f}" for one in seconds)
+        p50, p99, longest = (f"{value:.1f}" for value in seconds)
         terminalreporter.write_line(f"{title}: {count} restarts, {p50} / {p99} / {longest} s (p50 / p99 / longest)")
     for count, moves in (value for name, value in properties if name == "plays"):
         terminalreporter.write_line(f"{count:,} simulations, {moves:,} moves")

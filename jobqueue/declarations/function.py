@@ -43,7 +43,7 @@ from jobqueue.declarations.limits import Concurrency, Debounce, OnConflict, Rate
 from jobqueue.declarations.options import DERIVED, task_option_problems, unreadable
 from jobqueue.schedules.expressions import Cron, Every
 from jobqueue.values.backoff import Backoff
-from jobqueue.values.text import did_you_mean, shown
+from jobqueue.values.text import did_you_mean, short_repr
 
 MAIN = "__main__"
 
@@ -338,7 +338,7 @@ def backend_named(alias: str) -> BaseTaskBackend:
     aliases = list(task_backends)
     if not issubclass(type(alias), str) or alias not in aliases:
         raise InvalidTaskBackend(
-            f"TASKS has no backend {shown(alias)}; it has {', '.join(map(repr, aliases)) or 'none'}."
+            f"TASKS has no backend {short_repr(alias)}; it has {', '.join(map(repr, aliases)) or 'none'}."
         )
     return task_backends[alias]
 

@@ -28,7 +28,7 @@ from jobqueue.values.backoff import Backoff
 from jobqueue.values.json import Normalizer
 from jobqueue.values.kinds import EARLIEST_YEAR, LATEST_YEAR, Flag, MaxAttempts, Rule, Timeout, instance, plain, text
 from jobqueue.values.records import INTERNAL_PREFIX, is_internal
-from jobqueue.values.text import is_text, shown
+from jobqueue.values.text import is_text, short_repr
 
 MAX_OPTION_BYTES = 100
 LONGEST = timedelta(days=365 * 1000)
@@ -101,7 +101,7 @@ def task_option_problems(task: Any) -> Iterator[str]:
 
 def unreadable(option: str, value: Any, error: Exception) -> str:
     """Return the problem of a value whose own code fails when it is checked."""
-    return f"{option} cannot be read, because {shown(value)} raises {shown(error)}"
+    return f"{option} cannot be read, because {short_repr(value)} raises {short_repr(error)}"
 
 
 def _kind_problems(option: str, task: Any) -> Iterator[str]:
@@ -119,7 +119,8 @@ def _function_problems(task: Any) -> Iterator[str]:
 def _name_problems(task: Any) -> Iterator[str]:
     yield from _kind_problems("name", task)
     if isinstance(task.name, str) and is_internal(task.name) and not is_internal(task.func.__module__):
-        yield f"name must not begin with {INTERNAL_PREFIX!r}, because tasks of this package do, not {shown(task.name)}"
+        name = short_repr(task.name)
+        yield f"name must not begin with {INTERNAL_PREFIX!r}, because tasks of this package do, not {name}"
 
 
 def _check_limits(check: Callable[[Any, Parameters], Iterator[str]]) -> Callable[[Any], Iterator[str]]:
@@ -129,7 +130,7 @@ def _check_limits(check: Callable[[Any, Parameters], Iterator[str]]) -> Callable
 def _expiry_problems(task: Any) -> Iterator[str]:
     yield from time_problems("expires", task.expires)
     if issubclass(type(task.expires), timedelta) and task.expires <= timedelta(0):
-        yield f"expires must lie in the future, not {shown(task.expires)}"
+        yield f"expires must lie in the future, not {short_repr(task.expires)}"
 
 
 REQUIRED = ("priority", "tags", "on_conflict")  # None is no value of theirs

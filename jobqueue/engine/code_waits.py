@@ -88,7 +88,7 @@ class WaitingCall(NamedTuple):
     has_limit: bool  # whether its wait ends, apart from the expiry of the task
 
     @property
-    def place(self) -> Place:
+    def position(self) -> Place:
         return self.since, self.id
 
 

@@ -243,15 +243,15 @@ class AwaitingCode:
         pages = 0 if walk.newest is None else NEW_PAGES
         while pages and (new := self._engine.code_waits.calls(group, PAGE, after=walk.newest)):
             self._compare(group, new)
-            walk.newest = new[-1].place
+            walk.newest = new[-1].position
             pages = pages - 1 if len(new) == PAGE else 0
         if time.monotonic() < walk.ended_at + WALK_SECONDS:
             return
         calls = self._engine.code_waits.calls(group, PAGE, before=walk.oldest)
         self._compare(group, calls)
         if calls and walk.newest is None:
-            walk.newest = calls[0].place
-        walk.oldest = calls[-1].place if len(calls) == PAGE else None
+            walk.newest = calls[0].position
+        walk.oldest = calls[-1].position if len(calls) == PAGE else None
         if walk.oldest is None:
             walk.ended_at = time.monotonic()
 

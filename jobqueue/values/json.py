@@ -18,7 +18,7 @@ from django.utils.functional import LazyObject, empty
 
 from jobqueue.exceptions import InvalidArguments, InvalidResult, PayloadTooLarge
 from jobqueue.values import kinds
-from jobqueue.values.text import UNSTORABLE, escape, is_text, shown
+from jobqueue.values.text import UNSTORABLE, escape, is_text, short_repr
 
 MAX_DEPTH = 64
 MAX_DEDUPE_KEY_CHARACTERS = 255
@@ -124,7 +124,7 @@ class Normalizer:
         except (Rejected, DatabaseError, MemoryError):  # a lazy object may read the database
             raise
         except Exception as error:  # the value's own code
-            raise Rejected(f"{_name_of(type(value))} cannot be read: {shown(error)}") from error
+            raise Rejected(f"{_name_of(type(value))} cannot be read: {short_repr(error)}") from error
 
     def _composed(self, value: Any, depth: int) -> Any:
         match value:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, ValidationError, convert
 
-from jobqueue.values.text import shown
+from jobqueue.values.text import short_repr
 
 DAY_SECONDS = 86_400.0
 YEAR_SECONDS = 365 * DAY_SECONDS
@@ -91,11 +91,11 @@ def plain(value: Any) -> Any:
 def problem(value: Any, kind: Any) -> str | None:
     """Return why a value is not of a kind, or None."""
     if isinstance(kind, Rule):
-        return None if kind.is_valid(value) else f"must {kind.verb} {kind.description}, not {shown(value)}"
+        return None if kind.is_valid(value) else f"must {kind.verb} {kind.description}, not {short_repr(value)}"
     try:
         convert(plain(value), kind)
     except (ValidationError, ValueError):  # ValueError: text that is not UTF-8
-        return f"must be {kind.__metadata__[0].description}, not {shown(value)}"
+        return f"must be {kind.__metadata__[0].description}, not {short_repr(value)}"
     return None
 
 

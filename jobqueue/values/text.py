@@ -63,7 +63,7 @@ def printable_lines(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
-def shown(value: Any, limit: int = 200) -> str:
+def short_repr(value: Any, limit: int = 200) -> str:
     """Return the repr() of a caller's value for an error, cut to a length; its type if it has none."""
     try:
         return repr(value)[:limit]

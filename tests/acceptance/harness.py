@@ -71,8 +71,8 @@ class Output:
         """Wait for the count-th line that contains a pattern."""
         with self._changed:
             self._changed.wait_for(lambda: self._has_ended or len(self.find(pattern)) >= count, seconds)
-            if len(found := self.find(pattern)) >= count:
-                return found[count - 1]
+            if len(matches := self.find(pattern)) >= count:
+                return matches[count - 1]
             raise AssertionError(f"No line with {pattern!r} within {seconds:g} s; only:\n" + "\n".join(self.lines))
 
     def wait_for_end(self) -> None:

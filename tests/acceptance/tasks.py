@@ -203,7 +203,7 @@ def eat_memory(piece_bytes: int) -> None:
 def count_logged_queries() -> int:
     """Return the number of queries that Django keeps with DEBUG on, on all connections of this process."""
     gc.unfreeze()
-    wrappers = [found for found in gc.get_objects() if isinstance(found, BaseDatabaseWrapper)]
+    wrappers = [thing for thing in gc.get_objects() if isinstance(thing, BaseDatabaseWrapper)]
     return sum(len(wrapper.queries_log) for wrapper in wrappers)
 
 

@@ -152,7 +152,7 @@ def test_log_lines_have_stable_keys(fleet: Fleet) -> None:
     lines = [json.loads(line) for line in process.output.lines if line.startswith("{")]
     of = {pk: [line for line in lines if line.get("task_id") == pk] for pk in (succeeds.id, fails.id)}
     keys = {"task_id", "task", "queue", "attempt", "wait_ms", "executor"}
-    assert all(keys <= line.keys() and line["executor"] == "web" for found in of.values() for line in found)
+    assert all(keys <= line.keys() and line["executor"] == "web" for group in of.values() for line in group)
     assert [(line["level"], line["event"], line["attempt"]) for line in of[succeeds.id]] == [
         ("INFO", "task.succeeded", 1),
     ]
@@ -160,7 +160,7 @@ def test_log_lines_have_stable_keys(fleet: Fleet) -> None:
         ("WARNING", "task.retried", 1),
         ("ERROR", "task.failed", 2),
     ]
-    assert all(line["duration_ms"] >= 0 for found in of.values() for line in found)
+    assert all(line["duration_ms"] >= 0 for group in of.values() for line in group)
     assert "no luck" in of[fails.id][-1]["message"]
     assert of[fails.id][-1]["traceback"].endswith("ValueError: no luck")
 

@@ -111,7 +111,7 @@ def test_hung_connections_are_replaced(site: Site) -> None:
     tiny.enqueue()
     wait_for_end()  # by now all have connected
     # Of the heartbeat, the listener and the loop.
-    hung = wait_until(lambda: found if len(found := sessions()) == 3 else [], "three sessions")
+    hung = wait_until(lambda: hung_sessions if len(hung_sessions := sessions()) == 3 else [], "three sessions")
     for pid in hung:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -133,7 +133,7 @@ def test_stop_does_not_wait_for_hung_connections(site: Site) -> None:
     )  # the timeout that closes hung connections
     compute.enqueue(LONG_SECONDS)
     wait_until(lambda: running() == 1, "a running task")
-    hung = wait_until(lambda: found if len(found := sessions()) == 3 else [], "three sessions")
+    hung = wait_until(lambda: hung_sessions if len(hung_sessions := sessions()) == 3 else [], "three sessions")
     for pid in hung:
         os.kill(pid, signal.SIGSTOP)
     try:

@@ -41,8 +41,8 @@ def assert_handed_back(count: int = 3) -> None:
 def test_sigterm_lets_running_tasks_end_and_releases_others(fleet: Fleet) -> None:
     process = busy(fleet, seconds=3.0)
     assert process.stop() == 0
-    found = sorted(Task.objects.values_list("status", "attempts"))
-    assert found == [("READY", 0), ("SUCCESSFUL", 0), ("SUCCESSFUL", 0)]
+    states = sorted(Task.objects.values_list("status", "attempts"))
+    assert states == [("READY", 0), ("SUCCESSFUL", 0), ("SUCCESSFUL", 0)]
     assert process.output.find(r"executor\.stopped .* finished=2 lost=0")
     assert Heartbeat.objects.get().state == "STOPPED"
 

@@ -45,8 +45,8 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float | None]]:
 @pytest.fixture(params=[Puppet, AsyncPuppet])
 def actor(request: pytest.FixtureRequest) -> type[Actor[Any]]:
     """Return the actor of threads, then the actor of the event loop."""
-    chosen: type[Actor[Any]] = request.param
-    return chosen
+    actor_class: type[Actor[Any]] = request.param
+    return actor_class
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ HOW_TO = Path(__file__).parents[2] / "docs" / "how-to.md"
 def example(heading: str, blocks: int = 1) -> str:
     """Return the first Python blocks of a section."""
     section = HOW_TO.read_text(encoding="utf-8").partition(f"\n## {heading}")[2].partition("\n## ")[0]
-    found = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    assert len(found) >= blocks
-    return "\n".join(found[:blocks])
+    snippets = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    assert len(snippets) >= blocks
+    return "\n".join(snippets[:blocks])
 
 
 exec(compile(example("Write an actor", 2), HOW_TO, "exec"))
@@ -35,9 +35,9 @@ exec(compile(example("Test actors and tasks"), HOW_TO, "exec"))
 
 
 def test_how_to_examples_are_collected() -> None:
-    found: dict[str, Any] = globals()
-    assert "test_ends_without_a_decision_after_three_days" in dir(found["AlbumTests"])
-    assert "test_reminds_after_a_day" in dir(found["PaymentTests"])
+    namespace: dict[str, Any] = globals()
+    assert "test_ends_without_a_decision_after_three_days" in dir(namespace["AlbumTests"])
+    assert "test_reminds_after_a_day" in dir(namespace["PaymentTests"])
 
 
 def run_example(heading: str, blocks: int) -> dict[str, Any]:
@@ -89,9 +89,9 @@ def number_ready() -> int:
 
 @pytest.mark.django_db
 def test_how_to_rate_starts_ten_tasks_a_second() -> None:
-    found = run_example("Protect an API that allows ten calls a second", 1)
-    found["push_contact"].enqueue_many(((number,), {}) for number in range(15))
-    found["push_order"].enqueue_many(((number,), {}) for number in range(15))
+    ran = run_example("Protect an API that allows ten calls a second", 1)
+    ran["push_contact"].enqueue_many(((number,), {}) for number in range(15))
+    ran["push_order"].enqueue_many(((number,), {}) for number in range(15))
 
     assert number_ready() == 10
     for task in Task.objects.ready():
@@ -103,9 +103,9 @@ def test_how_to_rate_starts_ten_tasks_a_second() -> None:
 
 @pytest.mark.django_db
 def test_how_to_imports_run_one_at_a_time_for_each_customer() -> None:
-    found = run_example("Run one import per customer at a time", 1)
+    ran = run_example("Run one import per customer at a time", 1)
     for customer in (1, 1, 1, 2):
-        found["import_orders"].enqueue(customer, "orders.csv")
+        ran["import_orders"].enqueue(customer, "orders.csv")
 
     assert number_ready() == 2
     assert [polled.status for polled in testing.run_until_idle()] == ["SUCCESSFUL"] * 4
@@ -113,10 +113,10 @@ def test_how_to_imports_run_one_at_a_time_for_each_customer() -> None:
 
 @pytest.mark.django_db
 def test_how_to_customer_with_many_tasks_lets_others_in() -> None:
-    found = run_example("Share the executors fairly between customers", 1)
-    found["resize"].enqueue_many(((1, number), {}) for number in range(100))
-    found["export"].enqueue(1)
-    single = found["resize"].enqueue(2, 1)
+    ran = run_example("Share the executors fairly between customers", 1)
+    ran["resize"].enqueue_many(((1, number), {}) for number in range(100))
+    ran["export"].enqueue(1)
+    single = ran["resize"].enqueue(2, 1)
 
     assert number_ready() == 21
     assert single.id in [str(polled.id) for polled in testing.run_until_idle()[:21]]
@@ -124,22 +124,22 @@ def test_how_to_customer_with_many_tasks_lets_others_in() -> None:
 
 @pytest.mark.django_db
 def test_how_to_ten_calls_with_one_key_become_one_task() -> None:
-    found = run_example("Send one mail for ten changes", 1)
+    ran = run_example("Send one mail for ten changes", 1)
     for _ in range(10):
-        found["document_changed"](7)
+        ran["document_changed"](7)
         testing.advance(timedelta(seconds=1))
     assert testing.run_until_idle() == []
     testing.advance(timedelta(seconds=30))
     assert len(testing.run_until_idle()) == 1
 
-    found["document_changed"](7)
-    found["document_finished"](7)
+    ran["document_changed"](7)
+    ran["document_finished"](7)
     assert len(testing.run_until_idle()) == 1
 
-    found["user_signed_up"](1)
+    ran["user_signed_up"](1)
     assert len(testing.run_until_idle()) == 1
-    found["user_signed_up"](1)
+    ran["user_signed_up"](1)
     assert testing.run_until_idle() == []
     testing.advance(timedelta(days=1))
-    found["user_signed_up"](1)
+    ran["user_signed_up"](1)
     assert len(testing.run_until_idle()) == 1

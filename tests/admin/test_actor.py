@@ -83,11 +83,11 @@ def inbox(row):
 
 
 def test_state_is_shown_masked_or_as_absent(make, show):
-    shown = show(make(inner_state={"total": 41, "api_token": "s1"}))
+    page = show(make(inner_state={"total": 41, "api_token": "s1"}))
 
-    assert "&quot;total&quot;: 41" in shown
-    assert MASK in shown
-    assert "s1&quot;" not in shown
+    assert "&quot;total&quot;: 41" in page
+    assert MASK in page
+    assert "s1&quot;" not in page
     assert "No state yet: no poll has succeeded." in show(make(inner_state=None))
 
 
@@ -98,15 +98,15 @@ def test_messages_show_kind_sender_and_body(make, show, message):
         message(row, child_status=child_status, sender_id=sender.pk)
     message(row, body=None, dedupe_key="webhook:7", consumed_at=ago(1))
 
-    shown = show(row)
+    page = show(row)
 
     for text in ("message", "child succeeded", "child failed", "child was cancelled", "outside", "webhook:7"):
-        assert text in shown
-    assert shown.count(task_url(sender)) == 3
-    assert shown.count("hello") == 4
-    assert shown.count(">unread<") == 4
-    assert "It has 4 unread messages." in shown
-    assert "deleted when it was read" in shown
+        assert text in page
+    assert page.count(task_url(sender)) == 3
+    assert page.count("hello") == 4
+    assert page.count(">unread<") == 4
+    assert "It has 4 unread messages." in page
+    assert "deleted when it was read" in page
 
 
 def test_long_messages_are_cut_and_many_are_left_out(make, show, message, monkeypatch):
@@ -115,23 +115,23 @@ def test_long_messages_are_cut_and_many_are_left_out(make, show, message, monkey
     for body in ("x" * 5000, "y" * 60_000, "z"):
         message(row, body=body)
 
-    shown = show(row)
+    page = show(row)
 
-    assert "The first 1000 of 5002 characters." in shown
-    assert "y" * 100 not in shown
-    assert "Only the 100 oldest unread messages are shown." in shown
-    assert "&quot;z&quot;" not in shown
+    assert "The first 1000 of 5002 characters." in page
+    assert "y" * 100 not in page
+    assert "Only the 100 oldest unread messages are shown." in page
+    assert "&quot;z&quot;" not in page
 
 
 def test_message_of_ended_actor_is_undelivered(make, show, message):
     row = make("successful")
     message(row)
 
-    shown = show(row)
+    page = show(row)
 
-    assert "undelivered" in shown
-    assert "1 message was not delivered." in shown
-    assert "<textarea" not in shown
+    assert "undelivered" in page
+    assert "1 message was not delivered." in page
+    assert "<textarea" not in page
 
 
 # --- parents and children
@@ -142,9 +142,9 @@ def test_breadcrumbs_lead_from_the_root_to_the_task(make, show, monkeypatch):
     for _ in range(8):
         rows.append(make(parent_id=rows[-1].pk))
 
-    shown = show(rows[-1])
+    page = show(rows[-1])
 
-    crumbs = shown[shown.index("jq-crumbs") : shown.index("</ol>")]
+    crumbs = page[page.index("jq-crumbs") : page.index("</ol>")]
     places = [crumbs.index(task_url(row)) for row in rows[:-1]]
     assert places == sorted(places)
     assert task_url(rows[-1]) not in crumbs
@@ -172,15 +172,15 @@ def test_children_are_a_tree_with_counts_by_state(make, show, child_of):
     beyond = child_of(leaf)
     child_of(root, "successful")
 
-    shown = show(root)
+    page = show(root)
 
-    assert task_url(child) in shown
-    assert task_url(leaf) in shown
-    assert task_url(beyond) not in shown
-    assert shown.count("<details") == 3
-    assert f"parent={root.pk}&amp;status=SUCCESSFUL" in shown
-    assert f"parent={leaf.pk}" in shown
-    assert "1 child has not ended" in shown
+    assert task_url(child) in page
+    assert task_url(leaf) in page
+    assert task_url(beyond) not in page
+    assert page.count("<details") == 3
+    assert f"parent={root.pk}&amp;status=SUCCESSFUL" in page
+    assert f"parent={leaf.pk}" in page
+    assert "1 child has not ended" in page
 
 
 def test_tree_prefers_failed_and_unfinished_children(make, show, child_of, backend, monkeypatch):
@@ -190,17 +190,17 @@ def test_tree_prefers_failed_and_unfinished_children(make, show, child_of, backe
         child_of(root, "successful")
     failed, waiting = child_of(root, "failed"), child_of(root)
 
-    shown = show(root)
+    page = show(root)
 
-    assert task_url(failed) in shown
-    assert task_url(waiting) in shown
-    assert "3 are shown, failed and unfinished ones first." in shown
+    assert task_url(failed) in page
+    assert task_url(waiting) in page
+    assert "3 are shown, failed and unfinished ones first." in page
     assert read_tree(backend, root.pk).counts == {"SUCCESSFUL": 3, "FAILED": 1, "SCHEDULED": 1}
 
 
 def test_tree_shares_places_between_parents():
-    one, two = UUID(int=1), UUID(int=2)
-    many = [Relative(UUID(int=10 + n), one, "READY") for n in range(5)]
+    first, two = UUID(int=1), UUID(int=2)
+    many = [Relative(UUID(int=10 + n), first, "READY") for n in range(5)]
     few = [Relative(UUID(int=20), two, "SUCCESSFUL")]
 
     assert choose([*many, *few], 3) == [many[0], few[0], many[1]]
@@ -214,10 +214,10 @@ def test_tree_counts_are_capped(make, show, child_of, backend, monkeypatch):
         child_of(child)
         child_of(child)
 
-    found = read_tree(backend, root.pk)
+    family = read_tree(backend, root.pk)
 
-    assert (found.total, found.is_truncated) == (3, False)
-    branches = [node.branch for node in found.nodes if node.branch]
+    assert (family.total, family.is_truncated) == (3, False)
+    branches = [node.branch for node in family.nodes if node.branch]
     assert [(branch.total, branch.is_truncated) for branch in branches] == [(2, False), (0, True), (0, True)]
     assert "0 or more below" in show(root)
     monkeypatch.setattr(tree, "CAP", 2)
@@ -294,18 +294,18 @@ def test_send_refuses_and_explains_an_invalid_message(make, send, actor, text, w
 
     response = send(row, text)
 
-    shown = response.content.decode()
+    page = response.content.decode()
     assert response.status_code == 200
-    assert words in shown[shown.index("errorlist") :]
-    assert SCRIPT not in shown
+    assert words in page[page.index("errorlist") :]
+    assert SCRIPT not in page
     assert inbox(row) == []
     assert not LogEntry.objects.exists()
 
 
 def test_send_of_invalid_json_keeps_the_text(make, send):
-    shown = send(make(), '{"text": "a long message",}').content.decode()
+    page = send(make(), '{"text": "a long message",}').content.decode()
 
-    assert "{&quot;text&quot;: &quot;a long message&quot;,}</textarea>" in shown
+    assert "{&quot;text&quot;: &quot;a long message&quot;,}</textarea>" in page
 
 
 def test_page_shows_the_message_schema(make, show, monkeypatch):
@@ -407,8 +407,8 @@ def test_cancel_includes_descendants_only_if_ticked(make, post, show, child_of):
     assert messages_of(done) == ["Cancelled 2 tasks. Asked 1 running task to stop."]
     post(other, "cancel", confirmed="1")
 
-    found = [status_of(row) for row in (root, child, other, spared)]
-    assert found == ["CANCELLED", "CANCELLED", "CANCELLED", "SCHEDULED"]
+    statuses = [status_of(row) for row in (root, child, other, spared)]
+    assert statuses == ["CANCELLED", "CANCELLED", "CANCELLED", "SCHEDULED"]
     assert reload(grandchild).cancel_requested_at is not None
     assert {entry.change_message for entry in LogEntry.objects.all()} == {"Cancel with descendants", "Cancel"}
 

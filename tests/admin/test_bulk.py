@@ -445,8 +445,8 @@ def test_verbs_ask_then_change_what_the_list_shows(client, staff, make, backend,
     assert f'value="{button}"' in asked.content.decode()
     assert "1 task in another state is not changed." in asked.content.decode()
     assert messages_of(response) == [words]
-    found = dict(Task.objects.using(backend).values_list("pk", "status"))
-    assert found == {left.pk: "RUNNING"} | ({row.pk: after for row in rows} if after else {})
+    statuses = dict(Task.objects.using(backend).values_list("pk", "status"))
+    assert statuses == {left.pk: "RUNNING"} | ({row.pk: after for row in rows} if after else {})
 
 
 @pytest.mark.parametrize(("action", "state"), [("delete", "failed"), ("cancel", "running")])

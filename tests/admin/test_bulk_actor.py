@@ -220,9 +220,9 @@ def test_walk_meets_each_task_once(make, select, monkeypatch, status, size):
     met: list[UUID] = []
     position: WalkPosition | None = WalkPosition()
     while position is not None:
-        found, position = target.take(position, size)
-        assert len(found) <= size
-        met += found
+        batch, position = target.take(position, size)
+        assert len(batch) <= size
+        met += batch
 
     wanted = [row.pk for row in rows if row.status in action.statuses]
     assert sorted(met) == sorted(wanted)

@@ -131,9 +131,9 @@ def test_arguments_have_the_names_of_the_parameters(make, show):
 
 
 def test_positional_names_skip_the_context():
-    shown = show_arguments(log_in_with_context.task_type, ["anna", "hunter2"], {}, ["password"])
+    arguments = show_arguments(log_in_with_context.task_type, ["anna", "hunter2"], {}, ["password"])
 
-    assert [(value.name, value.text) for value in shown] == [("name", '"anna"'), ("password", f'"{MASK}"')]
+    assert [(value.name, value.text) for value in arguments] == [("name", '"anna"'), ("password", f'"{MASK}"')]
 
 
 def test_result_state_metadata_and_messages_are_masked(make, show, backend):
@@ -341,10 +341,10 @@ def test_the_first_of_many_arguments_are_shown(make, show):
 
 
 def test_values_too_large_are_cut_or_not_shown(monkeypatch):
-    shown = payload_display.show_value("x" * 30_000, ())
+    displayed = payload_display.show_value("x" * 30_000, ())
 
-    assert len(shown.text) == SHOWN_CHARACTERS
-    assert shown.note == "The first 20000 of 30002 characters."
+    assert len(displayed.text) == SHOWN_CHARACTERS
+    assert displayed.note == "The first 20000 of 30002 characters."
     monkeypatch.setattr(payload_display, "READ_CHARACTERS", 10)
     assert parse_column('"0123456789"') is UNREADABLE
     assert payload_display.show_value(UNREADABLE, ()).text == ""

@@ -282,19 +282,19 @@ class TestActions:
         ("action", "command"), [("pause_selected", "PAUSE"), ("resume_selected", "RESUME"), ("stop_selected", "STOP")]
     )
     def test_command_is_sent_and_logged(self, post, make_executor, show, backend, action, command):
-        chosen, other = make_executor(), make_executor()
+        selected, other = make_executor(), make_executor()
         ended = make_executor(state="STOPPED")
-        data = {"action": action, ACTION_CHECKBOX_NAME: [str(chosen.pk), str(ended.pk)]}
+        data = {"action": action, ACTION_CHECKBOX_NAME: [str(selected.pk), str(ended.pk)]}
         if command == "STOP":
-            assert chosen.name in post("executor/", **data).content.decode()
+            assert selected.name in post("executor/", **data).content.decode()
             assert not Executor.objects.using(backend).exclude(command="").exists()
             data["confirmed"] = 1
 
         assert post("executor/", **data).status_code == 302
 
         commands = dict(Executor.objects.using(backend).values_list("pk", "command"))
-        assert commands == {chosen.pk: command, other.pk: "", ended.pk: ""}
-        assert LogEntry.objects.get().object_id == str(chosen.pk)
+        assert commands == {selected.pk: command, other.pk: "", ended.pk: ""}
+        assert LogEntry.objects.get().object_id == str(selected.pk)
         assert f"command sent: {command.lower()}" in show("executor/")
 
     @pytest.mark.parametrize(
@@ -308,14 +308,14 @@ class TestActions:
     def test_button_of_a_row_is_an_action_of_this_executor(
         self, post, make_executor, show, backend, state, action, command
     ):
-        chosen, other = make_executor(state=state), make_executor()
-        row = f"{action}:{chosen.pk}"
+        selected, other = make_executor(state=state), make_executor()
+        row = f"{action}:{selected.pk}"
         assert f'name="row" value="{row}"' in show("executor/")
 
         answer = post("executor/", row=row, action="")
 
         commands = dict(Executor.objects.using(backend).values_list("pk", "command"))
-        assert commands == {chosen.pk: command, other.pk: ""}
+        assert commands == {selected.pk: command, other.pk: ""}
         if not command:
             assert "Stop 1 executor" in answer.content.decode()
 
@@ -325,13 +325,13 @@ class TestActions:
         assert 'name="row"' not in client.get("/admin/jobqueue/executor/", {"backend": backend}).content.decode()
 
     def test_stop_names_the_tasks_that_start_again(self, post, make_executor, backend):
-        chosen, other = make_executor(), make_executor()
+        selected, other = make_executor(), make_executor()
         task, elsewhere = (
             TaskFactory.create(backend=backend, using=backend, running=True, executor_id=row.pk)
-            for row in (chosen, other)
+            for row in (selected, other)
         )
 
-        content = post("executor/", row=f"stop_selected:{chosen.pk}").content.decode()
+        content = post("executor/", row=f"stop_selected:{selected.pk}").content.decode()
 
         assert "will start again from the beginning" in content
         assert str(task.pk) in content

@@ -65,7 +65,7 @@ def test_site_sees_masked_arguments_and_none_without_the_permission(make, client
     for permissions in (("view_task", "view_payload"), ("view_task",)):
         client.force_login(make_user(*permissions))
         client.get(LIST_URL, {"backend": backend})
-    assert [found.get("order_id") for found in seen] == [57, None]
+    assert [arguments.get("order_id") for arguments in seen] == [57, None]
     assert "hunter2" not in str(seen)
 
 

@@ -102,13 +102,13 @@ def test_page_without_failures_says_so(show, make):
 
 
 def test_number_opens_the_list_of_these_tasks(fail, show, client):
-    other, chosen = fail("other"), fail("order 1")
+    other, wanted = fail("other"), fail("order 1")
     hrefs = re.findall(r'jq-cause-number" href="([^"]*)', show("task/failures/"))
-    address = next(href for href in hrefs if chosen.cause in href).replace("&amp;", "&")
+    address = next(href for href in hrefs if wanted.cause in href).replace("&amp;", "&")
 
     content = client.get(address).content.decode()
 
-    assert str(chosen.pk) in content
+    assert str(wanted.pk) in content
     assert str(other.pk) not in content
     assert "BadOrder: order #" in content
 
@@ -123,13 +123,13 @@ def test_number_opens_the_list_of_these_tasks(fail, show, client):
 def test_button_asks_and_then_changes_exactly_these_tasks(
     fail, client, show, staff, backend, action, forecast, button, reply, status
 ):
-    chosen, other = [fail(f"order {number}") for number in range(3)], fail("other")
+    failed, other = [fail(f"order {number}") for number in range(3)], fail("other")
     page = show("task/failures/")
     assert f"{action.capitalize()} these 3…" in page
     value = f"{action}_selected"
     assert f'name="action" value="{value}"' in page
     fields = {"action": value, "select_across": "1", "_selected_action": "all"}
-    address = f"{LIST_URL}?status=FAILED&cause={chosen[0].cause}&backend={backend}"
+    address = f"{LIST_URL}?status=FAILED&cause={failed[0].cause}&backend={backend}"
 
     asked = client.post(address, fields)
 
@@ -140,16 +140,16 @@ def test_button_asks_and_then_changes_exactly_these_tasks(
     confirmed = {name: value.replace("&quot;", '"') for name, value in hidden if name != "csrfmiddlewaretoken"}
     done = client.post(address, confirmed)
     assert reply in messages_of(done)
-    assert [status_of(row) for row in (*chosen, other)] == [status] * 3 + ["FAILED"]
+    assert [status_of(row) for row in (*failed, other)] == [status] * 3 + ["FAILED"]
 
 
 @pytest.mark.parametrize(
-    ("codename", "shown"), [("requeue_task", ["Requeue"]), ("cancel_task", ["Discard"]), ("wake_task", [])]
+    ("codename", "has_button"), [("requeue_task", ["Requeue"]), ("cancel_task", ["Discard"]), ("wake_task", [])]
 )
-def test_button_needs_the_permission_of_its_action(fail, client, backend, codename, shown):
+def test_button_needs_the_permission_of_its_action(fail, client, backend, codename, has_button):
     fail()
     client.force_login(make_user("view_task", "view_payload", codename))
-    assert re.findall(r"(\w+) this task…", client.get(PAGE, {"backend": backend}).content.decode()) == shown
+    assert re.findall(r"(\w+) this task…", client.get(PAGE, {"backend": backend}).content.decode()) == has_button
 
 
 def test_page_needs_the_permission_to_view_tasks(client):
@@ -193,15 +193,15 @@ def test_number_of_queries_does_not_depend_on_the_tasks(fail, show):
 class TestRequeue:
     @pytest.mark.parametrize("text", ["BadOrder", "no ADDRESS", "cause"])
     def test_error_chooses_by_class_message_or_cause(self, fail, backend, text):
-        chosen = [fail(f"order {number} has no address") for number in range(3)]
+        matching = [fail(f"order {number} has no address") for number in range(3)]
         other = fail("card declined", "shop.errors.Declined")
-        text = chosen[0].cause if text == "cause" else text
+        text = matching[0].cause if text == "cause" else text
 
         result = jobqueue("requeue", "--backend", backend, "--error", text, "--yes")
 
         assert result.code == 0
         assert "Requeued 3 tasks." in result.out
-        assert [status_of(row) for row in (*chosen, other)] == ["READY"] * 3 + ["FAILED"]
+        assert [status_of(row) for row in (*matching, other)] == ["READY"] * 3 + ["FAILED"]
 
     def test_error_chooses_among_more_causes_than_a_list_finds(self, fail, backend, monkeypatch):
         monkeypatch.setattr(failures, "MAX_CAUSES", 3)

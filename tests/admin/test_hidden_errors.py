@@ -70,7 +70,7 @@ def addresses(row):
 
 
 def test_error_is_hidden_on_every_page_without_view_payload(row, reader):
-    hidden, shown = reader("requeue_task", "cancel_task"), reader("view_payload")
+    hidden, payload_reader = reader("requeue_task", "cancel_task"), reader("view_payload")
 
     for address in addresses(row):
         page = unescape(hidden.get(address, follow=True).content.decode())
@@ -78,7 +78,7 @@ def test_error_is_hidden_on_every_page_without_view_payload(row, reader):
         assert SECRET not in page, address
         assert "Traceback" not in page, address
         assert row.cause not in page, address
-        assert SECRET in unescape(shown.get(address, follow=True).content.decode()), address
+        assert SECRET in unescape(payload_reader.get(address, follow=True).content.decode()), address
 
 
 @pytest.mark.parametrize("name", ["GiveUp", "UndecodableTask", "DuplicateEmail"])
@@ -118,10 +118,10 @@ def test_search_for_an_error_compares_only_classes_without_view_payload(row, rea
 
     assert listed(at_list(client, q="error:joe")) == []
     assert listed(at_list(client, q=f"error:{row.cause}")) == []
-    found = at_list(client, q="error:duplicateemail")
-    assert listed(found) == [row.pk]
-    assert "failed tasks with “duplicateemail” in the class of their error" in found.content.decode()
-    assert "lack the permission to see messages of errors" in found.content.decode()
+    response = at_list(client, q="error:duplicateemail")
+    assert listed(response) == [row.pk]
+    assert "failed tasks with “duplicateemail” in the class of their error" in response.content.decode()
+    assert "lack the permission to see messages of errors" in response.content.decode()
     assert listed(at_list(client, q="error:")) == []
     assert listed(at_list(reader("view_payload"), q="error:joe")) == [row.pk]
 

@@ -49,13 +49,13 @@ def text(request: pytest.FixtureRequest, keys: dict[str, Any]) -> str:  # noqa: 
 
 @pytest.mark.django_db
 def test_pages_show_hostile_names_and_values_as_text(keys: dict[str, Any], text: str) -> None:  # noqa: F811
-    client, shown = member(is_superuser=True), 0
+    client, checked = member(is_superuser=True), 0
     for name in (*IN_ADMIN, "overview"):
         path = "/admin/jobqueue/" if name == "overview" else path_of(name, keys)
         response = client.get(path, {"name": text} if name.endswith("summary") else {})
         assert response.status_code in (200, 302, 403, 405), name
-        shown += shows_as_text(response, name)
-    assert shown > 10
+        checked += shows_as_text(response, name)
+    assert checked > 10
 
 
 @pytest.mark.django_db
@@ -111,8 +111,8 @@ def test_forms_show_hostile_values_and_errors_as_text(keys: dict[str, Any], text
         **{what: client.post(path_of(f"admin:jobqueue_{name}", keys), data) for what, (name, data) in posts.items()},
     }
     assert {what for what, response in responses.items() if response.status_code != 200} == set()
-    shown = {what for what, response in responses.items() if shows_as_text(response, what)}
-    assert responses.keys() - shown == {"preview of a schedule"}  # its errors repeat no value
+    checked = {what for what, response in responses.items() if shows_as_text(response, what)}
+    assert responses.keys() - checked == {"preview of a schedule"}  # its errors repeat no value
 
 
 def shows_as_text(response: Any, name: str) -> bool:

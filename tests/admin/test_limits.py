@@ -112,8 +112,8 @@ class TestPage:
     def test_page_shows_what_holds(self, page, backend):
         waiting(count=2, concurrency_limit=3, backend=backend)
         waiting(status="RUNNING", backend=backend)
-        found = page()
-        assert "Name of the limit tests. imports Kind Concurrency Limit 3 Blocked 2 tasks Active 1 Left 2" in found
+        content = page()
+        assert "Name of the limit tests. imports Kind Concurrency Limit 3 Blocked 2 tasks Active 1 Left 2" in content
 
     def test_set_changes_the_number_and_logs_user_and_reason(self, post, page, backend, staff):
         waiting(backend=backend)
@@ -124,9 +124,9 @@ class TestPage:
         entry = LogEntry.objects.get()
         assert (entry.user, entry.get_change_message()) == (staff, "Limit set to 3. Reason: a large customer")
         assert entry.get_admin_url() == url(backend)
-        found = page()
-        assert "Limit 3 Declared 1 Set" in found
-        assert f"{staff.get_username()}: Limit set to 3." in found
+        content = page()
+        assert "Limit 3 Declared 1 Set" in content
+        assert f"{staff.get_username()}: Limit set to 3." in content
 
     def test_reset_removes_the_number_and_keeps_the_log(self, post, page, backend):
         waiting(backend=backend)
@@ -222,13 +222,13 @@ class TestTaskList:
 
 class TestTaskPage:
     @pytest.fixture
-    def shown(self, client, staff):
+    def show_task(self, client, staff):
         return lambda task: client.get(task_url(task)).content.decode()
 
-    def test_page_says_which_key_is_full_and_links_to_it(self, shown, backend):
+    def test_page_says_which_key_is_full_and_links_to_it(self, show_task, backend):
         waiting(status="RUNNING", backend=backend)
         (task,) = waiting(backend=backend)
-        html = shown(task)
+        html = show_task(task)
         assert "Blocked: the concurrency limit of account-42 is reached (1 of 1 active)." in html
         tasks = f"{LIST_URL}?limit=concurrency%3Atests.imports%3Aaccount-42&amp;backend={backend}"
         assert f'<a href="{tasks}">Show the tasks of this key</a>' in html
@@ -245,18 +245,18 @@ class TestTaskPage:
         ],
         ids=["paused", "unserved", "retry", "without code", "running"],
     )
-    def test_page_names_who_holds_the_key_and_why_it_has_not_ended(self, shown, backend, holder, words):
+    def test_page_names_who_holds_the_key_and_why_it_has_not_ended(self, show_task, backend, holder, words):
         QueueFactory.create(backend=backend, using=backend, name="paused", paused=True)
         counts = holder["status"] in ("SCHEDULED", "AWAITING_CODE")
         (held,) = waiting(backend=backend, counts_while_waiting=counts, **holder)
         (task,) = waiting(backend=backend)
 
-        html = shown(task)
+        html = show_task(task)
 
         assert f'Held by <a href="{task_url(held)}">' in html
         assert words in html
         assert words in jobqueue("show", task.pk).out.replace("\n  ", " ")
-        assert [one["id"] for one in jobqueue("show", task.pk, "--json").json["held_by"]] == [str(held.pk)]
+        assert [holding["id"] for holding in jobqueue("show", task.pk, "--json").json["held_by"]] == [str(held.pk)]
 
     def test_page_of_a_key_names_who_holds_it(self, client, staff, backend):
         (held,) = waiting(status="RUNNING", backend=backend)
@@ -271,54 +271,54 @@ class TestTaskPage:
         assert "Held by" in html
         assert task_url(held) not in html
 
-    def test_page_shows_few_of_many_holders(self, shown, backend):
+    def test_page_shows_few_of_many_holders(self, show_task, backend):
         waiting(count=5, concurrency_limit=5, status="RUNNING", backend=backend)
         (task,) = waiting(concurrency_limit=5, backend=backend)
-        assert shown(task).count("Held by") == MAX_HOLDERS
+        assert show_task(task).count("Held by") == MAX_HOLDERS
 
-    def test_key_that_may_start_another_task_has_no_holders(self, shown, backend):
+    def test_key_that_may_start_another_task_has_no_holders(self, show_task, backend):
         waiting(status="RUNNING", concurrency_limit=2, backend=backend)
         (task,) = waiting(concurrency_limit=2, backend=backend)
-        assert "Held by" not in shown(task)
+        assert "Held by" not in show_task(task)
 
-    def test_rate_names_admitted_tasks_that_have_not_started(self, shown, backend):
+    def test_rate_names_admitted_tasks_that_have_not_started(self, show_task, backend):
         QueueFactory.create(backend=backend, using=backend, name="paused", paused=True)
         (held,) = rated(status="READY", rate_limit=1, queue_name="paused", backend=backend)
         (task,) = rated(rate_limit=1, backend=backend)
-        assert f'Held by <a href="{task_url(held)}">' in shown(task)
+        assert f'Held by <a href="{task_url(held)}">' in show_task(task)
 
     def test_show_names_a_limit_without_code_and_no_number(self, backend):
         (task,) = rated("shop.tasks.push_contact:", status="SUCCESSFUL", finished_at=ago(1), backend=backend)
         assert re.search(r"^Rate +shop\.tasks\.push_contact$", jobqueue("show", task.pk).out, re.MULTILINE)
 
-    def test_page_of_an_ended_task_shows_no_number_of_a_limit_that_has_none(self, shown, backend):
+    def test_page_of_an_ended_task_shows_no_number_of_a_limit_that_has_none(self, show_task, backend):
         key = "tests.albums:album-7"  # no code declares it
         (task,) = waiting(key, status="SUCCESSFUL", finished_at=ago(1), backend=backend)
-        assert f'<a href="{url(backend, key)}">album-7</a></dd>' in shown(task)
+        assert f'<a href="{url(backend, key)}">album-7</a></dd>' in show_task(task)
 
-    def test_page_says_when_a_rate_starts_the_next_task(self, shown, backend):
+    def test_page_says_when_a_rate_starts_the_next_task(self, show_task, backend):
         (task,) = rated(rate_limit=2, backend=backend)
         started(count=2, rate_limit=2, backend=backend)
         AdmissionRequest.objects.using(backend).create(
             backend=backend, kind="rate", key="tests.call_api:api-7", due_at=ago(-50)
         )
-        html = shown(task)
+        html = show_task(task)
         assert re.search(r"Blocked: the rate of api-7 is used up \(2 a minute\)\. Next start in (50|49|48) s\.", html)
         assert "2 of 2 a minute" in html
 
-    def test_page_of_a_task_with_both_limits_names_the_one_it_waits_for(self, shown, backend):
+    def test_page_of_a_task_with_both_limits_names_the_one_it_waits_for(self, show_task, backend):
         both: dict[str, Any] = {"rate_key": "tests.call_api:api-7", "rate_limit": 1, "rate_seconds": 60.0}
         waiting(status="RUNNING", backend=backend)
         rated(status="READY", rate_limit=1, backend=backend)
         first, *_ = waiting(backend=backend, **both)
         second, *_ = waiting("tests.imports:account-7", counts_while_waiting=True, backend=backend, **both)
-        assert "Blocked: the concurrency limit of account-42 is reached (1 of 1 active)." in shown(first)
-        assert "Blocked: the rate of api-7 is used up (1 a minute)." in shown(second)
+        assert "Blocked: the concurrency limit of account-42 is reached (1 of 1 active)." in show_task(first)
+        assert "Blocked: the rate of api-7 is used up (1 a minute)." in show_task(second)
 
-    def test_page_of_a_task_links_to_the_one_that_took_over_its_key(self, shown, backend, make):
+    def test_page_of_a_task_links_to_the_one_that_took_over_its_key(self, show_task, backend, make):
         second = make(key="digest")
         first = make(running=True, key="digest", taken_over_by_id=second.pk)
-        html = shown(first)
+        html = show_task(first)
         assert f"Task {second.pk} has taken over its unique key" in html
         assert "Key taken over by" in html
         assert f'<a href="{task_url(second)}">' in html

@@ -42,24 +42,24 @@ def cells(response, name):
     """The text of one column, top to bottom."""
 
     class Cells(HTMLParser):
-        found: list[str] = []
+        texts: list[str] = []
         inside = False
 
         def handle_starttag(self, tag, attrs):
             if tag in ("td", "th"):
                 self.inside = f"field-{name}" in (dict(attrs).get("class") or "").split()
-                self.found = [*self.found, ""] if self.inside else self.found
+                self.texts = [*self.texts, ""] if self.inside else self.texts
 
         def handle_endtag(self, tag):
             self.inside = self.inside and tag not in ("td", "th")
 
         def handle_data(self, data):
             if self.inside:
-                self.found[-1] += data.replace("\xa0", " ")
+                self.texts[-1] += data.replace("\xa0", " ")
 
     parser = Cells()
     parser.feed(response.content.decode())
-    return parser.found
+    return parser.texts
 
 
 def choosable(response):
@@ -218,8 +218,8 @@ def test_filter_offers_the_errors_that_failed_last(make, show, client, backend, 
     assert list(offered) == ["SMTPServerBusy: no space", "SMTPServerBusy: no route"]
     assert '<details data-filter-title="error">' in show().content.decode()
     assert '<details data-filter-title="error" open>' in show(cause="cause-0").content.decode()
-    chosen = client.get(f"{LIST_URL}{offered['SMTPServerBusy: no route']}")
-    assert [row.cause for row in chosen.context["cl"].result_list] == ["cause-1"]
+    response = client.get(f"{LIST_URL}{offered['SMTPServerBusy: no route']}")
+    assert [row.cause for row in response.context["cl"].result_list] == ["cause-1"]
     assert list(choices_of(show(cause="cause-0"), "cause"))[:-2] == ["SMTPServerBusy: no answer"]
     assert list(choices_of(show(cause="cause-0,cause-1"), "cause"))[:-2] == ["2 errors"]
     client.force_login(make_user("view_task"))
@@ -253,8 +253,8 @@ def test_filter_and_suggestions_offer_tags_of_the_newest_tasks(make, show, monke
 
 
 def test_task_filter_uses_short_names_if_unique(show, monkeypatch):
-    known = dict.fromkeys(("a.b.run_it", "a.c.stop", "d.stop"), add)
-    monkeypatch.setattr("jobqueue.admin.filters.registry.all", lambda: known)
+    declared = dict.fromkeys(("a.b.run_it", "a.c.stop", "d.stop"), add)
+    monkeypatch.setattr("jobqueue.admin.filters.registry.all", lambda: declared)
 
     specs = {spec.parameter_name: spec.lookup_choices for spec in choosable(show())}
 
@@ -334,7 +334,7 @@ def test_search_finds_tasks_by_their_name(make, find):
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "matches"),
     [
         ("args.a:57", [0, 1, 2]),
         ('args.a:"57"', [1]),
@@ -345,7 +345,7 @@ def test_search_finds_tasks_by_their_name(make, find):
         ("args.a:NaN", []),
     ],
 )
-def test_search_finds_arguments(make, find, text, found):
+def test_search_finds_arguments(make, find, text, matches):
     rows = [
         make(task_type="tests.tasks.add", args=[57, 2]),
         make(task_type="tests.tasks.add", kwargs={"a": "57"}),
@@ -354,7 +354,7 @@ def test_search_finds_arguments(make, find, text, found):
         make(args=[57], kwargs={"exact": 57}),  # of a task without names for its arguments
     ]
 
-    assert listed(find(text)) == [rows[place].pk for place in reversed(found)]
+    assert listed(find(text)) == [rows[index].pk for index in reversed(matches)]
 
 
 def test_search_does_not_answer_guesses_of_masked_arguments(make, find):
@@ -464,9 +464,9 @@ def test_tabs_count_the_tasks_of_each_status(make, show):
 
 def test_columns_are_chosen_and_kept(make, show, client, backend):
     make()
-    shown = {"column": ["enqueued", "error", "nonsense"], "query": f"backend={backend}&queue=default"}
+    choice = {"column": ["enqueued", "error", "nonsense"], "query": f"backend={backend}&queue=default"}
 
-    response = client.post(f"{LIST_URL}columns/", shown)
+    response = client.post(f"{LIST_URL}columns/", choice)
 
     assert response.url == f"{LIST_URL}?backend={backend}&queue=default"
     assert columns_of(show()) == ["action_checkbox", "state", "name", "enqueued", "error"]
@@ -565,8 +565,8 @@ def test_number_is_exact_until_the_planner_estimates_more(make, show, backend, m
     assert "The pages show the first" in content
     monkeypatch.setattr(counting, "EXACT", 3)
 
-    shown = "about 4 tasks" if backend == "default" else "4 tasks"
-    assert f">{shown} " in show(status="FAILED").content.decode()
+    number = "about 4 tasks" if backend == "default" else "4 tasks"
+    assert f">{number} " in show(status="FAILED").content.decode()
 
 
 def test_pages_follow_each_other(make, show, monkeypatch):

@@ -88,10 +88,10 @@ def bodies(row):
 
 
 def test_kinds_are_the_classes_of_message():
-    found = {actor: [(kind.name, [*kind.signature.parameters], kind.constants) for kind in list_kinds(actor)]
+    kinds = {actor: [(kind.name, [*kind.signature.parameters], kind.constants) for kind in list_kinds(actor)]
              for actor in (Order, Magazine, Review, Anything)}  # fmt: skip
 
-    assert found == {
+    assert kinds == {
         Order: [
             ("Approve", ["amount", "note", "is_gift"], {"type": "approve"}),
             ("Refuse", ["becauseOf", "tags"], {"type": "refuse"}),

@@ -50,14 +50,14 @@ def period(backend):
 def block_many(make):
     row = make(blocked=True)
     copies = [copy(row) for _ in range(999)]
-    for each in copies:
-        each.pk = new_id()
+    for task_copy in copies:
+        task_copy.pk = new_id()
     Task.objects.using(row._state.db).bulk_create(copies)
 
 
 def figures(content):
-    found = re.findall(r"jq-figure[^>]*>([^<]*)</span> <span>([^<]*)", content)
-    return {name: number for number, name in found}
+    pairs = re.findall(r"jq-figure[^>]*>([^<]*)</span> <span>([^<]*)", content)
+    return {name: number for number, name in pairs}
 
 
 def test_overview_shows_five_numbers(make, make_executor, show):
@@ -181,14 +181,14 @@ def test_failures_that_rise_are_a_problem_until_they_are_requeued(make_executor,
     assert "41 failures in the last hour" not in show("")
 
 
-@pytest.mark.parametrize(("chosen", "points"), [("hour", 60), ("day", 96), ("week", 168), ("year", 60)])
-def test_charts_show_a_range_and_the_same_as_a_table(show, period, chosen, points):
+@pytest.mark.parametrize(("selected", "points"), [("hour", 60), ("day", 96), ("week", 168), ("year", 60)])
+def test_charts_show_a_range_and_the_same_as_a_table(show, period, selected, points):
     for length in ("minute", "hour"):
         columns = {"hour": True} if length == "hour" else {}
         waits = histogram(**{"_0.3": 9, "_7": 1})
         period(**columns, attempts=10, completed=6, retries=3, dead=1, failed=4, waits=waits)
 
-    content = show("", range=chosen)
+    content = show("", range=selected)
 
     assert content.count('class="jq-hover"') == 2 * points
     assert "6 successful, 3 failed with a retry, 1 failed." in content
@@ -238,7 +238,7 @@ def test_tasks_are_listed_by_frequency_and_by_time(show, period):
 
 
 @pytest.mark.parametrize(
-    ("codename", "shown"),
+    ("codename", "visible"),
     [
         ("view_task", ["Running", "Successes and failures per minute", "no executor serves it"]),
         ("view_executor", ["Last heartbeat"]),
@@ -246,7 +246,7 @@ def test_tasks_are_listed_by_frequency_and_by_time(show, period):
         ("view_schedule", ["due 17 min ago"]),
     ],
 )
-def test_overview_shows_only_what_the_user_may_view(client, make, make_executor, backend, codename, shown):
+def test_overview_shows_only_what_the_user_may_view(client, make, make_executor, backend, codename, visible):
     make(queue_name="forgotten")
     make_executor(queues=["default"])
     ScheduleFactory.create(backend=backend, using=backend, next_at=ago(1000))
@@ -255,8 +255,8 @@ def test_overview_shows_only_what_the_user_may_view(client, make, make_executor,
     content = client.get("/admin/jobqueue/", {"backend": backend}).content.decode()
 
     every = ["Successes and failures per minute", "no executor serves it", "Last heartbeat", "due 17 min ago"]
-    assert [words for words in every if words in content] == [words for words in every if words in shown]
-    assert all(words in content for words in shown)
+    assert [words for words in every if words in content] == [words for words in every if words in visible]
+    assert all(words in content for words in visible)
 
 
 def test_overview_escapes_values(make, make_executor, show, backend, period):

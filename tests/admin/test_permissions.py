@@ -147,19 +147,19 @@ def people() -> Iterator[tuple[frozenset[str], bool]]:
 def allows(needed: Needed, has: frozenset[str]) -> bool:
     """Whether a user may. For Django, the permission to change includes that to view."""
     all_of = has | {name.replace("change_", "view_") for name in has}
-    return needed is not None and all(any(one in all_of for one in names.split("|")) for names in needed)
+    return needed is not None and all(any(permission in all_of for permission in names.split("|")) for names in needed)
 
 
 def links(page: str, path: str) -> Iterator[tuple[str, bool]]:
     """Yield the addresses of the queue's admin that a page offers, and whether each is posted to."""
-    for found in LINK.finditer(page):
-        there = urlsplit(urljoin(path, unescape(found[2]))).path
+    for match in LINK.finditer(page):
+        there = urlsplit(urljoin(path, unescape(match[2]))).path
         try:
             name = resolve(there).view_name
         except Resolver404:
             continue
         if name.startswith("admin:jobqueue_"):
-            yield name.removeprefix("admin:jobqueue_"), found[1] != "a" and 'method="get"' not in found[0]
+            yield name.removeprefix("admin:jobqueue_"), match[1] != "a" and 'method="get"' not in match[0]
 
 
 def test_every_address_of_the_admin_has_a_row() -> None:
@@ -229,7 +229,7 @@ def test_pages_link_to_no_page_that_their_reader_may_not_see(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("CRITICAL", "django.request")
-    pages, shown, wrong = rows_with_links(keys), set[tuple[str, str]](), list[tuple[Any, ...]]()
+    pages, linked, wrong = rows_with_links(keys), set[tuple[str, str]](), list[tuple[Any, ...]]()
     for has, is_superuser in people():
         client = Client()
         client.force_login(make_user(*has, is_superuser=is_superuser))
@@ -238,10 +238,10 @@ def test_pages_link_to_no_page_that_their_reader_may_not_see(
             if response.status_code == 200:
                 page = response.content.decode()
                 wrong += [(", ".join(sorted(has)), name, *problem) for problem in problems_of(page, path, "", has)]
-                shown |= {(name, target) for target, _posted in links(page, path)} if is_superuser else set()
+                linked |= {(name, target) for target, _posted in links(page, path)} if is_superuser else set()
     assert wrong == [], "\n".join(map(str, wrong))
-    assert {name for name, _target in shown} == pages.keys()
-    assert {("task of a schedule", f"{name}_change") for name in ("schedule", "executor", "limit", "task")} <= shown
+    assert {name for name, _target in linked} == pages.keys()
+    assert {("task of a schedule", f"{name}_change") for name in ("schedule", "executor", "limit", "task")} <= linked
 
 
 def changes(keys: dict[str, Any]) -> Iterator[tuple[str, frozenset[str], dict[str, Any]]]:  # noqa: F811

@@ -95,9 +95,9 @@ def errors(response):
     """Return the errors by field. Those of an argument have its name after "argument-"."""
     assert response.status_code == 200
     form = response.context["form"]
-    found = {name: texts[0] for name, texts in form.errors.items()}
+    by_field = {name: texts[0] for name, texts in form.errors.items()}
     arguments = form.arguments.errors if form.arguments else {}
-    return found | {f"argument-{name}": texts[0] for name, texts in arguments.items()}
+    return by_field | {f"argument-{name}": texts[0] for name, texts in arguments.items()}
 
 
 def typed_values(response):
@@ -243,9 +243,9 @@ INTERVAL = {"kind": "interval", "interval": "5"}
 def test_mistake_is_named_beside_its_field(send, backend, typed, field, text):
     response = send(**typed)
 
-    found = errors(response)
-    assert [*found] == [field]
-    assert found[field].startswith(text), found[field]
+    messages = errors(response)
+    assert [*messages] == [field]
+    assert messages[field].startswith(text), messages[field]
     assert not Schedule.objects.using(backend).exists()
     assert SCRIPT not in response.content.decode()
     assert "Traceback" not in response.content.decode()
@@ -379,9 +379,9 @@ def test_task_is_chosen_without_javascript(client, send, backend):
     page = client.get(ADD)
     assert "argument-" not in page.content.decode()
 
-    chosen = send(task=greet.task_type, shown_task="", choose="1", name="kept")
+    response = send(task=greet.task_type, shown_task="", choose="1", name="kept")
 
-    form = chosen.context["form"]
+    form = response.context["form"]
     assert [field.name for field in form.arguments] == ["name", "password", "times"]
     assert (form["name"].value(), form["task"].value()) == ("kept", greet.task_type)
     assert not form.errors

@@ -228,8 +228,8 @@ def test_pause_asks_for_reason_and_end_and_is_logged(add, post, client, staff):
     answer = post(row, "pause", reason="disk full", until="2099-01-31T09:00")
 
     assert (answer.url, messages_of(answer)) == (url(row), [f"Schedule {row.name}: Paused: disk full"])
-    found = reload(row)
-    assert (found.paused_by, found.pause_reason, found.resume_at.year) == (staff.username, "disk full", 2099)
+    paused = reload(row)
+    assert (paused.paused_by, paused.pause_reason, paused.resume_at.year) == (staff.username, "disk full", 2099)
     assert logged() == [(row.name, "Paused: disk full")]
 
 
@@ -377,7 +377,7 @@ def test_actions_take_any_name(add, post, read, client, backend, name):
     assert [entry for entry, _ in logged()] == [name] * 4
     assert read(row)
     listed = client.get(LIST, {"backend": backend, "q": name})
-    assert [found.pk for found in listed.context["cl"].result_list] == [row.pk]
+    assert [row.pk for row in listed.context["cl"].result_list] == [row.pk]
 
 
 def test_pages_work_without_time_zones(add, tick, post, read, client, settings, backend):

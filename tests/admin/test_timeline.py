@@ -95,17 +95,17 @@ def test_timeline_of_actor_numbers_its_polls(make, timeline):
         errors=[error(attempt=1, at=ago(42).isoformat())],
     )  # fmt: skip
 
-    found = timeline(row)
+    history = timeline(row)
 
-    assert labels_of(found.steps) == [
+    assert labels_of(history.steps) == [
         ("Poll 9", "SUCCESSFUL"),
         ("Poll 8", "SUSPENDED"),
         ("Poll 8, attempt 1 of 4", "FAILED"),
         ("Poll 8", "READY"),
         ("Poll 7", "READY"),
     ]
-    assert found.steps[-1].note == "1 message read, 2 children spawned, 3 messages sent"
-    assert found.is_truncated
+    assert history.steps[-1].note == "1 message read, 2 children spawned, 3 messages sent"
+    assert history.is_truncated
 
 
 def test_timeline_skips_lines_of_history_that_cannot_be_read(make, show, timeline):
@@ -243,7 +243,7 @@ def test_show_prints_progress(make, report):
 def log(backend):
     def write(row, *messages, claim_number=1, dropped=0, level="INFO"):
         lines = as_text(
-            [LogLine(at=1_795_000_000.25, level=level, logger="shop.mail", message=one) for one in messages]
+            [LogLine(at=1_795_000_000.25, level=level, logger="shop.mail", message=message) for message in messages]
         )
         TaskLog.objects.using(backend).create(task_id=row.pk, claim_number=claim_number, dropped=dropped, lines=lines)
 
@@ -300,8 +300,8 @@ def test_show_prints_the_log(make, log):
     lines = [line.strip() for line in jobqueue("show", row.pk).out.splitlines()]
     steps = json.loads(jobqueue("show", row.pk, "--json").out)["timeline"]
 
-    place = lines.index("Log: 1 line")
-    assert lines[place + 1] == "2 earlier lines were not kept."
-    assert lines[place + 2].endswith(".250 INFO shop.mail: sent")
+    start = lines.index("Log: 1 line")
+    assert lines[start + 1] == "2 earlier lines were not kept."
+    assert lines[start + 2].endswith(".250 INFO shop.mail: sent")
     assert steps[0]["log"]["dropped"] == 2
     assert steps[0]["log"]["lines"][0]["message"] == "sent"

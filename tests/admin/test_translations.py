@@ -35,20 +35,20 @@ class Texts(HTMLParser):
 
     def __init__(self, content):
         super().__init__()
-        self.found = set()
+        self.strings = set()
         self.in_code = False
         self.feed(content.replace("<wbr>", ""))  # names are not cut into words
 
     def handle_starttag(self, tag, attrs):
         self.in_code = tag == "code"
-        self.found |= {text for name, text in attrs if name in ("title", "aria-label", "placeholder")}
+        self.strings |= {text for name, text in attrs if name in ("title", "aria-label", "placeholder")}
 
     def handle_endtag(self, tag):
         self.in_code = False
 
     def handle_data(self, data):
         if self.cdata_elem is None and not self.in_code:  # neither a script nor a style
-            self.found.add(data.strip())
+            self.strings.add(data.strip())
 
 
 @pytest.fixture
@@ -58,9 +58,9 @@ def read(show, language):
     translations = {text for entry in read_catalogue(language) for text in entry.translations}
 
     def texts(page):
-        found = Texts(show(page)).found
-        assert found & (english - translations) == set()
-        return found
+        strings = Texts(show(page)).strings
+        assert strings & (english - translations) == set()
+        return strings
 
     return texts
 
@@ -115,10 +115,10 @@ def test_errors_of_forms_are_in_german_and_french(client, staff, language, backe
         ),
     }
     assert expected[language][0] in errors(expression="x")
-    found = errors(expression="99 * * * *", shown_task="tests.tasks.add", **{"argument-a": "1"})
-    assert expected[language][1] in found
+    messages = errors(expression="99 * * * *", shown_task="tests.tasks.add", **{"argument-a": "1"})
+    assert expected[language][1] in messages
     for english in (" must ", "not valid", "needs", "Ensure"):
-        assert english not in found
+        assert english not in messages
 
 
 NUMBERS = [  # in English, in German; the French separators are a no-break space and a comma
@@ -138,14 +138,14 @@ NUMBERS = [  # in English, in German; the French separators are a no-break space
 ]
 
 
-@pytest.mark.parametrize(("shown", "english", "german"), NUMBERS)
-def test_numbers_have_the_separators_of_the_language(shown, english, german):
+@pytest.mark.parametrize(("show_number", "english", "german"), NUMBERS)
+def test_numbers_have_the_separators_of_the_language(show_number, english, german):
     expected = {"en-us": english, "de": german, "fr": german.replace(".", "\xa0")}
     for code, text in expected.items():
         with translation.override(code):
-            assert shown() == text
+            assert show_number() == text
     with translation.override(None, deactivate=True):  # as on the command line
-        assert shown() == english
+        assert show_number() == english
 
 
 def test_pages_have_the_numbers_of_the_language(show, backend, language):

@@ -93,8 +93,8 @@ def test_async_twins_do_the_same(add: Any) -> None:
         result = await add.aenqueue(2)
         return result, await add.aget_result(result.id), await add.aenqueue_many([((1,), {})])
 
-    result, found, many = async_to_sync(enqueue)()
-    assert found == result
+    result, read_back, many = async_to_sync(enqueue)()
+    assert read_back == result
     assert row(many[0]).args == [1]
 
 
@@ -129,8 +129,8 @@ def test_run_after_schedules_a_task_by_the_databases_clock(add: Any, run_after: 
     due = stored.enqueued_at + run_after if isinstance(run_after, timedelta) else run_after
     assert (stored.status, stored.wake_at) == (status, due if status == "SCHEDULED" else None)
     assert stored.expires_at == stored.enqueued_at + timedelta(hours=2)
-    found = add.get_result(result.id)
-    assert (found.status, found.task.run_after) == (TaskResultStatus.READY, stored.wake_at)
+    read_back = add.get_result(result.id)
+    assert (read_back.status, read_back.task.run_after) == (TaskResultStatus.READY, stored.wake_at)
 
 
 def test_arguments_come_back_as_json_reads_them(alias: str) -> None:
@@ -233,7 +233,7 @@ def test_enqueue_many_uses_one_statement_per_thousand(alias: str, signals: list[
     assert alias != "default" or len(inserts) == 3
     assert [result.args for result in results] == [[number] for number in range(2_500)]
     assert [seen for _, seen in signals] == results
-    stored = {str(one.pk): one.args for one in rows(alias)}
+    stored = {str(row.pk): row.args for row in rows(alias)}
     assert stored == {result.id: result.args for result in results}
     assert add.enqueue_many([]) == []
 
@@ -269,11 +269,11 @@ def test_enqueue_with_a_live_key_returns_its_task(alias: str, signals: list[Any]
 
 def test_result_is_found_by_its_id(add: Any, alias: str) -> None:
     result = add.using(priority=3, queue_name="q", key="k").enqueue(2, b=3)
-    found: Any
-    for found in (add.get_result(result.id), task_backends[alias].get_result(result.id)):
-        assert found == result
-        assert found.task.func is tasks.add.func
-        assert (found.task.priority, found.task.queue_name, found.task.key) == (3, "q", "k")
+    read_back: Any
+    for read_back in (add.get_result(result.id), task_backends[alias].get_result(result.id)):
+        assert read_back == result
+        assert read_back.task.func is tasks.add.func
+        assert (read_back.task.priority, read_back.task.queue_name, read_back.task.key) == (3, "q", "k")
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ def test_result_of_an_unconfigured_queue_is_found(add: Any, alias: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "shown", "finished"),
+    ("status", "expected", "finished"),
     [
         ("READY", "READY", False),
         ("SCHEDULED", "READY", False),
@@ -337,11 +337,11 @@ def test_result_of_an_unconfigured_queue_is_found(add: Any, alias: str) -> None:
         ("CANCELLED", "FAILED", True),
     ],
 )
-def test_seven_states_are_shown_as_four(add: Any, alias: str, status: str, shown: str, finished: bool) -> None:
+def test_seven_states_are_shown_as_four(add: Any, alias: str, status: str, expected: str, finished: bool) -> None:
     result = add.enqueue(1)
     rows(alias).update(status=status, return_value=5, finished_at=datetime.now(UTC) if finished else None)
     result.refresh()
-    assert result.status == shown
+    assert result.status == expected
     assert result.is_finished is finished
     if status == "SUCCESSFUL":
         assert result.return_value == 5

@@ -152,9 +152,9 @@ def test_async_twins_do_the_same() -> None:
 
 
 def test_report_repr_omits_defaults() -> None:
-    shown = repr(CancelReport(cancelled=1))
-    assert shown.startswith("CancelReport(cancelled=1, requested=0, skipped=0, ")
-    assert "parents" not in shown
+    text = repr(CancelReport(cancelled=1))
+    assert text.startswith("CancelReport(cancelled=1, requested=0, skipped=0, ")
+    assert "parents" not in text
 
 
 @BOTH

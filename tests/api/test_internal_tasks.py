@@ -58,11 +58,11 @@ def test_schedules_of_code_and_people_refuse_internal_tasks(backend):
 def test_enqueue_page_does_not_know_internal_tasks(client, planner, backend):
     address = f"/admin/jobqueue/task/enqueue/?task={INTERNAL}"
 
-    shown = client.get(address)
+    page = client.get(address)
     client.post(address, {"task": INTERNAL, "argument-target": "{}"})
 
-    assert shown.context["task"] is None
-    assert INTERNAL not in shown.context["known"]
+    assert page.context["task"] is None
+    assert INTERNAL not in page.context["known"]
     assert not Task.objects.using(backend).exists()
 
 
@@ -84,13 +84,13 @@ def test_requeue_leaves_a_cancelled_bulk_action_alone(client, make, backend):
 
     report = api.requeue(bulk.id, backend=backend)
     row = Task.objects.using(backend).get(pk=bulk.id)
-    shown = client.get(task_url(row))
+    page = client.get(task_url(row))
     posted = client.post(task_url(row, "requeue"))
     ticked = {"action": "requeue_selected", "_selected_action": bulk.id, "confirmed": "1"}
     client.post(f"{LIST_URL}?backend={backend}&status=CANCELLED", ticked)
 
     assert (report.requeued, report.skipped) == (0, 1)
-    assert [action.name for action in shown.context["actions"]] == []
+    assert [action.name for action in page.context["actions"]] == []
     assert messages_of(posted) == ["Skipped 1 task: not failed or cancelled, deleted, or a bulk action."]
     assert Task.objects.using(backend).get(pk=bulk.id).status == "CANCELLED"
     assert Task.objects.using(backend).filter(pk__in=[row.pk for row in victims]).count() == 2

@@ -30,12 +30,16 @@ def number(key: str, backend: str = "default") -> int | None:
 
 def listed(backend: str = "default", **filters: Any) -> list[tuple[str, int, int]]:
     keys = list_keys(engine_for(backend), **filters).keys
-    return [(one.key.stored, one.blocked, one.active) for one in keys if one.key.name.startswith("tests.")]
+    return [
+        (listed_key.key.stored, listed_key.blocked, listed_key.active)
+        for listed_key in keys
+        if listed_key.key.name.startswith("tests.")
+    ]
 
 
 def state(kind: LimitKind, key: str, backend: str = "default") -> KeyState:
-    (found,) = read_key_states(backend, backend, [Key(kind, key)])
-    return found
+    (key_state,) = read_key_states(backend, backend, [Key(kind, key)])
+    return key_state
 
 
 class TestSetNumber:
@@ -168,20 +172,23 @@ class TestListing:
         waiting("tests.imports:account-1", 5, backend=backend)
         waiting("tests.imports:account-2", 2, backend=backend)
 
-        found = list_keys(engine_for(backend), text="account")
+        listing = list_keys(engine_for(backend), text="account")
 
-        assert {(one.key.own, one.blocked) for one in found.keys} == {("account-1", 2), ("account-2", 2)}
-        assert found.partial == []
+        assert {(listed_key.key.own, listed_key.blocked) for listed_key in listing.keys} == {
+            ("account-1", 2),
+            ("account-2", 2),
+        }
+        assert listing.partial == []
 
     def test_list_says_which_limit_has_more_keys(self, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(inspect_limits, "KEYS_READ", 1)
         waiting("tests.imports:account-1", backend=backend)
         waiting("tests.imports:account-2", 2, backend=backend)
 
-        found = list_keys(engine_for(backend), text="account")
+        listing = list_keys(engine_for(backend), text="account")
 
-        assert [one.key.own for one in found.keys] == ["account-2"]
-        assert found.partial == ["tests.imports"]
+        assert [listed_key.key.own for listed_key in listing.keys] == ["account-2"]
+        assert listing.partial == ["tests.imports"]
 
 
 class TestState:
@@ -190,12 +197,12 @@ class TestState:
         waiting(status="RUNNING", backend=backend)
         waiting(status="SCHEDULED", wake_at=ago(-60), counts_while_waiting=True, backend=backend)
 
-        found = state(CONCURRENCY, ACCOUNT, backend)
+        key_state = state(CONCURRENCY, ACCOUNT, backend)
 
-        assert (found.blocked.number, found.active.number, found.number, found.left) == (2, 2, 3, 1)
-        assert found.blocked_for is not None
-        assert 115 < found.blocked_for.total_seconds() < 300
-        assert found.number_text == "3"
+        assert (key_state.blocked.number, key_state.active.number, key_state.number, key_state.left) == (2, 2, 3, 1)
+        assert key_state.blocked_for is not None
+        assert 115 < key_state.blocked_for.total_seconds() < 300
+        assert key_state.number_text == "3"
 
     def test_number_of_all_keys_holds_for_a_key_without_its_own(self, backend: str) -> None:
         waiting(backend=backend)
@@ -204,8 +211,8 @@ class TestState:
 
         api.set_limit("concurrency", ACCOUNT, 2, backend=backend)
 
-        found = state(CONCURRENCY, ACCOUNT, backend)
-        assert (found.number, found.declared, found.is_own) == (2, 1, True)
+        key_state = state(CONCURRENCY, ACCOUNT, backend)
+        assert (key_state.number, key_state.declared, key_state.is_own) == (2, 1, True)
         assert state(CONCURRENCY, "tests.imports:", backend).is_all
 
     def test_state_of_a_rate_counts_starts_in_its_window(self, backend: str) -> None:
@@ -214,10 +221,10 @@ class TestState:
         started(count=2, backend=backend)
         started(seconds_ago=61, backend=backend)
 
-        found = state(RATE, "tests.call_api:api-7", backend)
+        key_state = state(RATE, "tests.call_api:api-7", backend)
 
-        assert (found.blocked.number, found.active.number, found.left, found.unstarted) == (3, 3, 97, 1)
-        assert found.number_text == "100 a minute"
+        assert (key_state.blocked.number, key_state.active.number, key_state.left, key_state.unstarted) == (3, 3, 97, 1)
+        assert key_state.number_text == "100 a minute"
 
     def test_state_of_declared_limit_without_tasks_has_its_number(self) -> None:
         assert state(CONCURRENCY, "tests.reindex:").number == 5

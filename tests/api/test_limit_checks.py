@@ -46,10 +46,12 @@ def request(backend: str, seconds_ago: float, key: str = ACCOUNT, kind: str = "c
 
 def findings(backend: str) -> list[tuple[str, str]]:
     """Return level and text of the findings about limits."""
-    found = jobqueue("doctor", "--backend", backend, "--json").json
+    entries = jobqueue("doctor", "--backend", backend, "--json").json
     words = ("limit ", "BLOCKED")
     return [
-        (one["level"], f"{one['text']} {one['advice']}") for one in found if any(word in one["text"] for word in words)
+        (entry["level"], f"{entry['text']} {entry['advice']}")
+        for entry in entries
+        if any(word in entry["text"] for word in words)
     ]
 
 
@@ -76,14 +78,14 @@ class TestDoctor:
         waiting(backend=backend)
         rated(backend=backend)
 
-        found = findings(backend)
+        texts = findings(backend)
 
-        assert [level for level, _ in found] == ["error"] * 2
+        assert [level for level, _ in texts] == ["error"] * 2
         assert (
             f"{ACCOUNT}: tasks are BLOCKED, none is active, and no executor will admit one."
-            in found[0][1] + found[1][1]
+            in texts[0][1] + texts[1][1]
         )
-        assert f"jobqueue limits set {ACCOUNT} NUMBER --kind concurrency" in found[0][1] + found[1][1]
+        assert f"jobqueue limits set {ACCOUNT} NUMBER --kind concurrency" in texts[0][1] + texts[1][1]
 
     def test_advice_for_a_forgotten_key_makes_executors_admit_it(self, backend: str) -> None:
         waiting(backend=backend)
@@ -168,7 +170,7 @@ def test_doctor_without_executors_finds_nothing_about_limits(backend: str) -> No
 
 
 class TestSystemChecks:
-    def found(self) -> list[checks.CheckMessage]:
+    def check(self) -> list[checks.CheckMessage]:
         return system_checks.check_limits()
 
     @pytest.mark.parametrize(
@@ -182,16 +184,16 @@ class TestSystemChecks:
     )
     def test_sound_limit_is_no_finding(self, declare: Any, options: Any) -> None:
         declare(**options)
-        assert self.found() == []
+        assert self.check() == []
 
     def test_template_that_names_no_argument_is_a_warning(self, declare: Any) -> None:
         declare(concurrency=Concurrency(1, key="account"), rate=Rate(1, per=1, key="{{account_id}}"))
-        found = self.found()
-        assert [message.id for message in found] == ["jobqueue.W006"] * 2
-        assert "'account' of its concurrency limit names no argument, so all tasks have one key" in found[0].msg
+        messages = self.check()
+        assert [message.id for message in messages] == ["jobqueue.W006"] * 2
+        assert "'account' of its concurrency limit names no argument, so all tasks have one key" in messages[0].msg
 
     @pytest.mark.parametrize(
-        ("one", "other"),
+        ("first", "other"),
         [
             ({"concurrency": Concurrency(1, shared="a")}, {"concurrency": Concurrency(2, shared="a")}),
             ({"rate": Rate(10, per=1, shared="a")}, {"rate": Rate(10, per=60, shared="a")}),
@@ -201,17 +203,17 @@ class TestSystemChecks:
             ),
         ],
     )
-    def test_tasks_that_disagree_about_a_shared_limit_are_a_warning(self, declare: Any, one: Any, other: Any) -> None:
-        declare("tests.one", **one)
+    def test_tasks_that_disagree_about_a_shared_limit_are_a_warning(self, declare: Any, first: Any, other: Any) -> None:
+        declare("tests.one", **first)
         declare("tests.other", **other)
-        (found,) = self.found()
-        assert (found.id, found.level) == ("jobqueue.W007", checks.WARNING)
-        assert "limit 'a' differently" in found.msg
+        (message,) = self.check()
+        assert (message.id, message.level) == ("jobqueue.W007", checks.WARNING)
+        assert "limit 'a' differently" in message.msg
 
     def test_tasks_that_share_a_limit_are_no_finding(self, declare: Any) -> None:
         declare("tests.one", concurrency=Concurrency(1, shared="a"), rate=Rate(1, per=1, shared="a"))
         declare("tests.other", concurrency=Concurrency(1, key="b", shared="a"))
-        assert self.found() == []
+        assert self.check() == []
 
 
 class TestMetrics:
@@ -220,10 +222,10 @@ class TestMetrics:
         settings.TASKS = tasks_setting({"scraper": token(tasks=(), queues=()) | {"metrics": True}})
 
         def read() -> dict[tuple[str, str, str], tuple[int, float]]:
-            found = Shop(client).get("metrics.json").json()["limits"]
+            rows = Shop(client).get("metrics.json").json()["limits"]
             return {
-                (one["backend"], one["kind"], one["limit"]): (one["blocked"], one["oldest_blocked_seconds"])
-                for one in found
+                (row["backend"], row["kind"], row["limit"]): (row["blocked"], row["oldest_blocked_seconds"])
+                for row in rows
             }
 
         return read
@@ -234,11 +236,11 @@ class TestMetrics:
         waiting(status="RUNNING", backend=backend)
         rated(count=2, backend=backend)
 
-        found = limits()
+        metrics = limits()
 
-        assert found[backend, "concurrency", "tests.imports"] == (3, pytest.approx(600, abs=60))
-        assert found[backend, "rate", "tests.call_api"] == (2, pytest.approx(60, abs=60))
-        assert found[backend, "concurrency", "tests.reindex"] == (0, 0.0)
+        assert metrics[backend, "concurrency", "tests.imports"] == (3, pytest.approx(600, abs=60))
+        assert metrics[backend, "rate", "tests.call_api"] == (2, pytest.approx(60, abs=60))
+        assert metrics[backend, "concurrency", "tests.reindex"] == (0, 0.0)
 
     def test_metrics_count_up_to_a_bound(self, backend: str, limits: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("jobqueue.engine.limits.CAP", 2)

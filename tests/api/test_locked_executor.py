@@ -44,7 +44,7 @@ def test_tasks_of_an_executor_with_a_locked_row_are_explained(locked, show):
 def test_doctor_finds_an_executor_with_a_locked_row_alive(locked):
     TaskFactory.create(running=True, executor_id=locked.pk)
 
-    texts = [one["text"] for one in jobqueue("doctor", "--backend", "default", "--json").json]
+    texts = [entry["text"] for entry in jobqueue("doctor", "--backend", "default", "--json").json]
 
     assert any("1 executor alive" in text for text in texts)
     assert not any(locked.name in text for text in texts)

@@ -91,21 +91,21 @@ class TestReplacedTask:
     def test_replaced_task_is_announced(
         self, sent: list[str], first: dict[str, Any], second: dict[str, Any], queue: str
     ) -> None:
-        one = add.using(key="k", **first).enqueue(1)
+        replaced = add.using(key="k", **first).enqueue(1)
         sent.clear()
 
         two = add.using(key="k", on_conflict="replace", **second).enqueue(2)
 
-        assert two.id == one.id
-        assert Task.objects.get(pk=one.id).status == "READY"
+        assert two.id == replaced.id
+        assert Task.objects.get(pk=replaced.id).status == "READY"
         assert sent == [queue]
 
     def test_debounced_task_that_has_waited_long_enough_is_announced(self, sent: list[str]) -> None:
         debounced = add.using(key="k", debounce=Debounce(30, max_wait=60))
-        one = debounced.enqueue(1)
+        replaced = debounced.enqueue(1)
         Task.objects.update(enqueued_at=F("enqueued_at") - timedelta(seconds=60))
 
-        assert debounced.enqueue(2).id == one.id
+        assert debounced.enqueue(2).id == replaced.id
         assert sent == ["default"]
 
     def test_running_task_whose_key_is_taken_over_leads_to_an_announcement(self, sent: list[str]) -> None:

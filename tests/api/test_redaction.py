@@ -175,7 +175,7 @@ def test_secret_of_an_argument_is_shown_and_logged_nowhere(
         burst()
     assert MASK not in Task.objects.get(pk=pk).errors[0]["traceback"]
 
-    for where, text in [*((where, shown(pk)) for where, shown in SHOWN.items()), ("log", executor_log(caplog))]:
+    for where, text in [*((where, read(pk)) for where, read in SHOWN.items()), ("log", executor_log(caplog))]:
         text = html.unescape(text)
         assert words in text, where
         assert MASK in text, where
@@ -188,8 +188,8 @@ def test_positional_arguments_of_an_unknown_task_are_masked(burst: Burst) -> Non
     burst()
     Task.objects.update(task_type="shop.tasks.gone", return_value=f"anna comes with {SECRET}")
 
-    for where, shown in SHOWN.items():
-        text = shown(pk)
+    for where, read in SHOWN.items():
+        text = read(pk)
         assert "no login as" in text, where
         assert SECRET not in text, where
         assert BESIDE not in text, where
@@ -299,8 +299,8 @@ def test_secret_of_a_child_is_not_shown_in_its_parents_inbox(burst: Burst, is_kn
     message = InboxMessage.objects.get(task_id=parent, child_status="FAILED")
     assert SECRET in json.dumps(message.body)
 
-    for where, shown in OF_A_TASK.items():
-        text = shown(parent)
+    for where, read in OF_A_TASK.items():
+        text = read(parent)
         assert f"no login as {'anna' if is_known else MASK} with" in text, where
         assert SECRET not in text, where
         assert BESIDE not in text, where
@@ -326,8 +326,8 @@ def test_secret_is_not_shown_in_a_result_or_state(
     burst()
     assert SECRET in json.dumps(Task.objects.get(pk=pk).return_value)
 
-    for where, shown in WITH_RESULTS.items():
-        text = html.unescape(shown(pk))
+    for where, read in WITH_RESULTS.items():
+        text = html.unescape(read(pk))
         assert all(word in text for word in words), where
         assert not any(secret in text for secret in secrets), where
 
@@ -351,5 +351,5 @@ def test_without_redact_nothing_is_masked(options: Options) -> None:
     options(REDACT=[])
     row = TaskFactory.create(task_type="shop.tasks.gone", args=["anna", SECRET])
 
-    for where, shown in OF_A_TASK.items():
-        assert SECRET in shown(row.pk), where
+    for where, read in OF_A_TASK.items():
+        assert SECRET in read(row.pk), where

@@ -188,9 +188,9 @@ def test_upcoming_tick_says_that_the_clock_skips_its_time(hour: int, minute: int
     expression = Cron(f"{minute} {hour} * * *", BERLIN)
     tick = expression.next_after(datetime(2026, 3, 28, 22, tzinfo=UTC))  # the clock goes forward in the next night
     assert tick is not None
-    found = inspect.upcoming_tick(expression, tick)
-    assert found.note == "" if not note else note in found.note
-    assert found.local.hour == (3 if note else hour)
+    upcoming = inspect.upcoming_tick(expression, tick)
+    assert upcoming.note == "" if not note else note in upcoming.note
+    assert upcoming.local.hour == (3 if note else hour)
 
 
 def test_upcoming_tick_says_that_the_clock_shows_its_time_twice() -> None:
@@ -225,6 +225,6 @@ def test_recent_ticks_have_tasks_and_skipped_ticks_newest_first() -> None:
         schedule=rows[0], tick_at=day(31), last_at=day(31), reason="paused", recorded_at=engine_for("default").db.now()
     )
     recent = inspect.recent_ticks(rows, 4)
-    assert [one.status for one in recent[rows[0].pk]] == ["SKIPPED", "READY", "READY", "READY"]
-    assert [one.status for one in recent[rows[1].pk]] == ["DELETED"]
+    assert [entry.status for entry in recent[rows[0].pk]] == ["SKIPPED", "READY", "READY", "READY"]
+    assert [entry.status for entry in recent[rows[1].pk]] == ["DELETED"]
     assert recent[rows[2].pk] == []

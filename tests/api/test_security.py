@@ -71,7 +71,7 @@ def keys(db: None) -> dict[str, Any]:
 def path_of(name: str, keys: dict[str, Any]) -> str:
     """Return an address with its parameters filled in. A parameter that is missing from keys is an error."""
     model = name.removeprefix("admin:jobqueue_").partition("_")[0]
-    return PARAMETER.sub(lambda found: str(keys[model if found[1] == "object_id" else found[1]]), ALL[name])
+    return PARAMETER.sub(lambda match: str(keys[model if match[1] == "object_id" else match[1]]), ALL[name])
 
 
 def stored() -> list[Any]:
@@ -171,7 +171,11 @@ SHOWN = ("changelist", "add", "history", "delete", "change", "preview", "failure
 
 def test_every_action_of_the_admin_is_tried() -> None:
     registered: dict[Any, Any] = {model: admin.site._registry[model] for model in (Task, Executor, Queue, Schedule)}
-    actions = {getattr(action, "__name__", action) for one in registered.values() for action in one.actions or ()}
+    actions = {
+        getattr(action, "__name__", action)
+        for model_admin in registered.values()
+        for action in model_admin.actions or ()
+    }
     views = {name.removeprefix("admin:jobqueue_") for name in IN_ADMIN if not name.endswith(SHOWN)}
     assert (
         actions | views | {*FORMS, "task_delete", "schedule_add", "schedule_delete", "limit_set", "limit_reset"}
@@ -262,10 +266,8 @@ def trees() -> Iterator[tuple[str, ast.Module]]:
 
 
 def test_code_is_found_by_name_nowhere_but_where_we_know() -> None:
-    found = {
-        (file, within) for file, tree in trees() for within, call in calls(tree) if name_of(call.func) in IMPORTERS
-    }
-    assert found == KNOWN
+    uses = {(file, within) for file, tree in trees() for within, call in calls(tree) if name_of(call.func) in IMPORTERS}
+    assert uses == KNOWN
 
 
 def test_only_our_own_words_are_marked_safe() -> None:

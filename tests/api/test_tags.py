@@ -35,7 +35,7 @@ def add(backend):
     return enqueue
 
 
-def found(backend: str, tag: str, **filters: str) -> list[Any]:
+def ids_with_tag(backend: str, tag: str, **filters: str) -> list[Any]:
     return list(Selection(backend, {"tag": tag, **filters}).keys)
 
 
@@ -64,10 +64,10 @@ def test_tag_finds_exactly_the_tasks_that_have_it(add, backend) -> None:
     vip, both = add("vip"), add("import", "vip")
     for other in ((), ("VIP",), ("vip2",), ('v"ip',)):
         add(*other)
-    assert found(backend, "vip") == [both.pk, vip.pk]
-    assert found(backend, "vip", status="READY") == [both.pk, vip.pk]
-    assert found(backend, "vip", status="FAILED") == []
-    assert found(backend, "%") == found(backend, '"') == []
+    assert ids_with_tag(backend, "vip") == [both.pk, vip.pk]
+    assert ids_with_tag(backend, "vip", status="READY") == [both.pk, vip.pk]
+    assert ids_with_tag(backend, "vip", status="FAILED") == []
+    assert ids_with_tag(backend, "%") == ids_with_tag(backend, '"') == []
 
 
 def test_tag_of_many_tasks_is_searched_in_the_newest_of_a_status(add, backend, monkeypatch) -> None:
@@ -75,9 +75,9 @@ def test_tag_of_many_tasks_is_searched_in_the_newest_of_a_status(add, backend, m
     monkeypatch.setattr(selection, "CAP", 3)
     monkeypatch.setattr(selection, "WINDOW_OF_STATUS", 4)
     api.cancel([row.pk for row in made])
-    chosen = Selection(backend, {"tag": "vip", "status": "CANCELLED"})
-    assert len(list(chosen.keys)) == 4
-    assert chosen.window == Count(4)
+    tagged = Selection(backend, {"tag": "vip", "status": "CANCELLED"})
+    assert len(list(tagged.keys)) == 4
+    assert tagged.window == Count(4)
     target = Target.of(Selection(backend, {"tag": "vip"}), REQUEUE)
     assert target.bounds.number == 5
     assert str(perform_now(target)) == "Requeued 5 tasks."
@@ -86,7 +86,7 @@ def test_tag_of_many_tasks_is_searched_in_the_newest_of_a_status(add, backend, m
 @pytest.mark.parametrize("tag", ["naïve ü", 'quo"te', "a,b", "%s", "\\"])
 def test_any_text_is_a_tag(add, backend, tag: str) -> None:
     row = add(tag)
-    assert (row.tags, found(backend, tag)) == ([tag], [row.pk])
+    assert (row.tags, ids_with_tag(backend, tag)) == ([tag], [row.pk])
 
 
 @pytest.mark.usefixtures("staff")
@@ -95,7 +95,7 @@ def test_search_for_a_tag_becomes_the_filter(add, client, backend) -> None:
     add("other")
     response = client.get(LIST_URL, {"backend": backend, "q": "tag:vip"})
     assert response.url == f"{LIST_URL}?backend={backend}&tag=vip"
-    assert [one.pk for one in client.get(response.url).context["cl"].result_list] == [row.pk]
+    assert [row.pk for row in client.get(response.url).context["cl"].result_list] == [row.pk]
 
 
 def test_list_and_detail_show_tags_escaped(add, show, backend) -> None:
@@ -108,7 +108,7 @@ def test_command_lists_and_shows_tags(add, backend) -> None:
     row = add("vip", "import")
     add("import")
     listed = jobqueue("list", "--backend", backend, "--tag", "vip", "--json").json["tasks"]
-    assert [(one["id"], one["tags"]) for one in listed] == [(str(row.pk), ["vip", "import"])]
+    assert [(entry["id"], entry["tags"]) for entry in listed] == [(str(row.pk), ["vip", "import"])]
     assert "Tags" in jobqueue("show", row.pk).out
     assert jobqueue("show", row.pk, "--json").json["tags"] == ["vip", "import"]
 

@@ -85,9 +85,9 @@ def test_narrow_list_shows_the_attempt_and_how_long_it_took(admin: Browser) -> N
 
     admin.open(LIST)
 
-    shown = admin.text(".field-attempt")
-    assert "attempt 4 of 4" in shown
-    assert "2 s" in shown
+    text = admin.text(".field-attempt")
+    assert "attempt 4 of 4" in text
+    assert "2 s" in text
 
 
 def test_task_page_updates_itself(admin: Browser) -> None:

@@ -166,15 +166,15 @@ def test_axe_finds_nothing_and_no_page_scrolls_sideways(
 ) -> None:
     axe = (files("axe_core_python") / "axe.min.js").read_text(encoding="utf-8")
     admin.emulate(width, theme)
-    found: dict[str, list[str]] = {}
+    by_page: dict[str, list[str]] = {}
     for name, page in pages.items():
         show(admin, page)
         admin.run(f"{axe}; window.axe = axe;")
         problems = admin.command("POST", "/execute/async", {"script": CHECK, "args": []})
         problems += admin.run(TOO_WIDE, width)
         if problems:
-            found[name] = problems
-    assert found == {}
+            by_page[name] = problems
+    assert by_page == {}
 
 
 @pytest.mark.parametrize("language", ["de", "fr"])
@@ -183,10 +183,10 @@ def test_pages_with_long_words_of_other_languages_fit_a_phone(
 ) -> None:
     settings.LANGUAGE_CODE = language
     admin.emulate(390)
-    found: dict[str, list[str]] = {}
+    by_page: dict[str, list[str]] = {}
     for name, page in pages.items():
         show(admin, page)
         assert admin.run("return document.documentElement.lang") == language
         if problems := admin.run(TOO_WIDE, 390):
-            found[name] = problems
-    assert found == {}
+            by_page[name] = problems
+    assert by_page == {}

@@ -80,8 +80,8 @@ class Browser:
         self.wait_for(lambda: self.run("return !window.isEarlierPage && document.readyState === 'complete'"))
 
     def find(self, selector: str) -> str:
-        found = self.command("POST", "/element", {"using": "css selector", "value": selector})
-        return str(found[ELEMENT])
+        element = self.command("POST", "/element", {"using": "css selector", "value": selector})
+        return str(element[ELEMENT])
 
     def text(self, selector: str) -> str:
         return str(self.command("GET", f"/element/{self.find(selector)}/text"))

@@ -52,7 +52,7 @@ class TestRequeueAndCancel:
         assert jobqueue("requeue", new_id()).code == 1
 
     def test_filters_choose_the_requeued_tasks(self, make, run) -> None:
-        chosen = [make(failed=True, queue_name="emails") for _ in range(5)]
+        matching = [make(failed=True, queue_name="emails") for _ in range(5)]
         others = [
             make(failed=True),
             make(cancelled=True, queue_name="emails"),
@@ -60,7 +60,7 @@ class TestRequeueAndCancel:
         ]
         result = run("requeue", "--failed", "--queue", "emails", "--task", "send_receipt", "--batch", 2, "--yes")
         assert result.out == "Requeued 5 tasks.\n"
-        assert {status_of(row) for row in chosen} == {"READY"}
+        assert {status_of(row) for row in matching} == {"READY"}
         assert [status_of(row) for row in others] == ["FAILED", "CANCELLED", "FAILED"]
 
     def test_tasks_that_enter_after_the_question_are_not_changed(self, make, run, monkeypatch) -> None:
@@ -73,7 +73,7 @@ class TestRequeueAndCancel:
 
         monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True, readline=answer))
         assert run("requeue", "--failed").out == "Requeued 1 task.\n"
-        assert [status_of(one) for one in (row, running, *late)] == ["READY", "FAILED", "FAILED"]
+        assert [status_of(task) for task in (row, running, *late)] == ["READY", "FAILED", "FAILED"]
 
     def test_task_that_fails_again_is_not_requeued_twice(self, make, run, monkeypatch) -> None:
         row, requeue, ends = make(failed=True, finished_at=ago(60)), api.requeue, [ago(-120), ago(-60)]
@@ -358,7 +358,7 @@ class TestLog:
     @pytest.fixture
     def log(self, caplog: pytest.LogCaptureFixture) -> Any:
         caplog.set_level(logging.INFO, "jobqueue.cli")
-        return lambda: [one.getMessage() for one in caplog.records if one.name == "jobqueue.cli"]
+        return lambda: [record.getMessage() for record in caplog.records if record.name == "jobqueue.cli"]
 
     @pytest.mark.parametrize(
         ("words", "expected"),
@@ -450,7 +450,7 @@ class TestExecutors:
         assert re.search(r"^web-a +alive .*emails \(max 2\)", result.out, re.MULTILINE)
         assert re.search(r"^web-b +paused ", result.out, re.MULTILINE)
         assert "web-c" not in result.out
-        assert {one["state"] for one in run("executors", "--json").json} == {"alive", "paused"}
+        assert {entry["state"] for entry in run("executors", "--json").json} == {"alive", "paused"}
 
     def test_threads_and_async_slots_are_counted_apart(self, make, make_executor, run) -> None:
         web = make_executor(name="web-a", slots=8, async_slots=100)
@@ -461,8 +461,13 @@ class TestExecutors:
         lines = [line.split()[:4] for line in run("executors").out.splitlines()]
         assert lines[0] == ["EXECUTOR", "STATE", "THREADS", "ASYNC"]
         assert sorted(lines[1:]) == [["web-a", "alive", "1/8", "2/100"], ["web-b", "alive", "0/4", "–"]]
-        found = next(one for one in run("executors", "--json").json if one["name"] == "web-a")
-        assert (found["busy"], found["slots"], found["busy_async"], found["async_slots"]) == (1, 8, 2, 100)
+        web_entry = next(entry for entry in run("executors", "--json").json if entry["name"] == "web-a")
+        assert (web_entry["busy"], web_entry["slots"], web_entry["busy_async"], web_entry["async_slots"]) == (
+            1,
+            8,
+            2,
+            100,
+        )
 
     @pytest.mark.parametrize("by", ["name", "id", "all"])
     def test_executor_that_does_not_answer_is_named(self, backend, make_executor, run, by, monkeypatch) -> None:

@@ -36,8 +36,8 @@ pytestmark = BOTH
 
 
 def findings_of(backend: str, level: str) -> list[str]:
-    found = jobqueue("doctor", "--backend", backend, "--json").json
-    return [f"{one['text']} {one['advice']}" for one in found if one["level"] == level]
+    entries = jobqueue("doctor", "--backend", backend, "--json").json
+    return [f"{entry['text']} {entry['advice']}" for entry in entries if entry["level"] == level]
 
 
 def test_healthy_site_has_only_ok_findings() -> None:
@@ -57,14 +57,14 @@ def test_tasks_without_code_are_a_warning_with_a_remedy() -> None:
     TaskFactory.create_batch(3, **UNKNOWN)
     TaskFactory.create(**UNKNOWN, awaits_code_since=ago(7200))
 
-    (found,) = [text for text in findings_of("sqlite", "warning") if "removed" in text]
+    (warning,) = [text for text in findings_of("sqlite", "warning") if "removed" in text]
 
-    assert found == (
+    assert warning == (
         "Backend sqlite: no running executor has code for 4 tasks of shop.tasks.removed. The first has waited for 2 h. "
         "Deploy code for them, or cancel them here or with: manage.py jobqueue cancel --backend sqlite "
         "--status AWAITING_CODE --task shop.tasks.removed"
     )
-    command = found.partition("manage.py jobqueue ")[2]
+    command = warning.partition("manage.py jobqueue ")[2]
     jobqueue(*shlex.split(command), "--yes")
     assert not [text for text in findings_of("sqlite", "warning") if "removed" in text]
 
@@ -77,17 +77,17 @@ def test_unbound_calls_are_a_warning_after_a_deploy(since: int, errors: list[Any
     TaskFactory.create(**UNKNOWN, awaits_code_since=ago(since), errors=errors)
 
     text = "no running executor has code that takes the arguments of 1 task of shop.tasks.removed. The first has waited"
-    assert any(text in found for found in findings_of("sqlite", "warning")) is is_found
+    assert any(text in finding for finding in findings_of("sqlite", "warning")) is is_found
 
 
 def test_many_names_without_code_are_counted() -> None:
     for number in range(findings.MAX_NAMES + 2):
         TaskFactory.create(**UNKNOWN | {"task_type": f"gone.{number}"})
 
-    found = [text for text in findings_of("sqlite", "warning") if "code" in text]
+    warnings = [text for text in findings_of("sqlite", "warning") if "code" in text]
 
-    assert len(found) == findings.MAX_NAMES + 1
-    assert "Backend sqlite: tasks of 2 more names wait for code." in found[-1]
+    assert len(warnings) == findings.MAX_NAMES + 1
+    assert "Backend sqlite: tasks of 2 more names wait for code." in warnings[-1]
 
 
 SERVED, FORGOTTEN = {"queue_name": "served"}, {"queue_name": "forgotten"}
@@ -130,7 +130,7 @@ def test_problem_is_found_with_advice(make, make_executor, backend, executor, qu
         QueueFactory.create(backend=backend, using=backend, **queue)
     for columns in tasks:
         make(**columns)
-    assert [one for one in findings_of(backend, level) if re.search(text.format(backend=backend), one)]
+    assert [finding for finding in findings_of(backend, level) if re.search(text.format(backend=backend), finding)]
     if backend == "sqlite":  # the server of the tests is no durable one
         assert jobqueue("doctor", "--backend", backend).code == (level == "error")
 
@@ -141,7 +141,7 @@ def test_advice_quotes_queue_names(backend, make_executor) -> None:
     TaskFactory.create(backend=backend, using=backend, queue_name=name)
     TaskFactory.create(backend=backend, using=backend, queue_name=f"{name}2", scheduled=True)
     QueueFactory.create(backend=backend, using=backend, name=f"{name}3", paused_at=ago(3 * 86_400))
-    advice = [one["advice"] for one in jobqueue("doctor", "--backend", backend, "--json").json]
+    advice = [entry["advice"] for entry in jobqueue("doctor", "--backend", backend, "--json").json]
     assert [shlex.split(text)[-1] for text in advice if "pwned" in text] == [name, f"{name}2", f"{name}3"]
 
 
@@ -287,7 +287,7 @@ class TestSchedules:
         for count, reason in ticks:
             TickFactory.create(using=backend, schedule=row, count=count, reason=reason)
         resume = f"manage.py jobqueue schedules resume --backend {backend} -- report"
-        (finding,) = [one for one in findings_of(backend, level) if "Schedule report" in one]
+        (finding,) = [finding for finding in findings_of(backend, level) if "Schedule report" in finding]
         assert finding.startswith(f"Schedule report (shop/tasks.py:42): {text.format(resume=resume)}")
 
     @pytest.mark.parametrize(
@@ -306,7 +306,9 @@ class TestSchedules:
         row = add(**columns)
         for age, (count, reason) in enumerate(reversed(ticks)):
             TickFactory.create(using=backend, schedule=row, count=count, reason=reason, tick_at=ago(60 * age + 60))
-        assert not [one for level in ("warning", "error") for one in findings_of(backend, level) if "report" in one]
+        assert not [
+            finding for level in ("warning", "error") for finding in findings_of(backend, level) if "report" in finding
+        ]
 
     @pytest.mark.parametrize(("queue", "is_known"), [("default", False), ("reports", True)])
     def test_schedule_whose_task_executors_of_another_queue_know_is_found(
@@ -317,29 +319,31 @@ class TestSchedules:
         row = ScheduleFactory.create(backend=backend, using=backend, name="report")
         Schedule.objects.using(backend).update(new_task={**row.new_task, "queue_name": queue})
 
-        errors = [one for one in findings_of(backend, "error") if "knows its task" in one]
+        errors = [finding for finding in findings_of(backend, "error") if "knows its task" in finding]
 
         text = f"Schedule report: no running executor that serves the queue {queue} knows its task tests.tasks.add."
-        assert [one.startswith(text) for one in errors] == [True] * (not is_known)
+        assert [error.startswith(text) for error in errors] == [True] * (not is_known)
 
     def test_schedule_with_unknown_time_zone_is_found_before_it_is_due(self, add, backend) -> None:
         add(due_at=ago(-3600), expression="0 0 * * *", timezone="Atlantis/Poseidonis")
-        (warning,) = [one for one in findings_of(backend, "warning") if "Schedule" in one]
+        (warning,) = [finding for finding in findings_of(backend, "warning") if "Schedule" in finding]
         text = "Schedule report (shop/tasks.py:42): this host does not have its time zone Atlantis/Poseidonis."
         assert warning.startswith(f"{text} Install the time zone: pip install tzdata.")
 
     def test_schedule_that_was_due_a_moment_ago_is_no_finding(self, add, backend) -> None:
         add(due_at=ago(5))
-        assert not [one for one in findings_of(backend, "error") if "report" in one]
+        assert not [finding for finding in findings_of(backend, "error") if "report" in finding]
 
     def test_sound_schedules_are_counted(self, add, backend) -> None:
-        assert not [one for one in findings_of(backend, "ok") if "schedule" in one.lower() and "Backend" in one]
+        assert not [
+            finding for finding in findings_of(backend, "ok") if "schedule" in finding.lower() and "Backend" in finding
+        ]
         add()
-        assert any("no problem in 1 schedule." in one for one in findings_of(backend, "ok"))
+        assert any("no problem in 1 schedule." in finding for finding in findings_of(backend, "ok"))
 
     def test_overdue_schedule_without_executors_needs_one(self, backend) -> None:
         ScheduleFactory.create(backend=backend, using=backend, name="report", due_at=ago(300))
-        (error,) = [one for one in findings_of(backend, "error") if "Schedule" in one]
+        (error,) = [finding for finding in findings_of(backend, "error") if "Schedule" in finding]
         assert (
             error
             == "Schedule report: due 5 min ago, and not enqueued. No executor is running. Run: manage.py run_executors"
@@ -347,7 +351,7 @@ class TestSchedules:
 
     def test_overdue_schedule_that_this_host_cannot_use_says_why(self, add, backend) -> None:
         add(due_at=ago(300), expression="0 0 * * *", timezone="Atlantis/Poseidonis")
-        (error,) = [one for one in findings_of(backend, "error") if "Schedule" in one]
+        (error,) = [finding for finding in findings_of(backend, "error") if "Schedule" in finding]
         assert "This host cannot use it: this host has no time zone 'Atlantis/Poseidonis'" in error
         assert error.endswith("Correct the schedule, or give each host of executors what it lacks.")
 
@@ -370,13 +374,13 @@ class TestSchedules:
         row = add()
         TickFactory.create(using=backend, schedule=row, count=10, reason="overlap")
         task = make(running=True, schedule=row)
-        (warning,) = [one for one in findings_of(backend, "warning") if "Schedule report" in one]
+        (warning,) = [finding for finding in findings_of(backend, "warning") if "Schedule report" in finding]
         assert warning.endswith(f"See: manage.py jobqueue show {task.pk}")
 
     def test_many_findings_of_one_kind_are_counted(self, add, backend) -> None:
         for number in range(13):
             add(name=f"report-{number}", due_at=ago(300))
-        errors = [one for one in findings_of(backend, "error") if "chedule" in one]
+        errors = [finding for finding in findings_of(backend, "error") if "chedule" in finding]
         assert len(errors) == 11
         assert "the same problem in 3 more schedules." in errors[-1]
 
@@ -437,10 +441,10 @@ class TestServer:
 
         monkeypatch.setattr(PostgresDatabase, "query", feed_in)
         text = f"{name} is off: a crash" if name else "committed data survives a crash"
-        (finding,) = [one for one in findings_of("default", level) if text in one]
+        (finding,) = [finding for finding in findings_of("default", level) if text in finding]
         assert advice in finding
         others = {"ok", "warning", "error"} - {level}
-        assert not any("is off: a crash" in one for other in others for one in findings_of("default", other))
+        assert not any("is off: a crash" in finding for other in others for finding in findings_of("default", other))
 
     def test_durability_of_the_session_counts(self) -> None:
         with connections["default"].cursor() as cursor:
@@ -483,7 +487,7 @@ class TestServer:
             other.close()
 
     @pytest.mark.parametrize(
-        ("statement", "level", "found"),
+        ("statement", "level", "words"),
         [
             ("SELECT FROM jobqueue_executor FOR UPDATE", "warning", "keeps rows of jobqueue_executor locked"),
             ("DELETE FROM jobqueue_executor", "warning", "keeps rows of jobqueue_executor locked"),
@@ -498,7 +502,7 @@ class TestServer:
             ),
         ],
     )
-    def test_session_that_blocks_executors_is_named(self, monkeypatch, statement, level, found) -> None:
+    def test_session_that_blocks_executors_is_named(self, monkeypatch, statement, level, words) -> None:
         def matching() -> list[str]:
             return [text for text in findings_of("default", level) if "keeps" in text or "holds the" in text]
 
@@ -516,7 +520,7 @@ class TestServer:
             (finding,) = matching()
         finally:
             other.close()
-        assert found in finding
+        assert words in finding
         assert f"session {pid} of role " in finding
         assert "(forgotten, idle in transaction, its transaction open for " in finding
         assert f"SELECT pg_terminate_backend({pid});" in finding
@@ -629,15 +633,15 @@ def test_sequence_behind_its_rows_is_an_error_with_the_statement() -> None:
     statement = "SELECT setval('public.jobqueue_counterdelta_id_seq', (SELECT max(id) FROM jobqueue_counterdelta));"
     tasks.add.enqueue_many([((1,), {})] * 3)
     tasks.add.enqueue(1)
-    assert not [one for one in findings_of("default", "error") if "sequence" in one]
+    assert not [finding for finding in findings_of("default", "error") if "sequence" in finding]
     behind = "SELECT setval('jobqueue_counterdelta_id_seq', (SELECT min(id) FROM jobqueue_counterdelta), false)"
     change_tables("default", behind)
 
-    (error,) = [one for one in findings_of("default", "error") if "sequence" in one]
+    (error,) = [finding for finding in findings_of("default", "error") if "sequence" in finding]
     assert "the sequence of jobqueue_counterdelta is behind its rows" in error
     engine = engine_for("default")
     assert [
-        one for one in findings.find_problems(engine, read_stats(engine)) if "sequence" in one.msg
+        problem for problem in findings.find_problems(engine, read_stats(engine)) if "sequence" in problem.msg
     ]  # on the overview
     assert error.endswith(statement)
     with pytest.raises(IntegrityError, match="jobqueue_counterdelta_pkey"), transaction.atomic():
@@ -645,7 +649,7 @@ def test_sequence_behind_its_rows_is_an_error_with_the_statement() -> None:
 
     change_tables("default", statement)
     assert tasks.add.enqueue(1).id
-    assert not [one for one in findings_of("default", "error") if "sequence" in one]
+    assert not [finding for finding in findings_of("default", "error") if "sequence" in finding]
 
 
 def test_task_in_a_queue_whose_executors_lack_its_code_is_found(backend, make_executor) -> None:
@@ -654,7 +658,9 @@ def test_task_in_a_queue_whose_executors_lack_its_code_is_found(backend, make_ex
     TaskFactory.create(backend=backend, using=backend, task_type="shop.t", awaiting_code=True)
 
     assert [
-        one for one in findings_of(backend, "warning") if "no running executor has code for 1 task of shop.t" in one
+        finding
+        for finding in findings_of(backend, "warning")
+        if "no running executor has code for 1 task of shop.t" in finding
     ]
 
 
@@ -676,14 +682,14 @@ class TestUnknownBackends:
         TaskFactory.create(backend="later", using=backend, scheduled=True)
         TaskFactory.create(backend="gone", using=backend, successful=True)
 
-        errors = [one for one in findings_of(backend, "error") if "which TASKS does not have" in one]
+        errors = [finding for finding in findings_of(backend, "error") if "which TASKS does not have" in finding]
 
-        assert [one.split("'")[1] for one in errors] == ["defualt", "later", "old"]
+        assert [error.split("'")[1] for error in errors] == ["defualt", "later", "old"]
         assert "or give the tasks one that it has: 'default', 'sqlite'." in errors[0]
 
     def test_tasks_of_known_backends_are_no_finding(self, backend) -> None:
         TaskFactory.create(backend=backend, using=backend)
-        assert not [one for one in findings_of(backend, "error") if "which TASKS does not have" in one]
+        assert not [finding for finding in findings_of(backend, "error") if "which TASKS does not have" in finding]
 
     def test_tasks_of_a_backend_that_another_site_serves_are_no_finding(self, backend) -> None:
         ExecutorFactory.create(backend="other", using=backend)
@@ -692,6 +698,6 @@ class TestUnknownBackends:
         for name in ("other", "old", "stopped"):
             TaskFactory.create(backend=name, using=backend)
 
-        errors = [one for one in findings_of(backend, "error") if "which TASKS does not have" in one]
+        errors = [finding for finding in findings_of(backend, "error") if "which TASKS does not have" in finding]
 
-        assert [one.split("'")[1] for one in errors] == ["old", "stopped"]
+        assert [error.split("'")[1] for error in errors] == ["old", "stopped"]

@@ -298,7 +298,7 @@ class TestTables:
         beat.add("a", **beat.interval(1, "days"), start_time=expires - DAY, expires=expires)
         beat.add("b", **beat.crontab(), expires=now() - HOUR)
         result = run("--json")
-        assert (result.code, [each["result"] for each in result.json]) == (0, ["not needed", "not needed"])
+        assert (result.code, [entry["result"] for entry in result.json]) == (0, ["not needed", "not needed"])
 
     def test_expire_seconds_and_queue_are_those_of_each_task(self, beat: Beat) -> None:
         beat.add(expire_seconds=90, queue="reports")

@@ -72,8 +72,8 @@ class TestList:
         waiting(backend=backend)
         rated(backend=backend)
 
-        assert [one["key"] for one in run("--kind", "rate", "--blocked", "--json").json] == ["tests.call_api:api-7"]
-        assert [one["key"] for one in run("--name", "account-4", "--json").json] == [ACCOUNT]
+        assert [entry["key"] for entry in run("--kind", "rate", "--blocked", "--json").json] == ["tests.call_api:api-7"]
+        assert [entry["key"] for entry in run("--name", "account-4", "--json").json] == [ACCOUNT]
         assert "tests.reindex" not in run("--blocked").out
 
     def test_list_says_how_many_keys_it_leaves_out(self, backend: str, run: Run) -> None:
@@ -92,12 +92,12 @@ class TestList:
         waiting(backend=backend)
         run("set", ACCOUNT, 3, "--by", "anna", "--reason", "large")
 
-        (found,) = run("--name", ACCOUNT, "--json").json
+        (entry,) = run("--name", ACCOUNT, "--json").json
 
-        assert {name: found[name] for name in ("kind", "key", "number", "declared", "blocked", "active", "left")} == {
+        assert {name: entry[name] for name in ("kind", "key", "number", "declared", "blocked", "active", "left")} == {
             "kind": "concurrency", "key": ACCOUNT, "number": 3, "declared": 1, "blocked": 1, "active": 0, "left": 3,
         }  # fmt: skip
-        assert (found["changed_by"], found["reason"], found["is_own_number"]) == ("anna", "large", True)
+        assert (entry["changed_by"], entry["reason"], entry["is_own_number"]) == ("anna", "large", True)
 
 
 class TestSet:

@@ -67,12 +67,12 @@ class TestStatus:
         make(queue_name="emails", running=True)
         make(successful=True)
 
-        (found,) = jobqueue("status", "--backend", backend, "--json").json["backends"]
+        (figures,) = jobqueue("status", "--backend", backend, "--json").json["backends"]
 
-        emails = next(queue for queue in found["queues"] if queue["name"] == "emails")
+        emails = next(queue for queue in figures["queues"] if queue["name"] == "emails")
         assert (emails["ready"], emails["running"], emails["at_least"]) == (1, 1, [])
         assert 89 < emails["latency_seconds"] < 600
-        assert (found["totals"]["successful"], found["last_minute"]["successful"]) == (1, 1)
+        assert (figures["totals"]["successful"], figures["last_minute"]["successful"]) == (1, 1)
 
     def test_counts_are_capped(self, backend, make, monkeypatch) -> None:
         for module in (counting, queries, stats):
@@ -155,8 +155,8 @@ class TestShow:
 
     def test_show_json_has_arguments_by_name(self, make) -> None:
         task = make(task_type="tests.tasks.add", args=[1, 2], successful=True, return_value=3)
-        found = jobqueue("show", task.pk, "--json").json
-        assert (found["arguments"], found["result"], found["status"]) == ({"a": 1, "b": 2}, 3, "SUCCESSFUL")
+        reply = jobqueue("show", task.pk, "--json").json
+        assert (reply["arguments"], reply["result"], reply["status"]) == ({"a": 1, "b": 2}, 3, "SUCCESSFUL")
 
     def test_show_and_tail_count_attempts_alike(self, backend, make) -> None:
         task = make(successful=True, attempts=1, errors=[error()])
@@ -174,10 +174,10 @@ class TestShow:
         for result in (jobqueue("show", task.pk), jobqueue("tail", "--backend", task.backend)):
             assert not set(result.out) & set("\x1b\x07\x9b\u202e")
             assert "\\x1b]0;title\\x07" in result.out
-        shown = jobqueue("show", make(key="\x7f \x9b31m \u2028 é 😀").pk, "--json")
-        assert shown.json["key"] == "\x7f \x9b31m \u2028 é 😀"
-        assert shown.out.isascii()
-        assert "\x7f" not in shown.out
+        escaped = jobqueue("show", make(key="\x7f \x9b31m \u2028 é 😀").pk, "--json")
+        assert escaped.json["key"] == "\x7f \x9b31m \u2028 é 😀"
+        assert escaped.out.isascii()
+        assert "\x7f" not in escaped.out
 
     def test_show_of_an_unknown_id_is_one_line(self) -> None:
         result = jobqueue("show", new_id())

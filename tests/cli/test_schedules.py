@@ -108,16 +108,16 @@ class TestList:
         row = add(declared=True, **PAUSED, next_at=NOON)
         tick(row, reason="paused", count=3)
 
-        (found,) = run("--json").json
+        (entry,) = run("--json").json
 
         expected = {"name": "report", "backend": backend, "task_type": "tests.tasks.add", "state": "paused"}
-        assert {name: found[name] for name in expected} == expected
-        assert found["words"] == "At 08:00, Monday through Friday, Europe/Berlin"
-        assert (found["paused_by"], found["pause_reason"], found["declared_at"]) == (
+        assert {name: entry[name] for name in expected} == expected
+        assert entry["words"] == "At 08:00, Monday through Friday, Europe/Berlin"
+        assert (entry["paused_by"], entry["pause_reason"], entry["declared_at"]) == (
             "anna", "disk full", "shop/tasks.py:42"
         )  # fmt: skip
-        assert datetime.fromisoformat(found["next_at"]) == NOON
-        last = found["last_tick"]
+        assert datetime.fromisoformat(entry["next_at"]) == NOON
+        last = entry["last_tick"]
         assert (last["status"], last["reason"], last["task_id"]) == ("SKIPPED", "paused", None)
         assert (last["count"], last["is_count_exact"]) == (3, True)
 
@@ -141,7 +141,7 @@ class TestList:
     def test_all_backends_are_listed_without_a_flag(self) -> None:
         for name in ("default", "sqlite"):
             ScheduleFactory.create(backend=name, using=name, name=f"of-{name}")
-        assert [one["name"] for one in jobqueue("schedules", "--json").json] == ["of-default", "of-sqlite"]
+        assert [entry["name"] for entry in jobqueue("schedules", "--json").json] == ["of-default", "of-sqlite"]
 
     def test_table_fits_the_terminal(self, add: Add, run: Run, monkeypatch: Any) -> None:
         monkeypatch.setenv("COLUMNS", "100")
@@ -175,12 +175,12 @@ class TestShow:
         row, task = add(next_at=NOON), make(failed=True, started_at=ago(90), finished_at=ago(60))
         tick(row, task_id=task.pk)
 
-        found = run("show", "report", "--json").json
+        reply = run("show", "report", "--json").json
 
-        assert [datetime.fromisoformat(one["tick_at"]) for one in found["next"][:2]] == [
+        assert [datetime.fromisoformat(upcoming["tick_at"]) for upcoming in reply["next"][:2]] == [
             NOON, datetime(2030, 3, 5, 7, tzinfo=UTC)
         ]  # fmt: skip
-        (last,) = found["last"]
+        (last,) = reply["last"]
         assert (last["task_id"], last["status"], last["trigger"]) == (str(task.pk), "FAILED", "schedule")
         assert last["duration_seconds"] == pytest.approx(30, abs=1)
 
@@ -221,7 +221,7 @@ class TestNext:
             ],
             ["2030-04-01 02:30:00 CEST", "2030-04-01 00:30:00"],
         ]  # fmt: skip
-        notes = [bool(one["note"]) for one in run("next", "report", "--json").json]
+        notes = [bool(entry["note"]) for entry in run("next", "report", "--json").json]
         assert notes == [False, True, *[False] * 8]
 
     @pytest.mark.parametrize("number", ["0", "1001", "many"])
@@ -242,11 +242,15 @@ class TestPauseAndResume:
         row = add()
         result = run("pause", "report", "--reason", "disk full", "--by", "anna")
         assert result.out == "report is paused by anna. Its ticks are skipped. Reason: disk full.\n"
-        found = stored(row)
-        assert (found.paused_by, found.pause_reason, found.paused_at is not None) == ("anna", "disk full", True)
+        schedule = stored(row)
+        assert (schedule.paused_by, schedule.pause_reason, schedule.paused_at is not None) == (
+            "anna",
+            "disk full",
+            True,
+        )
 
         result = run("resume", "report", "--json")
-        assert [(one["state"], one["paused_at"]) for one in result.json] == [("active", None)]
+        assert [(entry["state"], entry["paused_at"]) for entry in result.json] == [("active", None)]
         assert stored(row).paused_at is None
         again = run("resume", "report")
         assert (again.code, again.err) == (0, "report was not paused.\n")
@@ -326,8 +330,8 @@ class TestBackfill:
         assert result.out == (
             "Would enqueue 10 tasks of report, for ticks between 2026-01-01 00:00:00 UTC and 2026-01-01 09:00:00 UTC.\n"
         )
-        found = run("backfill", "report", *self.RANGE, "--dry-run", "--json").json
-        assert (found["would_enqueue"], found["existing"], len(found["ticks"])) == (10, 0, 10)
+        reply = run("backfill", "report", *self.RANGE, "--dry-run", "--json").json
+        assert (reply["would_enqueue"], reply["existing"], len(reply["ticks"])) == (10, 0, 10)
         assert everything() == before
 
     @pytest.mark.parametrize(("answer", "enqueued"), [("y\n", 10), ("\n", 0), (None, 0)])
@@ -387,7 +391,7 @@ def test_changes_are_logged_with_the_user(
     caplog.set_level(logging.INFO, "jobqueue.cli")
     add(**HOURLY)
     assert run(*words).code == 0
-    (line,) = [one.getMessage() for one in caplog.records if one.name == "jobqueue.cli"]
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "jobqueue.cli"]
     me = f"shell user {getpass.getuser()}"
     assert line.startswith(f"command.executed command={expected.format(me=me, b=f'backend={backend!r}')}")
 

@@ -27,9 +27,9 @@ def test_new_demo_has_full_charts_states_and_lost_executors(client):
     history.fill()
     run_until_idle()
 
-    for chosen in Range:
-        timeline = read_counter_series(engine_for("default"), chosen, Scope.BACKEND)
-        assert sum(not point.attempts for point in timeline.points) <= 2, chosen
+    for chart_range in Range:
+        timeline = read_counter_series(engine_for("default"), chart_range, Scope.BACKEND)
+        assert sum(not point.attempts for point in timeline.points) <= 2, chart_range
         assert timeline.total.retries
         assert timeline.total.dead
         assert sum(timeline.total.waits) == sum(timeline.total.runs) == timeline.total.attempts

@@ -37,8 +37,8 @@ class Site:
             for command, output in commands(text):
                 self.check(command, self.run(command), output)
         elif language == "python":
-            if found := FILE.match(text):
-                self.write(self.folder / found[1], found[2], text)
+            if match := FILE.match(text):
+                self.write(self.folder / match[1], match[2], text)
             else:
                 self.run(f"python manage.py shell -c {shlex.quote(text)}")
 
@@ -114,8 +114,8 @@ def test_quick_start_works_as_printed(database: tuple[str, str], tmp_path: Path)
 def test_other_commands_have_valid_arguments(page: str) -> None:
     text = (CHECKOUT / page).read_text(encoding="utf-8")
     lines = [line for language, block in FENCED.findall(text) if language == "sh" for line in block.splitlines()]
-    found = [re.split(r" [|>]", line)[0].partition("manage.py ")[2] for line in lines if "manage.py " in line]
-    assert found
-    for name, *arguments in (shlex.split(line, comments=True) for line in found):
+    commands = [re.split(r" [|>]", line)[0].partition("manage.py ")[2] for line in lines if "manage.py " in line]
+    assert commands
+    for name, *arguments in (shlex.split(line, comments=True) for line in commands):
         command = load_command_class(get_commands()[name], name)
         command.create_parser("manage.py", name).parse_args(arguments)

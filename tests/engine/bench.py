@@ -79,7 +79,9 @@ class Bench:
 
     def begin(self, *claims: ClaimedTask, seconds_ago: float = 0.0) -> set[UUID]:
         """Count the starts of bodies that still run. Return their tasks."""
-        return self.engine.admissions.count_starts([Start(one.id, one.claim_number, seconds_ago) for one in claims])
+        return self.engine.admissions.count_starts(
+            [Start(claim.id, claim.claim_number, seconds_ago) for claim in claims]
+        )
 
     def claim_isolated(self, **changes: Any) -> list[UUID]:
         return [claimed.id for claimed in self.engine.claims.claim_isolated(self.claim_request(1, **changes))]

@@ -597,8 +597,8 @@ class TestManyRequests:
         ids = [limited(bench, key=f"imports:{n}") for n in range(5)]
 
         with bench.engine.db.transaction():
-            found = bench.engine.admissions.admit_in_transaction()
-        assert (found.keys_seen, found.has_more) == (2, True)
+            look = bench.engine.admissions.admit_in_transaction()
+        assert (look.keys_seen, look.has_more) == (2, True)
 
         assert admitted(bench) == 3
         assert statuses(bench, *ids) == ["READY"] * 5
@@ -630,8 +630,8 @@ class TestManyAtOnce:
         ids = [make(bench, 5) for _ in range(7)]
 
         with bench.engine.db.transaction():
-            found = bench.engine.admissions.admit_in_transaction()
-        assert (found.queues, found.has_more) == ({"default": 2}, True)
+            look = bench.engine.admissions.admit_in_transaction()
+        assert (look.queues, look.has_more) == ({"default": 2}, True)
         assert statuses(bench, *ids) == ["READY"] * 2 + ["BLOCKED"] * 5
 
         assert admitted(bench) == 3
@@ -643,9 +643,9 @@ class TestManyAtOnce:
         small = make(bench, 5, key="imports:b")
 
         with bench.engine.db.transaction():
-            found = bench.engine.admissions.admit_in_transaction()
+            look = bench.engine.admissions.admit_in_transaction()
 
-        assert found.queues == {"default": 2}
+        assert look.queues == {"default": 2}
         assert statuses(bench, small, *large) == ["READY", "READY"] + ["BLOCKED"] * 4
 
     def test_tasks_with_both_limits_are_admitted_in_parts(self, bench: Bench) -> None:

@@ -120,7 +120,7 @@ def written(bench: Bench):
 
 class TestLogs:
     def test_newest_lines_of_each_claim_are_kept(self, bench: Bench) -> None:
-        first, second = sorted((bench.running(), bench.running()), key=lambda one: one.id)
+        first, second = sorted((bench.running(), bench.running()), key=lambda claim: claim.id)
 
         bench.engine.reports.write(
             logs=[log(second), log(first), log(first, task_id=new_id()), log(first, claim_number=2)]

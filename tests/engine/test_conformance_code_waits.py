@@ -115,7 +115,7 @@ def test_child_that_awaits_code_does_not_notify_its_parent(bench: Bench) -> None
 
 def test_park_takes_the_ready_tasks_of_names_out_of_the_queue(bench: Bench) -> None:
     gone = [bench.add(task_type="gone") for _ in range(3)]
-    known = bench.add()
+    with_code = bench.add()
     later = bench.add(task_type="gone", pool=PoolName.ASYNC)
     elsewhere = bench.add(task_type="gone", queue_name="other")
     failed = bench.running(task_type="gone")
@@ -125,7 +125,7 @@ def test_park_takes_the_ready_tasks_of_names_out_of_the_queue(bench: Bench) -> N
     counts = park(bench)
 
     assert counts == {"gone": 5}
-    assert bench.claim_ids() == [known]
+    assert bench.claim_ids() == [with_code]
     assert bench.status(elsewhere) == Status.READY
     assert {bench.status(pk) for pk in [*gone, later]} == {Status.AWAITING_CODE}
     assert [bench.row(pk).errors for pk in (gone[0], failed.id)] == [
@@ -184,7 +184,7 @@ def test_park_takes_tasks_that_a_key_blocks(bench: Bench, kind: LimitKind) -> No
     holder = bench.add(**limits)
     bench.engine.admissions.admit()
     gone = [bench.add(task_type=f"gone{number}", **limits) for number in range(3)]
-    known, other_queue = bench.add(**limits), bench.add(task_type="gone", queue_name="other", **limits)
+    with_code, other_queue = bench.add(**limits), bench.add(task_type="gone", queue_name="other", **limits)
     other_key = bench.add(task_type="gone", **limits | {f"{kind}_key": "k:x"})
     assert (bench.status(holder), bench.status(gone[0])) == (Status.READY, Status.BLOCKED)
 
@@ -192,7 +192,7 @@ def test_park_takes_tasks_that_a_key_blocks(bench: Bench, kind: LimitKind) -> No
 
     assert counts == {f"gone{number}": 1 for number in range(3)}
     assert {bench.status(pk) for pk in gone} == {Status.AWAITING_CODE}
-    assert {bench.status(pk) for pk in (known, other_queue, other_key)} == {Status.BLOCKED}
+    assert {bench.status(pk) for pk in (with_code, other_queue, other_key)} == {Status.BLOCKED}
     assert bench.status(holder) == Status.READY
 
 
@@ -256,9 +256,9 @@ def test_calls_are_read_in_pages_from_both_ends(bench: Bench) -> None:
 
     assert [call.id for call in last] == [ids[4], ids[3]]
     assert [waiting.call.args for waiting in last] == ["[4]", "[3]"]
-    assert calls(bench, before=last[-1].place) == [ids[2], ids[1], ids[0]]
-    assert calls(bench, after=last[-1].place) == [ids[4]]
-    assert calls(bench, after=last[0].place) == []
+    assert calls(bench, before=last[-1].position) == [ids[2], ids[1], ids[0]]
+    assert calls(bench, after=last[-1].position) == [ids[4]]
+    assert calls(bench, after=last[0].position) == []
 
 
 def test_task_whose_code_has_come_is_claimed_with_its_old_rank(bench: Bench) -> None:
@@ -292,7 +292,7 @@ def test_task_with_a_limit_returns_and_is_admitted_by_the_same_claim(bench: Benc
 
     _, claims = bench.engine.commit_and_claim([], bench.claim_request(), returning=[claimed.id])
 
-    assert [one.id for one in claims] == [claimed.id]
+    assert [claim.id for claim in claims] == [claimed.id]
 
 
 @pytest.mark.parametrize("how", ["stale", "stopped", "never begun"])
@@ -329,7 +329,7 @@ def test_task_that_holds_its_place_between_attempts_keeps_it(bench: Bench) -> No
 
     _, claims = bench.engine.commit_and_claim([], bench.claim_request(), returning=[claimed.id])
 
-    assert [one.id for one in claims] == [claimed.id]
+    assert [claim.id for claim in claims] == [claimed.id]
     assert not bench.row(claimed.id).counts_while_waiting
 
 

@@ -241,10 +241,10 @@ class TestRefused:
 
     def test_lack_of_transaction_ids_is_no_refusal(self) -> None:
         """PostgreSQL reports it with the code of a value that is too large: 54000."""
-        for place, is_refused in (("varsup.c", False), ("bufmgr.c", False), ("jsonb_util.c", True)):
+        for file, is_refused in (("varsup.c", False), ("bufmgr.c", False), ("jsonb_util.c", True)):
             error = OperationalError()
-            error.__cause__ = type("Error", (ProgramLimitExceeded,), {"diag": SimpleNamespace(source_file=place)})()
-            assert is_refusal(error) is is_refused, place
+            error.__cause__ = type("Error", (ProgramLimitExceeded,), {"diag": SimpleNamespace(source_file=file)})()
+            assert is_refusal(error) is is_refused, file
 
     def test_refused_outcome_has_no_effects(self, bench: Bench) -> None:
         claimed, receiver = bench.running(), bench.suspended()
@@ -340,12 +340,12 @@ class TestRelease:
         assert (row.executor_id, row.claimed_at, row.worker_ids, row.errors) == (None, None, [], [])
 
     def test_release_unknown_claims_keeps_known_tasks(self, bench: Bench) -> None:
-        known, unknown, foreign = bench.running(), bench.running(), bench.add()
+        kept, unknown, foreign = bench.running(), bench.running(), bench.add()
         bench.claim(executor_id=uuid4())
 
-        assert bench.engine.commits.release_unknown_claims(bench.executor_id, [known.id]) == 1
-        assert [bench.status(pk) for pk in (known.id, unknown.id, foreign)] == ["RUNNING", "READY", "RUNNING"]
-        assert bench.engine.commits.release_unknown_claims(bench.executor_id, [known.id]) == 0
+        assert bench.engine.commits.release_unknown_claims(bench.executor_id, [kept.id]) == 1
+        assert [bench.status(pk) for pk in (kept.id, unknown.id, foreign)] == ["RUNNING", "READY", "RUNNING"]
+        assert bench.engine.commits.release_unknown_claims(bench.executor_id, [kept.id]) == 0
 
 
 def test_commit_keeps_special_characters(bench: Bench) -> None:

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 
 def counted(bench: Bench) -> CounterTotals:
     """Return the counters of the only queue and task type."""
-    (found,) = counted_all(bench)
-    return found
+    (counts,) = counted_all(bench)
+    return counts
 
 
 def counted_all(bench: Bench) -> list[CounterTotals]:
@@ -35,8 +35,8 @@ def counted_all(bench: Bench) -> list[CounterTotals]:
 
 def numbers(bench: Bench) -> dict[str, int]:
     """Return the counters that are not 0."""
-    found = counted(bench)
-    return {name: number for name in COUNTERS if (number := getattr(found, name))}
+    counts = counted(bench)
+    return {name: number for name in COUNTERS if (number := getattr(counts, name))}
 
 
 def claimed(bench: Bench, **changes: Any) -> Any:
@@ -150,11 +150,11 @@ def test_commit_adds_up_batch(bench: Bench) -> None:
     )
 
     assert numbers(bench) == {"submitted": 6, "completed": 5, "failed": 1, "dead": 1}
-    found = counted(bench)
-    assert [(EDGES[place - 1], count) for place, count in enumerate(found.runs) if count] == [
+    counts = counted(bench)
+    assert [(EDGES[bucket - 1], count) for bucket, count in enumerate(counts.runs) if count] == [
         (0.001, 3), (1.0, 2), (3600.0, 1)
     ]  # fmt: skip
-    assert found.run_seconds == pytest.approx(9004.006)
+    assert counts.run_seconds == pytest.approx(9004.006)
 
 
 @pytest.mark.parametrize("priority", [0, 50])
@@ -165,9 +165,9 @@ def test_wait_is_measured_from_ready_to_claim(bench: Bench, priority: int) -> No
     bench.set(pk, claimed_at=ago(0))
     bench.commit(outcome(task, worker_id="w", has_succeeded=True))
 
-    found = counted(bench)
-    assert found.wait_seconds == pytest.approx(40, abs=5)
-    assert found.waits[bucket(40)] == 1
+    counts = counted(bench)
+    assert counts.wait_seconds == pytest.approx(40, abs=5)
+    assert counts.waits[bucket(40)] == 1
 
 
 @pytest.mark.parametrize("seconds", [0.0, *EDGES, *(edge * 0.99 for edge in EDGES), 1e9])
@@ -203,8 +203,8 @@ def test_second_aggregation_adds_to_first(bench: Bench) -> None:
     for total in range(1, 4):
         succeeded(bench)
 
-        found = counted(bench)
-        assert (found.submitted, found.completed, sum(found.waits)) == (total, total, total)
+        counts = counted(bench)
+        assert (counts.submitted, counts.completed, sum(counts.waits)) == (total, total, total)
     assert not CounterDelta.objects.using(bench.engine.database).exists()
 
 
@@ -292,4 +292,4 @@ def test_aggregate_counters_counts_each_backend_separately(bench: Bench) -> None
     bench.add()
 
     assert counted(bench).submitted == 2
-    assert [found.submitted for found in other.engine.counters.counter_totals()] == [1]
+    assert [counts.submitted for counts in other.engine.counters.counter_totals()] == [1]

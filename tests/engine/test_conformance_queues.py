@@ -31,9 +31,9 @@ def executor(bench: Bench, **changes: object) -> None:
 
 
 def depths(bench: Bench) -> dict[tuple[str, str], tuple[int, bool]]:
-    found = bench.engine.queues.gauges().depths
-    assert len(found) == len({(depth.queue_name, depth.status) for depth in found})
-    return {(depth.queue_name, depth.status): (depth.number, depth.is_estimate) for depth in found}
+    measured = bench.engine.queues.gauges().depths
+    assert len(measured) == len({(depth.queue_name, depth.status) for depth in measured})
+    return {(depth.queue_name, depth.status): (depth.number, depth.is_estimate) for depth in measured}
 
 
 def test_gauges_of_empty_database_are_zero(bench: Bench) -> None:
@@ -63,10 +63,10 @@ def test_depth_above_counting_limit_is_an_estimate(bench: Bench, monkeypatch: py
         monkeypatch.setattr(module, "CAP", 3)
     bench.engine.enqueues.enqueue([new() for _ in range(3)] + [new(queue_name="deep") for _ in range(5)])
 
-    found = depths(bench)
+    measured = depths(bench)
 
-    assert found["default", "READY"] == (3, False)
-    number, is_estimate = found["deep", "READY"]
+    assert measured["default", "READY"] == (3, False)
+    number, is_estimate = measured["deep", "READY"]
     assert is_estimate
     assert number >= 4
 
@@ -101,9 +101,9 @@ def test_active_workers_are_limited_by_slots(bench: Bench) -> None:
     for holder in (busy, busy, busy, lost):
         task(bench, "a", "running", executor_id=holder)
 
-    found = bench.engine.queues.gauges()
+    gauges = bench.engine.queues.gauges()
 
-    assert (found.executors, found.slots, found.active_workers, found.in_flight) == (2, 6, 2, 4)
+    assert (gauges.executors, gauges.slots, gauges.active_workers, gauges.in_flight) == (2, 6, 2, 4)
 
 
 def waited(bench: Bench, seconds: float, *, priority: int = 0, **changes: object) -> None:
@@ -112,8 +112,8 @@ def waited(bench: Bench, seconds: float, *, priority: int = 0, **changes: object
 
 
 def only(bench: Bench) -> QueueLatency:
-    (found,) = bench.engine.queues.queue_latency()
-    return found
+    (latency,) = bench.engine.queues.queue_latency()
+    return latency
 
 
 def test_empty_queue_is_not_listed(bench: Bench) -> None:
@@ -128,10 +128,10 @@ def test_latency_is_that_of_oldest_task_of_any_priority(bench: Bench) -> None:
     waited(bench, 400, queue_name="a", priority=-3)
     waited(bench, 30, queue_name="a", priority=5)
 
-    found = bench.engine.queues.queue_latency()
+    latencies = bench.engine.queues.queue_latency()
 
-    assert [queue.queue_name for queue in found] == ["a", "b"]
-    assert [queue.latency_seconds for queue in found] == pytest.approx([400, 100], abs=20)
+    assert [queue.queue_name for queue in latencies] == ["a", "b"]
+    assert [queue.latency_seconds for queue in latencies] == pytest.approx([400, 100], abs=20)
 
 
 @pytest.mark.parametrize(
@@ -197,15 +197,15 @@ def test_due_and_lost_tasks_count_while_no_executor_is_alive(bench: Bench, state
         executor(bench, **{"lost": True} if state == "lost" else {"state": state})
     bench.pause("held")
 
-    found = {queue.queue_name: queue for queue in bench.engine.queues.queue_latency()}
+    by_queue = {queue.queue_name: queue for queue in bench.engine.queues.queue_latency()}
 
     if state in ("RUNNING", "PAUSED", "STOPPING"):
-        assert found == {}
+        assert by_queue == {}
         return
-    assert list(found) == ["due", "held"]
-    assert [queue.is_served for queue in found.values()] == [False, False]
-    assert [queue.is_paused for queue in found.values()] == [False, True]
-    assert found["due"].latency_seconds == pytest.approx(120, abs=20)
+    assert list(by_queue) == ["due", "held"]
+    assert [queue.is_served for queue in by_queue.values()] == [False, False]
+    assert [queue.is_paused for queue in by_queue.values()] == [False, True]
+    assert by_queue["due"].latency_seconds == pytest.approx(120, abs=20)
 
 
 def test_latency_of_ready_tasks_ignores_due_tasks(bench: Bench) -> None:

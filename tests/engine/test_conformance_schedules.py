@@ -536,8 +536,11 @@ def counted(schedules: ScheduleBench) -> dict[str, int]:
     while schedules.bench.engine.counters.aggregate_counters():
         pass
     totals = schedules.bench.engine.counters.counter_totals()
-    assert {(one.queue_name, one.task_type) for one in totals} <= {("cache", "tests.noop"), ("default", "tests.noop")}
-    sums = {name: sum(getattr(one, name) for one in totals) for name in TICK_COUNTERS}
+    assert {(total.queue_name, total.task_type) for total in totals} <= {
+        ("cache", "tests.noop"),
+        ("default", "tests.noop"),
+    }
+    sums = {name: sum(getattr(total, name) for total in totals) for name in TICK_COUNTERS}
     return {name: number for name, number in sums.items() if number}
 
 
@@ -590,9 +593,9 @@ def test_lateness_is_counted_from_the_due_moment(schedules: ScheduleBench) -> No
     at_least, _, at_most = (now() - due_at).total_seconds(), schedules.fire(), (now() - due_at).total_seconds()
 
     assert counted(schedules) == {"ticks_enqueued": 1}
-    (found,) = schedules.bench.engine.counters.counter_totals()
-    assert 5 < at_least < found.lateness_seconds < at_most
-    assert found.lateness[bucket(found.lateness_seconds)] == sum(found.lateness) == 1
+    (counts,) = schedules.bench.engine.counters.counter_totals()
+    assert 5 < at_least < counts.lateness_seconds < at_most
+    assert counts.lateness[bucket(counts.lateness_seconds)] == sum(counts.lateness) == 1
 
 
 def test_tick_that_waited_for_a_task_is_not_late(schedules: ScheduleBench) -> None:
@@ -605,8 +608,8 @@ def test_tick_that_waited_for_a_task_is_not_late(schedules: ScheduleBench) -> No
     schedules.fire()
 
     assert counted(schedules) == {"ticks_enqueued": 2}
-    (found,) = schedules.bench.engine.counters.counter_totals()
-    assert sum(found.lateness) == 1
+    (counts,) = schedules.bench.engine.counters.counter_totals()
+    assert sum(counts.lateness) == 1
 
 
 def test_gauges_count_schedules_and_the_most_overdue(schedules: ScheduleBench) -> None:
@@ -624,6 +627,6 @@ def test_gauges_count_schedules_and_the_most_overdue(schedules: ScheduleBench) -
 
     assert schedules.verbs.gauges() == ScheduleGauges(active=3, paused=1, stopped=1, overdue_seconds=0.0)
     bench.time_passes(90)
-    found = schedules.verbs.gauges()
-    assert (found.active, found.paused, found.stopped) == (3, 1, 1)
-    assert 45 < found.overdue_seconds < 75
+    gauges = schedules.verbs.gauges()
+    assert (gauges.active, gauges.paused, gauges.stopped) == (3, 1, 1)
+    assert 45 < gauges.overdue_seconds < 75

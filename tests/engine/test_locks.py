@@ -439,9 +439,9 @@ def test_request_of_a_locked_key_stays_and_asks_to_look_again(fast_bench: Bench)
             "SELECT pg_advisory_xact_lock('jobqueue_admissionrequest'::regclass::oid::int, number)"
             " FROM generate_series(0, 4095) AS number"
         )
-        found = fast_bench.engine.admissions.admit_in_transaction()
+        admitted = fast_bench.engine.admissions.admit_in_transaction()
 
-    assert (found.keys_seen, found.has_more) == (0, True)
+    assert (admitted.keys_seen, admitted.has_more) == (0, True)
     assert fast_bench.engine.admissions.admit().queues == {"default": 1}
     assert fast_bench.status(pk) == Status.READY
 

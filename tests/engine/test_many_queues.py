@@ -32,9 +32,9 @@ def bench() -> Bench:
 
 
 def fill(bench: Bench, count: int, spread: str = "round robin", **changes: object) -> None:
-    place = SPREADS[spread]
+    queue_of = SPREADS[spread]
     bench.engine.enqueues.enqueue(
-        [new(queue_name=QUEUES[place(n)], priority=-(n // 30 % 100), **changes) for n in range(count)]
+        [new(queue_name=QUEUES[queue_of(n)], priority=-(n // 30 % 100), **changes) for n in range(count)]
     )
 
 

@@ -119,10 +119,10 @@ def test_key_of_a_limit_keeps_its_order_when_its_column_changes(kind: str) -> No
             " WHERE table_name = 'jobqueue_task' AND column_name = %s",
             [f"{kind}_key"],
         )
-        found = cursor.fetchone()
+        row = cursor.fetchone()
         transaction.set_rollback(True)
 
-    assert found == (600, "C")
+    assert row == (600, "C")
 
 
 def latest_state() -> Any:
@@ -148,11 +148,11 @@ def test_heartbeats_survive_the_way_back(alias: str) -> None:
         call_command("migrate", "jobqueue", "0013", database=alias, verbosity=0)
         old = MigrationExecutor(connections[alias]).loader.project_state(("jobqueue", "0013_executor_shortage")).apps
         rows = old.get_model("jobqueue", "Executor").objects.using(alias)
-        found = {row.pk: (row.heartbeat, row.state) for row in rows.all()}
+        heartbeats = {row.pk: (row.heartbeat, row.state) for row in rows.all()}
     finally:
         call_command("migrate", "jobqueue", database=alias, verbosity=0)
 
-    assert found == {kept.pk: (kept.heartbeat.at, "PAUSED"), deleted.pk: (deleted.started_at, "STOPPED")}
+    assert heartbeats == {kept.pk: (kept.heartbeat.at, "PAUSED"), deleted.pk: (deleted.started_at, "STOPPED")}
 
 
 BEFORE = ("jobqueue", "0002_postgresql")

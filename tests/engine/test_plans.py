@@ -257,11 +257,11 @@ class TestBatches:
         messages = [bench.send(outcome.task_id)[0] for outcome in outcomes]
         outcomes = [
             replace(
-                one,
+                polled,
                 status=Status.SUSPENDED,
                 effects=Effects(consumed=[number], spawn=[new()], send=[NewMessage(task_id=receiver, body="null")]),
             )
-            for one, number, receiver in zip(outcomes, messages, receivers, strict=True)
+            for polled, number, receiver in zip(outcomes, messages, receivers, strict=True)
         ]
 
         assert len(read(lambda: bench.commit(*outcomes), at_least=5).done) == size
@@ -412,11 +412,11 @@ def few_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("few_counted")
 def test_gauges_reads_few_rows(bench: Bench) -> None:
-    found = read(lambda: bench.engine.queues.gauges(), at_least=5)
+    gauges = read(lambda: bench.engine.queues.gauges(), at_least=5)
 
-    estimates = {(depth.queue_name, str(depth.status)) for depth in found.depths if depth.is_estimate}
+    estimates = {(depth.queue_name, str(depth.status)) for depth in gauges.depths if depth.is_estimate}
     assert estimates == {(queue, status) for queue in QUEUES for status in ("READY", "SCHEDULED", "SUSPENDED")}
-    assert found.in_flight == 334
+    assert gauges.in_flight == 334
 
 
 def test_aggregate_counters_reads_few_rows(bench: Bench) -> None:
@@ -497,9 +497,9 @@ class TestCommandLine:
         self, bench: Bench, status: Status, most_scheduled: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(target, "WALKED", 500)
-        chosen = selection.Selection("default", {"status": status, "queue": "rare"}, is_whole=True)
+        rare_tasks = selection.Selection("default", {"status": status, "queue": "rare"}, is_whole=True)
         action = next(action for action in (REQUEUE, CANCEL, DELETE) if status in action.statuses)
-        walked = target.Target(chosen, action, target.Bounds.now("default"))
+        walked = target.Target(rare_tasks, action, target.Bounds.now("default"))
         monkeypatch.setattr(target, "MAX_PAGES", 2)
         most_rows = {Status.SCHEDULED: most_scheduled, Status.READY: 40_000}.get(status, MAX_ROWS)
         read(lambda: walked.take(target.WalkPosition(), 500), most_rows=most_rows)
@@ -565,25 +565,29 @@ class TestLimits:
 
     def test_names_and_gauges_of_limits_read_few_rows(self, bench: Bench) -> None:
         assert read(lambda: bench.engine.limits.names(LimitKind.RATE)) == ["starts"]
-        found = read(bench.engine.limits.gauges, at_least=4)
-        assert [(one.name, one.blocked) for one in found] == [("slots", 1000), ("starts", 1000)]
+        gauges = read(bench.engine.limits.gauges, at_least=4)
+        assert [(gauge.name, gauge.blocked) for gauge in gauges] == [("slots", 1000), ("starts", 1000)]
 
     def test_list_of_keys_reads_few_rows(self, bench: Bench) -> None:
-        found = read(lambda: limits.list_keys(bench.engine), at_least=10)
-        assert {"slots", "starts"} == set(found.partial)
-        found = read(lambda: limits.list_keys(bench.engine, text="key-77"), at_least=4)
-        assert {one.key.own for one in found.keys if one.blocked} >= {"key-77", "key-770", "key-779"}
+        listing = read(lambda: limits.list_keys(bench.engine), at_least=10)
+        assert {"slots", "starts"} == set(listing.partial)
+        listing = read(lambda: limits.list_keys(bench.engine, text="key-77"), at_least=4)
+        assert {listed_key.key.own for listed_key in listing.keys if listed_key.blocked} >= {
+            "key-77",
+            "key-770",
+            "key-779",
+        }
 
     @pytest.mark.parametrize("key", ["slots:key-7", "slots:"])
     def test_state_of_a_concurrency_key_reads_few_rows(self, bench: Bench, key: str) -> None:
-        found = [limits.Key(LimitKind.CONCURRENCY, key)]
-        (state,) = read(lambda: limits.read_key_states("default", "default", found), at_least=2)
+        keys = [limits.Key(LimitKind.CONCURRENCY, key)]
+        (state,) = read(lambda: limits.read_key_states("default", "default", keys), at_least=2)
         assert state.blocked.number == (10 if key == "slots:key-7" else 1000)
 
     @pytest.mark.parametrize("key", ["starts:key-7", "starts:"])
     def test_state_of_a_rate_reads_few_rows(self, bench: Bench, key: str) -> None:
-        found = [limits.Key(LimitKind.RATE, key)]
-        (state,) = read(lambda: limits.read_key_states("default", "default", found), at_least=2)
+        keys = [limits.Key(LimitKind.RATE, key)]
+        (state,) = read(lambda: limits.read_key_states("default", "default", keys), at_least=2)
         assert state.blocked.number == (10 if key == "starts:key-7" else 1000)
 
     @pytest.mark.parametrize(
@@ -605,8 +609,8 @@ class TestLimits:
     def test_tasks_of_a_key_reads_few_rows(
         self, bench: Bench, key: str, status: dict[str, str], most_blocked: int
     ) -> None:
-        chosen = selection.Selection("default", {"limit": key, **status})
-        assert len(read(lambda: chosen.keys, most_rows=most_blocked)) == 10
+        tasks_of_key = selection.Selection("default", {"limit": key, **status})
+        assert len(read(lambda: tasks_of_key.keys, most_rows=most_blocked)) == 10
 
     @pytest.mark.usefixtures("few_counted")
     def test_figures_of_blocked_tasks_read_few_rows(self, bench: Bench, statistics: str) -> None:
@@ -622,10 +626,10 @@ def test_tasks_of_a_tag_reads_few_rows(bench: Bench, filters: dict[str, str], st
             'UPDATE jobqueue_task SET tags = \'["vip", "import"]\' WHERE id IN '
             "(SELECT lpad(to_hex(n * 997), 32, '0')::uuid FROM generate_series(1, 900) AS n)"
         )
-    chosen = selection.Selection("default", {"tag": "vip", **filters})
+    tagged = selection.Selection("default", {"tag": "vip", **filters})
     most_rows = 1_000_000 if statistics == "empty" and filters else MAX_ROWS
-    found = len(read(lambda: chosen.keys, most_rows=most_rows))
-    assert found == 900 if not filters else 0 < found < 900
+    number = len(read(lambda: tagged.keys, most_rows=most_rows))
+    assert number == 900 if not filters else 0 < number < 900
 
 
 @pytest.mark.parametrize("name", SQL_FILES)
@@ -698,8 +702,8 @@ class TestAwaitingCode:
         (group, *_) = waits.groups()
 
         last = read(lambda: waits.calls(group, 500), most_rows=600)
-        earlier = read(lambda: waits.calls(group, 500, before=last[-1].place), most_rows=600)
-        later = read(lambda: waits.calls(group, 500, after=earlier[-1].place), most_rows=600)
+        earlier = read(lambda: waits.calls(group, 500, before=last[-1].position), most_rows=600)
+        later = read(lambda: waits.calls(group, 500, after=earlier[-1].position), most_rows=600)
 
         assert [len(page) for page in (last, earlier, later)] == [500, 500, 500]
         assert len(read(lambda: waits.last_errors([call.id for call in last]))) == 500

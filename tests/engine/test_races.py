@@ -293,13 +293,13 @@ class TestLimits:
         with threads(5) as start:
             watching, working = start(watch), [start(work) for _ in range(4)]
             try:
-                done = [one.result(2 * DEADLINE_SECONDS) for one in working]
+                done = [work.result(2 * DEADLINE_SECONDS) for work in working]
             finally:
                 is_over.set()
             seen = watching.result(DEADLINE_SECONDS)
 
         assert sum(done) == count
-        assert sum(1 for one in done if one) > 1, "one did it all"
+        assert sum(1 for work in done if work) > 1, "one did it all"
         assert 0 < max(seen, max_running[0]) <= self.LIMIT
 
     def test_claim_skips_limited_queue_during_other_claim(self, bench: Bench) -> None:
@@ -325,8 +325,8 @@ class TestLimits:
         with threads(1) as start:
             with transaction.atomic():
                 bench.commit(*[outcome(claimed) for claimed in claims])
-                found = start(lambda: other.claim_ids(queues=["a"], limited=["a"])).result(DEADLINE_SECONDS)
-                assert found == []
-            found = start(lambda: other.claim_ids(queues=["a"], limited=["a"])).result(DEADLINE_SECONDS)
+                claimed_ids = start(lambda: other.claim_ids(queues=["a"], limited=["a"])).result(DEADLINE_SECONDS)
+                assert claimed_ids == []
+            claimed_ids = start(lambda: other.claim_ids(queues=["a"], limited=["a"])).result(DEADLINE_SECONDS)
 
-        assert len(found) == 2
+        assert len(claimed_ids) == 2

@@ -17,20 +17,20 @@ NAME = "deployed.call"
 
 def deploy(monkeypatch: pytest.MonkeyPatch, code: Any, name: str = NAME) -> None:
     """Let this process have this code under the name; None: no code."""
-    found: FunctionTask[..., Any] | None = getattr(code, "task", code)
-    if found is None:
+    declaration: FunctionTask[..., Any] | None = getattr(code, "task", code)
+    if declaration is None:
         monkeypatch.delitem(declared, name, raising=False)
     else:
-        monkeypatch.setitem(declared, name, found)
+        monkeypatch.setitem(declared, name, declaration)
 
 
 @task(max_attempts=2, backoff=AT_ONCE)
-def one(a: int) -> list[Any]:
+def one_argument(a: int) -> list[Any]:
     return [a]
 
 
 @task
-def two(a: int, b: int) -> list[Any]:
+def two_arguments(a: int, b: int) -> list[Any]:
     return [a, b]
 
 
@@ -81,7 +81,7 @@ def any_keyword(**numbers: int) -> dict[str, int]:
 
 @task(max_attempts=2, backoff=AT_ONCE)
 def wrong_inside(a: int) -> None:
-    one.func(a, 2)
+    one_argument.func(a, 2)
 
 
 class OneActor(Actor):
@@ -158,5 +158,5 @@ class Spawner(Actor):
 
     def poll(self, context: PollContext[Any]) -> Any:
         if context.polls == 0:
-            return Spawn(two, 1, 2), Suspend()
+            return Spawn(two_arguments, 1, 2), Suspend()
         return Done([str(message.kind) for message in context.inbox.take()])

@@ -98,11 +98,11 @@ tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
 
 
 def change_context(user: str) -> list[str]:
-    found = [tenant.get(), translation.get_language(), timezone.get_current_timezone_name()]
+    active = [tenant.get(), translation.get_language(), timezone.get_current_timezone_name()]
     tenant.set(user)
     translation.activate("fr")
     timezone.activate("Asia/Tokyo")
-    return found
+    return active
 
 
 @task
@@ -225,7 +225,7 @@ async def report_progress_later(context: Any, gate: str) -> None:
 @task(takes_context=True)
 def show_task(context: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
     result = context.task_result
-    shown = {
+    values = {
         "status": result.status,
         "args": list(result.args),
         "kwargs": result.kwargs,
@@ -233,7 +233,7 @@ def show_task(context: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         "queue_name": result.task.queue_name,
     }
     result.refresh()
-    return shown | {"refreshed": result.status}
+    return values | {"refreshed": result.status}
 
 
 @task

@@ -104,6 +104,6 @@ def test_claimed_task_cancelled_before_its_start_sends_task_finished(start: Star
     running.process.stop()
     gates["long"].open()
 
-    wait_until(lambda: result.id in [one.id for one in announced])
+    wait_until(lambda: result.id in [ended.id for ended in announced])
     assert Task.objects.get(pk=result.id).status == Status.CANCELLED
-    assert [one.id for one in announced].count(result.id) == 1
+    assert [ended.id for ended in announced].count(result.id) == 1

@@ -189,14 +189,14 @@ def no_room(*_: Any, **__: Any) -> None:
     raise OperationalError("could not extend file: No space left on device") from DiskFull()
 
 
-@pytest.mark.parametrize("place", ["begin", "outcome", "COMMIT"])
-def test_server_without_disk_space_spends_no_attempt(burst: Burst, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+@pytest.mark.parametrize("where", ["begin", "outcome", "COMMIT"])
+def test_server_without_disk_space_spends_no_attempt(burst: Burst, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     owner: Any
     owner, name = {
         "begin": (transaction.Atomic, "__enter__"),
         "outcome": (engine_for("default").commits, "commit"),
         "COMMIT": (BaseDatabaseWrapper, "_commit"),
-    }[place]
+    }[where]
     original, left = getattr(owner, name), [no_room] * 2
 
     def fail_twice(*args: Any, **parameters: Any) -> Any:

@@ -53,18 +53,18 @@ def paths(row: Task) -> list[str]:
 
 
 CALLS = [
-    ([1, 2], {}, code.one, code.two, "too many positional arguments: 2, and it takes 1"),
-    ([1], {}, code.two, code.one, "missing a required argument: 'b'"),
-    ([1], {"b": 2}, code.one, code.two, "got an unexpected keyword argument 'b'"),
+    ([1, 2], {}, code.one_argument, code.two_arguments, "too many positional arguments: 2, and it takes 1"),
+    ([1], {}, code.two_arguments, code.one_argument, "missing a required argument: 'b'"),
+    ([1], {"b": 2}, code.one_argument, code.two_arguments, "got an unexpected keyword argument 'b'"),
     ([1, 2], {}, code.one_later, code.two_later, "too many positional arguments: 2, and it takes 1"),
     ([1], {}, code.two_later, code.one_later, "missing a required argument: 'b'"),
     ([1], {}, code.two_with_context, code.one_with_context, "missing a required argument: 'b'"),
     ([1], {"b": 2}, code.one_with_context, code.two_with_context, "got an unexpected keyword argument 'b'"),
-    ([1, 2], {}, code.one_atomic, code.two, "too many positional arguments: 2, and it takes 1"),
+    ([1, 2], {}, code.one_atomic, code.two_arguments, "too many positional arguments: 2, and it takes 1"),
     ([1, 2], {}, code.OneActor, code.TwoActor, "too many positional arguments: 2, and it takes 1"),
     ([1], {}, code.TwoActor, code.OneActor, "missing a required argument: 'b'"),
     ([], {"customer": 1}, code.of_client, code.of_customer, "missing a required argument: 'client'"),
-    ([1, 2, 3], {}, code.two, code.any_positional, "too many positional arguments: 3, and it takes 2"),
+    ([1, 2, 3], {}, code.two_arguments, code.any_positional, "too many positional arguments: 3, and it takes 2"),
     ([], {"x": 1}, code.any_positional, code.any_keyword, "got an unexpected keyword argument 'x'"),
     ([1], {}, code.any_keyword, code.any_positional, "too many positional arguments: 1, and it takes 0"),
 ]
@@ -155,7 +155,7 @@ def test_unknown_task_waits_for_its_code(burst: Burst, monkeypatch: pytest.Monke
     for _ in range(2):
         burst(backend=backend)
     waiting = read(row, backend)
-    deploy(monkeypatch, code.one)
+    deploy(monkeypatch, code.one_argument)
     burst(backend=backend)
 
     assert (waiting.status, waiting.attempts, waiting.wake_at) == (Status.AWAITING_CODE, 0, None)
@@ -178,7 +178,7 @@ def test_unknown_name_that_becomes_an_unbound_call_says_so(burst: Burst, monkeyp
     row = call(1)
 
     burst()
-    deploy(monkeypatch, code.two)
+    deploy(monkeypatch, code.two_arguments)
     for _ in range(2):
         burst()
 
@@ -192,7 +192,7 @@ def test_unknown_name_that_becomes_an_unbound_call_says_so(burst: Burst, monkeyp
 def test_unbound_call_fails_after_the_longest_wait(
     burst: Burst, monkeypatch: pytest.MonkeyPatch, announced: list[Any], caplog: pytest.LogCaptureFixture, backend: str
 ) -> None:
-    deploy(monkeypatch, code.two)
+    deploy(monkeypatch, code.two_arguments)
     row = call(1, using=backend)
     burst(backend=backend)
     waits_until = read(row, backend).wake_at
@@ -217,7 +217,7 @@ def test_parent_of_an_unbound_call_gets_its_failure(
     burst: Burst, monkeypatch: pytest.MonkeyPatch, options: Options
 ) -> None:
     parent = code.Spawner.enqueue()
-    deploy(monkeypatch, code.one, code.two.task_type)
+    deploy(monkeypatch, code.one_argument, code.two_arguments.task_type)
     burst()
     child = Task.objects.get(parent_id=UUID(parent.id))
     assert (child.status, Task.objects.get(pk=parent.id).status) == (Status.AWAITING_CODE, Status.SUSPENDED)
@@ -232,7 +232,7 @@ def test_unbound_call_fails_at_once_without_a_wait(
     burst: Burst, monkeypatch: pytest.MonkeyPatch, options: Options
 ) -> None:
     options(UNBOUND_CALL_TIMEOUT=0)
-    deploy(monkeypatch, code.two)
+    deploy(monkeypatch, code.two_arguments)
     row = call(1)
 
     burst()
@@ -242,7 +242,7 @@ def test_unbound_call_fails_at_once_without_a_wait(
 
 def test_wait_without_a_limit_has_no_end(burst: Burst, monkeypatch: pytest.MonkeyPatch, options: Options) -> None:
     options(UNBOUND_CALL_TIMEOUT=None)
-    deploy(monkeypatch, code.two)
+    deploy(monkeypatch, code.two_arguments)
     row = call(1)
 
     for _ in range(2):
@@ -251,7 +251,7 @@ def test_wait_without_a_limit_has_no_end(burst: Burst, monkeypatch: pytest.Monke
     assert (read(row).status, read(row).wake_at, paths(read(row))) == (Status.AWAITING_CODE, None, [UNBOUND])
 
 
-@pytest.mark.parametrize("old", [None, code.two])
+@pytest.mark.parametrize("old", [None, code.two_arguments])
 def test_task_that_awaits_code_expires(burst: Burst, monkeypatch: pytest.MonkeyPatch, old: Any) -> None:
     now = engine_for("default").db.now()
     deploy(monkeypatch, old)
@@ -267,7 +267,7 @@ def test_task_that_awaits_code_expires(burst: Burst, monkeypatch: pytest.MonkeyP
 
 @on_both_databases
 def test_task_that_awaits_code_uses_no_limit(burst: Burst, monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
-    deploy(monkeypatch, code.two, code.one_limited.task_type)
+    deploy(monkeypatch, code.two_arguments, code.one_limited.task_type)
     unbound = code.one_limited.using(backend=backend).enqueue(1)
     result = code.neighbour.using(backend=backend).enqueue()
 
@@ -300,7 +300,7 @@ def test_task_that_awaits_code_uses_no_start_of_a_rate(
 
 
 @pytest.mark.parametrize("errors", ['[{"awaited": 1}, ' + "1" * 5000 + "]", '{"awaited": []}', "7"])
-@pytest.mark.parametrize("old", [None, code.two])
+@pytest.mark.parametrize("old", [None, code.two_arguments])
 def test_unreadable_errors_do_not_stop_the_executor(
     burst: Burst, monkeypatch: pytest.MonkeyPatch, old: Any, errors: str
 ) -> None:
@@ -313,8 +313,8 @@ def test_unreadable_errors_do_not_stop_the_executor(
         burst()
 
     assert row_of(result).status == Status.SUCCESSFUL
-    found = Task.objects.filter(pk=row.pk).values_list("status", flat=True).get()
-    assert found in (Status.AWAITING_CODE, Status.FAILED)
+    status = Task.objects.filter(pk=row.pk).values_list("status", flat=True).get()
+    assert status in (Status.AWAITING_CODE, Status.FAILED)
 
 
 def test_cancel_ends_a_task_that_awaits_code(burst: Burst) -> None:
@@ -348,7 +348,7 @@ def test_tasks_without_code_do_not_delay_others(start: Start, backend: str, name
 def test_tasks_without_code_in_very_many_queues_do_not_delay_others(start: Start, backend: str) -> None:
     now = engine_for(backend).db.now() - timedelta(hours=1)
     places = [{"task_type": f"moved.away{number}", "queue_name": f"q{number % 1000}"} for number in range(5000)]
-    rows = [Task(backend=backend, rank=now, enqueued_at=now, args=[1], **place) for place in places]
+    rows = [Task(backend=backend, rank=now, enqueued_at=now, args=[1], **columns) for columns in places]
     Task.objects.using(backend).bulk_create(rows)
     results = tasks.add.using(backend=backend, queue_name="q7").enqueue_many([((number,), {}) for number in range(100)])
 
@@ -360,7 +360,7 @@ def test_tasks_without_code_in_very_many_queues_do_not_delay_others(start: Start
 
 
 def test_unbound_calls_do_not_delay_others(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    deploy(monkeypatch, code.two)
+    deploy(monkeypatch, code.two_arguments)
     now = engine_for("default").db.now() - timedelta(hours=1)
     fits = [number % 100 == 0 for number in range(3000)]
     rows = [Task(task_type=NAME, rank=now, enqueued_at=now, args=[1, 2] if fit else [1]) for fit in fits]
@@ -382,7 +382,7 @@ def test_unbound_calls_of_many_tasks_and_kinds_do_not_delay_others(
 ) -> None:
     now = engine_for(backend).db.now() - timedelta(hours=1)
     for number in range(1000):
-        deploy(monkeypatch, code.two, f"{NAME}{number}")
+        deploy(monkeypatch, code.two_arguments, f"{NAME}{number}")
     rows = [
         Task(task_type=f"{NAME}{number % 1000}", backend=backend, rank=now, enqueued_at=now, kwargs={f"k{number}": 1})
         for number in range(3000)
@@ -406,9 +406,9 @@ def test_tasks_without_code_that_a_key_blocks_do_not_delay_others(start: Start, 
     if kind == LimitKind.RATE:
         limits["rate_seconds"] = 3600.0
     places = [{"task_type": f"moved.away{number}", "queue_name": f"q{number % 300}"} for number in range(1000)]
-    unknown = [new(args="[1]", **place, **limits) for place in places]
-    known = new(task_type=tasks.add.task_type, args="[1]", kwargs='{"b": 1}', **limits)
-    engine_for(backend).enqueues.enqueue([*unknown, known])
+    unknown = [new(args="[1]", **columns, **limits) for columns in places]
+    with_code = new(task_type=tasks.add.task_type, args="[1]", kwargs='{"b": 1}', **limits)
+    engine_for(backend).enqueues.enqueue([*unknown, with_code])
 
     running = start(backend=backend, threads=2)
     wait_until(lambda: running.loop.outcomes.counts.finished == 1, "the end of the known task")
@@ -425,7 +425,7 @@ def test_code_that_comes_is_found_behind_very_many_names_without_any(
     waits = {"backend": backend, "status": Status.AWAITING_CODE, "rank": now, "enqueued_at": now}
     waits["awaits_code_since"] = now
     rows = [Task(task_type=f"away{number}", **waits) for number in range(10_000)]
-    deploy(monkeypatch, code.one, "come")
+    deploy(monkeypatch, code.one_argument, "come")
     come = Task(task_type="come", args=[1], max_attempts=1, **waits)
     Task.objects.using(backend).bulk_create([*rows, come])
 

@@ -187,16 +187,16 @@ def test_receivers_and_code_outside_bodies_are_not_heard(burst: Burst) -> None:
 def test_zero_lines_install_no_handler(burst: Burst, options: Options) -> None:
     gates["open"].open()
     options(KEEP_LOG_LINES=0)
-    found: list[logging.Handler] = []
+    handlers: list[logging.Handler] = []
 
     def receiver(**_: Any) -> None:
-        found.extend(handler for handler in logging.root.handlers if isinstance(handler, BodyLogHandler))
+        handlers.extend(handler for handler in logging.root.handlers if isinstance(handler, BodyLogHandler))
 
     with connected(receiver, task_started):
         result = log_some.enqueue("open")
         burst()
 
-    assert found == []
+    assert handlers == []
     assert logs_of(result) == {}
 
 

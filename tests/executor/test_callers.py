@@ -107,7 +107,10 @@ def logging_of_process() -> list[Any]:
     loggers = [logging.getLogger(name) for name in LOGGERS]
     handlers = [handler for logger in loggers for handler in logger.handlers]
     return [
-        [(one.level, one.propagate, one.disabled, [*one.handlers], [*one.filters]) for one in loggers],
+        [
+            (logger.level, logger.propagate, logger.disabled, [*logger.handlers], [*logger.filters])
+            for logger in loggers
+        ],
         [(handler.level, [*handler.filters]) for handler in handlers],
     ]
 

@@ -57,7 +57,9 @@ def test_clock_jump_rescues_only_from_lost_executors(start: Start, options: Opti
     alive = list(Executor.objects.values_list("pk", flat=True))
     kept = [tasks.wait_at.enqueue("kept") for _ in range(3)]
     gates["kept"].wait_for(3)
-    wait_until(lambda: all(one.process._heartbeat.may_rescue for one in running), "executors that may rescue")
+    wait_until(
+        lambda: all(executor_run.process._heartbeat.may_rescue for executor_run in running), "executors that may rescue"
+    )
     dead = ExecutorFactory.create(heartbeat=running[0].process.engine.db.now())
     orphan = TaskFactory.create(running=True, task_type=tasks.add.task_type, args=[1], executor_id=dead.pk)
 

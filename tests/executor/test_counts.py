@@ -59,7 +59,7 @@ def test_an_ended_task_is_freed_without_the_garbage_collector(burst: Burst, body
     gc.disable()
     try:
         burst(threads=1)
-        left = [found for found in gc.get_objects() if isinstance(found, RunningTask)]
+        left = [thing for thing in gc.get_objects() if isinstance(thing, RunningTask)]
     finally:
         gc.enable()
     assert len(left) < 10

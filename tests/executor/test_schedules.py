@@ -99,9 +99,9 @@ def test_task_enqueued_is_sent_after_the_commit_of_ticks(start: Start) -> None:
 def test_executor_writes_the_names_of_its_tasks(start: Start) -> None:
     start()
 
-    known = Executor.objects.get().task_types
-    assert tasks.note_tick.task_type in known
-    assert known == sorted(known)
+    names = Executor.objects.get().task_types
+    assert tasks.note_tick.task_type in names
+    assert names == sorted(names)
 
 
 def test_declared_schedule_becomes_a_row_and_a_removed_one_is_retired(

@@ -195,9 +195,9 @@ def test_actor_that_returns_for_a_stop_keeps_its_place(start: Start, burst: Burs
 
     row: Any = row_of(result)
     assert (row.status, row.attempts, row.polls) == (Status.READY, 0, 1)
-    place = row.inner_state["row"]
+    row_number = row.inner_state["row"]
     gates["import"].open()
     burst(backend=backend)
-    assert gates["import"].arrived == [0, place]
-    assert (row_of(result).status, row_of(result).return_value) == (Status.SUCCESSFUL, place)
+    assert gates["import"].arrived == [0, row_number]
+    assert (row_of(result).status, row_of(result).return_value) == (Status.SUCCESSFUL, row_number)
     assert not Executor.objects.using(backend).filter(heartbeat__state="RUNNING").exists()

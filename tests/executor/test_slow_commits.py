@@ -98,8 +98,8 @@ def test_outcome_that_never_fits_fails_alone(start: Start, options: Options, cap
         results = quick.enqueue_many([((number,), {}) for number in range(20)])
         running = start(threads=4)
 
-        for one in results:
-            wait_for_status(one, Status.SUCCESSFUL)
+        for quick_result in results:
+            wait_for_status(quick_result, Status.SUCCESSFUL)
         expect_progress(running)
         row = wait_for_status(result, Status.FAILED)
 
@@ -121,11 +121,11 @@ def test_outcome_that_cannot_even_fail_is_named_by_the_probes(
         running = start(threads=2)
         health = running.process.health
 
-        wait_until(lambda: any("cannot be committed" in one.what for one in health.status().unready))
+        wait_until(lambda: any("cannot be committed" in problem.what for problem in health.status().unready))
         expect_progress(running)
-        wait_until(lambda: any("cannot be committed" in one.what for one in health.status().stalled))
+        wait_until(lambda: any("cannot be committed" in problem.what for problem in health.status().stalled))
         wait_until(Heartbeat.objects.filter(problem__contains="Outcomes that cannot be committed: 1.").exists)
-        assert not any("unreachable" in one.what for one in health.status().unready)
+        assert not any("unreachable" in problem.what for problem in health.status().unready)
         assert row_of(result).status == Status.RUNNING
 
     wait_until(lambda: row_of(result).status in FINAL)

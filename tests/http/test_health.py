@@ -25,7 +25,7 @@ def tasks(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "CACHE_SECONDS", 0.0)
 
 
-def shown(caller: Shop) -> list[tuple[str, str]]:
+def read_problems(caller: Shop) -> list[tuple[str, str]]:
     """Return the problems of a site that is not ready."""
     response = caller.get("health/ready")
     assert (response.status_code, response["Retry-After"], response.json()["status"]) == (503, "5", "failing")
@@ -65,7 +65,7 @@ def test_queue_without_active_executor_is_not_ready(shop: Shop, executors: list[
     for columns in executors:
         ExecutorFactory(**columns)
 
-    assert shown(shop) == [("default/mail", problem)]
+    assert read_problems(shop) == [("default/mail", problem)]
 
 
 @pytest.mark.parametrize("columns", [{"scheduled": True, "wake_at": ago(60)}, {"running": True}], ids=["due", "held"])
@@ -73,7 +73,7 @@ def test_queue_with_due_tasks_and_no_executor_is_not_ready(shop: Shop, settings:
     settings.TASKS = tasks_setting(READY_AGE_LIMIT=None)
     TaskFactory(queue_name="mail", **columns)
 
-    assert shown(shop) == [("default/mail", "No active executor serves this queue.")]
+    assert read_problems(shop) == [("default/mail", "No active executor serves this queue.")]
     ExecutorFactory()
     assert shop.get("health/").status_code == 200
 
@@ -83,7 +83,7 @@ def test_queue_with_an_old_task_is_not_ready(shop: Shop, settings: Any) -> None:
     TaskFactory()
     ExecutorFactory()
 
-    ((where, what),) = shown(shop)
+    ((where, what),) = read_problems(shop)
 
     assert where == "default/default"
     assert re.search(r"has been ready for [67]\d s; 50 s is the limit", what)
@@ -114,15 +114,15 @@ def test_token_sees_only_its_queues(shop: Shop, settings: Any, allowed: dict[str
     TaskFactory()
     TaskFactory(using="sqlite", backend="sqlite")
 
-    assert [where for where, _ in shown(shop)] == places
+    assert [where for where, _ in read_problems(shop)] == places
 
 
 def test_only_users_with_view_task_see_queue_names(client: Client) -> None:
     TaskFactory(using="sqlite", backend="sqlite")
 
-    assert [where for where, _ in shown(person("view_task"))] == ["sqlite/default"]
+    assert [where for where, _ in read_problems(person("view_task"))] == ["sqlite/default"]
     for stranger in (Shop(client, ""), Shop(client, "Bearer wrong"), person("submit_task")):
-        assert shown(stranger) == []
+        assert read_problems(stranger) == []
 
 
 @pytest.mark.parametrize("is_failing", [False, True])
@@ -164,7 +164,7 @@ def test_unreachable_database_is_not_ready(shop: Shop, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(engine_for("default").queues, "queue_latency", away)
 
-    assert shown(shop) == [("default", "The database is unreachable.")]
+    assert read_problems(shop) == [("default", "The database is unreachable.")]
 
 
 @pytest.mark.parametrize("path", ["health/", "health/live", "health/ready", "openapi.json"])

@@ -62,9 +62,9 @@ def work(bench: Bench) -> None:
     bench.beat(slots=2)
     bench.engine.enqueues.enqueue([new(queue_name="mail", max_attempts=2) for _ in range(5)])
     failed: dict[str, Any] = {"attempts": 1, "worker_id": "w", "error": ERROR}
-    one, two, three, four = bench.claim(4, queues=["mail"])
+    first, two, three, four = bench.claim(4, queues=["mail"])
     bench.commit(
-        outcome(one, worker_id="w", has_succeeded=True, run_seconds=0.02),
+        outcome(first, worker_id="w", has_succeeded=True, run_seconds=0.02),
         outcome(two, worker_id="w", has_succeeded=True, run_seconds=0.3),
         outcome(three, Status.SCHEDULED, **failed, wake_after_seconds=60.0, run_seconds=0.3),
         outcome(four, Status.FAILED, **failed, run_seconds=20.0),
@@ -98,28 +98,28 @@ def test_metrics_need_a_permission(client: Client, scraper: Shop, settings: Any,
 def test_text_has_counters_histograms_and_gauges(scraper: Shop, bench: Bench) -> None:
     work(bench)
 
-    found = scraped(scraper)
+    values = scraped(scraper)
 
     alias = bench.engine.alias
     labels = (alias, "mail", "tests.noop")
-    assert {name: found[(f"jobqueue_{name}_total", *labels)] for name in metrics.COUNTER_HELP} == {
+    assert {name: values[(f"jobqueue_{name}_total", *labels)] for name in metrics.COUNTER_HELP} == {
         "submitted": 5, "completed": 2, "failed": 2, "retries": 1, "dead": 1, "lost": 0
     }  # fmt: skip
     buckets = {
-        edge: found[("jobqueue_run_seconds_bucket", alias, edge, "mail", "tests.noop")]
+        edge: values[("jobqueue_run_seconds_bucket", alias, edge, "mail", "tests.noop")]
         for edge in ("0.01", "0.025", "0.25", "0.5", "10.0", "30.0", "3600.0", "+Inf")
     }
     assert list(buckets.values()) == [0, 1, 1, 3, 3, 4, 4, 4]
-    assert found[("jobqueue_run_seconds_count", *labels)] == 4
-    assert found[("jobqueue_run_seconds_sum", *labels)] == pytest.approx(20.62)
-    assert found[("jobqueue_wait_seconds_count", *labels)] == 4
+    assert values[("jobqueue_run_seconds_count", *labels)] == 4
+    assert values[("jobqueue_run_seconds_sum", *labels)] == pytest.approx(20.62)
+    assert values[("jobqueue_wait_seconds_count", *labels)] == 4
     states = ("READY", "BLOCKED", "SCHEDULED", "RUNNING", "SUSPENDED")
-    assert [found[("jobqueue_queue_depth", alias, "mail", state)] for state in states] == [1, 0, 1, 1, 0]
-    assert found[("jobqueue_queue_depth_is_estimate", alias, "mail", "READY")] == 0
-    assert 0 <= found[("jobqueue_oldest_ready_seconds", alias, "mail")] < 60
+    assert [values[("jobqueue_queue_depth", alias, "mail", state)] for state in states] == [1, 0, 1, 1, 0]
+    assert values[("jobqueue_queue_depth_is_estimate", alias, "mail", "READY")] == 0
+    assert 0 <= values[("jobqueue_oldest_ready_seconds", alias, "mail")] < 60
     names = ("inflight", "active_workers", "worker_slots", "executors")
-    assert [found[(f"jobqueue_{name}", alias)] for name in names] == [1, 1, 2, 1]
-    assert found[("jobqueue_oldest_snapshot_seconds", alias)] >= 0
+    assert [values[(f"jobqueue_{name}", alias)] for name in names] == [1, 1, 2, 1]
+    assert values[("jobqueue_oldest_snapshot_seconds", alias)] >= 0
 
 
 def scheduled_work(bench: Bench) -> None:
@@ -139,19 +139,19 @@ def scheduled_work(bench: Bench) -> None:
 def test_text_has_ticks_and_schedules(scraper: Shop, bench: Bench) -> None:
     scheduled_work(bench)
 
-    found = scraped(scraper)
+    values = scraped(scraper)
 
     alias = bench.engine.alias
-    ticks = {key[2]: value for key, value in found.items() if key[:2] == ("jobqueue_ticks_total", alias)}
+    ticks = {key[2]: value for key, value in values.items() if key[:2] == ("jobqueue_ticks_total", alias)}
     assert ticks == {"enqueued": 1, "overlap": 2, "paused": 0, "missed": 0, "key": 0}
     labels = (alias, "mail", "tests.noop")
-    buckets = [found[("jobqueue_tick_lateness_seconds_bucket", alias, edge, *labels[1:])] for edge in ("10.0", "60.0")]
+    buckets = [values[("jobqueue_tick_lateness_seconds_bucket", alias, edge, *labels[1:])] for edge in ("10.0", "60.0")]
     assert buckets == [0, 1]
-    assert 30 <= found[("jobqueue_tick_lateness_seconds_sum", *labels)] < 60
-    assert {key[2]: value for key, value in found.items() if key[:2] == ("jobqueue_schedules", alias)} == {
+    assert 30 <= values[("jobqueue_tick_lateness_seconds_sum", *labels)] < 60
+    assert {key[2]: value for key, value in values.items() if key[:2] == ("jobqueue_schedules", alias)} == {
         "active": 1, "paused": 1, "stopped": 0
     }  # fmt: skip
-    assert 30 <= found[("jobqueue_schedule_overdue_seconds", alias)] < 60
+    assert 30 <= values[("jobqueue_schedule_overdue_seconds", alias)] < 60
 
 
 def test_task_types_without_schedules_have_no_ticks(scraper: Shop, bench: Bench) -> None:
@@ -164,10 +164,10 @@ def test_task_types_without_schedules_have_no_ticks(scraper: Shop, bench: Bench)
 
 
 def test_empty_queue_shows_zeros(scraper: Shop) -> None:
-    found = scraped(scraper)
+    values = scraped(scraper)
 
-    assert found[("jobqueue_queue_depth", "default", "named", "READY")] == 0
-    assert found[("jobqueue_oldest_ready_seconds", "default", "named")] == 0
+    assert values[("jobqueue_queue_depth", "default", "named", "READY")] == 0
+    assert values[("jobqueue_oldest_ready_seconds", "default", "named")] == 0
 
 
 def test_depth_of_long_queue_is_an_estimate(scraper: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,10 +175,10 @@ def test_depth_of_long_queue_is_an_estimate(scraper: Shop, monkeypatch: pytest.M
         monkeypatch.setattr(module, "CAP", 3)
     engine_for("default").enqueues.enqueue([new() for _ in range(5)])
 
-    found = scraped(scraper)
-    (queue,) = [one for one in scraper.get("metrics.json").json()["queues"] if one["ready"]]
+    values = scraped(scraper)
+    (queue,) = [queue for queue in scraper.get("metrics.json").json()["queues"] if queue["ready"]]
 
-    assert found[("jobqueue_queue_depth_is_estimate", "default", "default", "READY")] == 1
+    assert values[("jobqueue_queue_depth_is_estimate", "default", "default", "READY")] == 1
     assert (queue["queue"], queue["estimated"]) == ("default", ["ready"])
 
 
@@ -192,20 +192,20 @@ def test_labels_beyond_the_limit_become_other(scraper: Shop, bench: Bench, monke
         using=bench.engine.database, backend=bench.engine.alias, queue_name="q3", rank=ago(60), enqueued_at=ago(60)
     )
 
-    found = scraped(scraper)
+    values = scraped(scraper)
 
     alias = bench.engine.alias
-    submitted = {key[2:]: value for key, value in found.items() if key[:2] == ("jobqueue_submitted_total", alias)}
+    submitted = {key[2:]: value for key, value in values.items() if key[:2] == ("jobqueue_submitted_total", alias)}
     assert submitted == {(name, "tests.noop"): 1 for name in ("a", "b", "other", "z-declared")} | {
         ("other", "other"): 5
     }
     depths = {
         key[2]: value
-        for key, value in found.items()
+        for key, value in values.items()
         if key[:2] == ("jobqueue_queue_depth", alias) and key[3] == "READY"
     }
     assert depths == {"a": 1, "b": 1, "z-declared": 1, "other": 7}
-    assert found[("jobqueue_oldest_ready_seconds", alias, "other")] >= 50
+    assert values[("jobqueue_oldest_ready_seconds", alias, "other")] >= 50
 
     bench.engine.enqueues.enqueue([new(queue_name="a-newcomer")])
 
@@ -219,9 +219,11 @@ def test_json_has_the_same_numbers_as_text(scraper: Shop, bench: Bench) -> None:
 
     body = scraper.get("metrics.json").json()
 
-    (queue,) = [one for one in body["queues"] if one["backend"] == bench.engine.alias and one["queue"] == "mail"]
+    (queue,) = [
+        queue for queue in body["queues"] if queue["backend"] == bench.engine.alias and queue["queue"] == "mail"
+    ]
     (task,) = body["tasks"]
-    (backend,) = [one for one in body["backends"] if one["backend"] == bench.engine.alias]
+    (backend,) = [backend for backend in body["backends"] if backend["backend"] == bench.engine.alias]
     assert {name: queue[name] for name in ("ready", "scheduled", "running", "suspended", "estimated")} == {
         "ready": 1, "scheduled": 1, "running": 1, "suspended": 0, "estimated": []
     }  # fmt: skip

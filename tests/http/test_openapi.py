@@ -52,10 +52,10 @@ def document(client: Client) -> dict[str, Any]:
 
 
 def test_document_contains_its_server(client: Client) -> None:
-    found = document(client)
+    served = document(client)
 
-    assert found["openapi"].startswith("3.1")
-    assert found["servers"] == [{"url": "/jobqueue"}]
+    assert served["openapi"].startswith("3.1")
+    assert served["servers"] == [{"url": "/jobqueue"}]
 
 
 def test_every_view_is_in_the_document(client: Client) -> None:

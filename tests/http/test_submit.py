@@ -195,7 +195,7 @@ class TestIdempotencyKey:
 
 class TestBatch:
     def test_tasks_are_enqueued_in_order(self, shop: Shop) -> None:
-        body = [{"task": GREET, "args": [name], "priority": place} for place, name in enumerate("abc")]
+        body = [{"task": GREET, "args": [name], "priority": priority} for priority, name in enumerate("abc")]
 
         response = shop.post("submit/batch/", body)
 

@@ -34,13 +34,13 @@ class TestShow:
 
         response = shop.get(f"tasks/{task.pk}/")
 
-        shown = response.json()
+        body = response.json()
         assert response.status_code == 200
         assert response["Cache-Control"] == "no-store"
-        assert (shown["id"], shown["status"], shown["task"]) == (str(task.pk), "SUCCESSFUL", GREET)
-        assert shown["url"] == f"/jobqueue/tasks/{task.pk}/"
-        assert shown["result"] == {"text": "hello", "access_token": MASK}
-        assert shown["errors"] == []
+        assert (body["id"], body["status"], body["task"]) == (str(task.pk), "SUCCESSFUL", GREET)
+        assert body["url"] == f"/jobqueue/tasks/{task.pk}/"
+        assert body["result"] == {"text": "hello", "access_token": MASK}
+        assert body["errors"] == []
 
     def test_etag_changes_with_the_task_and_saves_an_answer(self, shop: Shop) -> None:
         task = TaskFactory(scheduled=True, task_type=GREET)
@@ -71,14 +71,14 @@ class TestShow:
     def test_failed_task_shows_its_errors_without_tracebacks(self, shop: Shop) -> None:
         task = TaskFactory(failed=True, task_type=GREET, errors=[error("first"), error("second", attempt=2)])
 
-        shown = shop.get(f"tasks/{task.pk}/").json()
+        body = shop.get(f"tasks/{task.pk}/").json()
 
-        assert shown["result"] is None
-        assert [(e["attempt"], e["exception"], e["message"]) for e in shown["errors"]] == [
+        assert body["result"] is None
+        assert [(e["attempt"], e["exception"], e["message"]) for e in body["errors"]] == [
             (1, "shop.errors.SMTPServerBusy", "first"),
             (2, "shop.errors.SMTPServerBusy", "second"),
         ]
-        assert "Traceback" not in json.dumps(shown)
+        assert "Traceback" not in json.dumps(body)
 
     def test_masked_arguments_are_masked_in_errors_and_result(self, shop: Shop) -> None:
         task = TaskFactory(
@@ -90,11 +90,11 @@ class TestShow:
             return_value=["said hunter2", 1],
         )
 
-        shown = shop.get(f"tasks/{task.pk}/").json()
+        body = shop.get(f"tasks/{task.pk}/").json()
 
         words = f"no login as anna with {MASK}; token={MASK} at postgresql://u:{MASK}@host/db"
-        assert [entry["message"] for entry in shown["errors"]] == [words]
-        assert shown["result"] == [f"said {MASK}", 1]
+        assert [entry["message"] for entry in body["errors"]] == [words]
+        assert body["result"] == [f"said {MASK}", 1]
 
     def test_redact_patterns_are_per_backend(self, shop: Shop, settings: Any) -> None:
         settings.TASKS = tasks_setting(REDACT=["text"])
@@ -124,16 +124,16 @@ class TestShow:
 
 class TestCancel:
     @pytest.mark.parametrize(
-        ("traits", "status", "shown"),
+        ("traits", "status", "expected"),
         [({}, 200, "CANCELLED"), ({"running": True}, 202, "RUNNING"), ({"successful": True}, 409, None)],
     )
-    def test_cancel_ends_a_task_or_asks_it_to_stop(self, shop: Shop, traits: Any, status: int, shown: str) -> None:
+    def test_cancel_ends_a_task_or_asks_it_to_stop(self, shop: Shop, traits: Any, status: int, expected: str) -> None:
         task = TaskFactory(**traits, task_type=GREET)
 
         response = shop.post(f"tasks/{task.pk}/cancel/")
 
         assert response.status_code == status
-        assert shown is None or response.json()["status"] == Task.objects.get().status == shown
+        assert expected is None or response.json()["status"] == Task.objects.get().status == expected
         assert (Task.objects.get().cancel_requested_at is not None) is (status < 300)
 
     @pytest.mark.parametrize(
@@ -156,8 +156,8 @@ class TestCancel:
 
         assert response.status_code == 200
         assert response.json()["not_allowed"] == (status == "READY")
-        found = dict(Task.objects.values_list("pk", "status"))
-        assert found == {task.pk: "CANCELLED", child.pk: status, grandchild.pk: "CANCELLED"}
+        statuses = dict(Task.objects.values_list("pk", "status"))
+        assert statuses == {task.pk: "CANCELLED", child.pk: status, grandchild.pk: "CANCELLED"}
 
     def test_cancel_with_tree_by_user_cancels_all(self) -> None:
         task = TaskFactory(task_type=DIARY)

@@ -130,8 +130,8 @@ class Without(Nightly, schedule=None): ...
 def test_actors_inherit_a_schedule_and_may_remove_it(load: Load) -> None:
     load(ACTORS)
 
-    one, two = declarations()
-    assert (one.name, one.location, one.columns()["task_type"]) == ("one", "site_tasks.py:7", "one")
+    first, two = declarations()
+    assert (first.name, first.location, first.columns()["task_type"]) == ("one", "site_tasks.py:7", "one")
     assert (two.name, two.location) == ("site_tasks.Two", "site_tasks.py:8")
     assert messages() == []
 

@@ -62,9 +62,9 @@ def image_command() -> list[str]:
 
 def commands() -> Iterator[list[str]]:
     yield image_command()
-    for each in COMPOSE.values():
-        if "command" in each:
-            yield each["command"]
+    for compose_service in COMPOSE.values():
+        if "command" in compose_service:
+            yield compose_service["command"]
     for container in containers():
         yield container["command"] + container.get("args", [])
     yield shlex.split(service()["ExecStart"])
@@ -110,9 +110,9 @@ def test_commands_are_found_in_all_files() -> None:
 
 def test_jobqueue_variables_in_guide_are_flags() -> None:
     command = load_command_class("jobqueue", "run_executors")
-    known = set(re.findall(r"\[(JOBQUEUE_\w+)\]", re.sub(r"\s+", "", command.create_parser("", "").format_help())))
-    assert "JOBQUEUE_HEALTH" in known
-    assert set(re.findall(r"JOBQUEUE_[A-Z_]+", GUIDE)) <= known
+    flags = set(re.findall(r"\[(JOBQUEUE_\w+)\]", re.sub(r"\s+", "", command.create_parser("", "").format_help())))
+    assert "JOBQUEUE_HEALTH" in flags
+    assert set(re.findall(r"JOBQUEUE_[A-Z_]+", GUIDE)) <= flags
 
 
 def test_variables_in_compose_are_read_by_demo() -> None:
@@ -157,8 +157,8 @@ def test_scaler_reads_existing_metric(client: Client) -> None:
     value = client.get(urlsplit(trigger["metadata"]["url"]).path).json()
     where = re.fullmatch(r'(\w+)\.#\((\w+)=="(\w+)"\)\.(\w+)', trigger["metadata"]["valueLocation"])
     assert where is not None
-    found = [each for each in value[where[1]] if each[where[2]] == where[3]]
-    assert 60 <= found[0][where[4]] < 60 + PATIENCE_SECONDS
+    matching = [entry for entry in value[where[1]] if entry[where[2]] == where[3]]
+    assert 60 <= matching[0][where[4]] < 60 + PATIENCE_SECONDS
 
 
 def seconds(text: str) -> float:

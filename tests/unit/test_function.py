@@ -238,8 +238,8 @@ def test_limits_prefer_row_then_declaration_then_settings() -> None:
     declared = run_options(tasks.named, "{}", defaults)
     assert (declared.max_attempts, declared.timeout) == (9, 30)
     changed = stored_options(tasks.named.using(timeout=5, backoff=Backoff(base=1)), tasks.named)
-    chosen = run_options(tasks.named, changed, defaults)
-    assert (chosen.max_attempts, chosen.timeout, chosen.backoff) == (9, 5, Backoff(base=1))
+    effective = run_options(tasks.named, changed, defaults)
+    assert (effective.max_attempts, effective.timeout, effective.backoff) == (9, 5, Backoff(base=1))
 
 
 @pytest.mark.parametrize(

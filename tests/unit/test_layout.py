@@ -103,15 +103,19 @@ def test_docstring_of_a_package_names_each_of_its_modules(package: Path) -> None
 
 def class_size(node: ast.ClassDef) -> tuple[int, int]:
     """Return how many methods and attributes a class has: fields, and what its methods assign to self."""
-    methods = [one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
-    fields = {one.target.id for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)}
+    methods = [entry for entry in node.body if isinstance(entry, ast.FunctionDef | ast.AsyncFunctionDef)]
+    fields = {
+        entry.target.id
+        for entry in node.body
+        if isinstance(entry, ast.AnnAssign) and isinstance(entry.target, ast.Name)
+    }
     assigned = {
-        one.attr
-        for one in ast.walk(node)
-        if isinstance(one, ast.Attribute)
-        and isinstance(one.ctx, ast.Store)
-        and isinstance(one.value, ast.Name)
-        and one.value.id == "self"
+        attribute.attr
+        for attribute in ast.walk(node)
+        if isinstance(attribute, ast.Attribute)
+        and isinstance(attribute.ctx, ast.Store)
+        and isinstance(attribute.value, ast.Name)
+        and attribute.value.id == "self"
     }
     return len(methods), len(fields | assigned)
 

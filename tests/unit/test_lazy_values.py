@@ -96,9 +96,9 @@ def test_mock_of_a_type_is_refused_with_its_place(kind: type) -> None:
     mock = Mock(spec=kind)
     reason = f"unittest.mock.Mock is not JSON, although its class is {kind.__name__}; pass {kind.__name__}() of it"
 
-    with pytest.raises(InvalidArguments) as found:
+    with pytest.raises(InvalidArguments) as refused:
         pack([{"a": mock}])
-    assert str(found.value) == f"pack(): argument '*a'[0][0]['a']: {reason}"
+    assert str(refused.value) == f"pack(): argument '*a'[0][0]['a']: {reason}"
     with pytest.raises(InvalidResult, match=r"result: unittest\.mock\.Mock is not JSON"):
         encode_result(mock, max_bytes=1000)
     with pytest.raises(InvalidArguments, match=r"message: unittest\.mock\.Mock is not JSON"):
@@ -275,12 +275,12 @@ def test_lazy_time_is_refused_in_plain_words(option: str) -> None:
 
 @pytest.mark.parametrize("value", ["failing list", "failing iterator", "failing dict", "failing pairs", "failing"])
 def test_argument_whose_own_code_fails_is_named(value: str) -> None:
-    for argument, place in ((HOSTILE[value](), ""), ([{"k": HOSTILE[value]()}], r"\[0\]\['k'\]")):
+    for argument, where in ((HOSTILE[value](), ""), ([{"k": HOSTILE[value]()}], r"\[0\]\['k'\]")):
         with pytest.raises(
-            InvalidArguments, match=rf"^pack\(\): argument '\*a'\[0\]{place}.* cannot be read: "
-        ) as found:
+            InvalidArguments, match=rf"^pack\(\): argument '\*a'\[0\]{where}.* cannot be read: "
+        ) as refused:
             pack(argument)
-        assert found.value.__cause__ is not None
+        assert refused.value.__cause__ is not None
 
 
 def test_lazy_argument_that_the_database_refuses_is_no_wrong_argument() -> None:

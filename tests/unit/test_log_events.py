@@ -28,7 +28,7 @@ class LogEvent:
 
 def calls(tree: ast.Module) -> list[tuple[str, str]]:
     """Return the method and the text of each call of a module's logger."""
-    found = []
+    logged = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS:
             if not isinstance(node.func.value, ast.Name) or node.func.value.id != "logger":
@@ -38,21 +38,21 @@ def calls(tree: ast.Module) -> list[tuple[str, str]]:
                 continue
             parts = template.values if isinstance(template, ast.JoinedStr) else [template]
             constants = [str(part.value) for part in parts if isinstance(part, ast.Constant)]
-            found.append((node.func.attr, "".join(constants)))
-    return found
+            logged.append((node.func.attr, "".join(constants)))
+    return logged
 
 
 @pytest.fixture(scope="module")
 def events() -> dict[str, LogEvent]:
-    found: dict[str, LogEvent] = defaultdict(LogEvent)
+    by_name: dict[str, LogEvent] = defaultdict(LogEvent)
     for name, _ in EVENTS.values():
-        found[name].levels.add(ANY_LEVEL)
+        by_name[name].levels.add(ANY_LEVEL)
     for path in PACKAGE.rglob("*.py"):
         for method, text in calls(ast.parse(path.read_text())):
-            event = found[text.partition(" ")[0]]
+            event = by_name[text.partition(" ")[0]]
             event.levels.add("ERROR" if method == "exception" else method.upper())
             event.fields |= set(re.findall(r"(?<= )(\w+)=", text)) - {"hint"}
-    return found
+    return by_name
 
 
 def test_event_names_follow_the_grammar(events: dict[str, LogEvent]) -> None:

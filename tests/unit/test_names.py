@@ -64,7 +64,7 @@ WHOLE_NAMES = {
     "some": "what the variable holds",
 }
 
-# Names of the package that hide what they hold. Say it: rows, digest, match, index, selected.
+# Names that hide what they hold. Say it: rows, digest, match, index, selected.
 FILLERS = {"chosen", "each", "found", "known", "near", "one", "place", "shown"}
 
 # Parts of the names of constants.
@@ -117,15 +117,15 @@ def retired_words(name: str) -> set[str]:
 
 def names_with_retired_words() -> dict[str, list[str]]:
     """Return "file: name" for each name with a retired word, by word."""
-    found: dict[str, set[str]] = defaultdict(set)
+    by_word: dict[str, set[str]] = defaultdict(set)
     for folder in FOLDERS:
         for path in [*CHECKOUT.joinpath(folder).rglob("*.py"), *CHECKOUT.joinpath(folder).rglob("*.sql")]:
             file = path.relative_to(CHECKOUT).as_posix()
             for name in [path.stem, *(python_names(path) if path.suffix == ".py" else ())]:
                 if (file, name) not in ALLOWED:
                     for word in retired_words(name):
-                        found[word].add(f"{file}: {name}")
-    return {word: sorted(names) for word, names in sorted(found.items())}
+                        by_word[word].add(f"{file}: {name}")
+    return {word: sorted(names) for word, names in sorted(by_word.items())}
 
 
 def comments(path: Path) -> Iterator[tuple[int, str]]:
@@ -249,21 +249,24 @@ def test_no_comment_has_a_retired_word() -> None:
 
 
 def filler_names(source: str) -> list[tuple[int, str]]:
-    """Return the line and the name of each variable and argument that hides what it holds."""
+    """Return the line and the name of each function, variable and argument that hides what it holds."""
     fillers = []
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) if name in FILLERS:
                 fillers.append((node.lineno, name))
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name in FILLERS:
+                fillers.append((node.lineno, name))
     return fillers
 
 
-def test_names_of_the_package_say_what_they_hold() -> None:
-    assert filler_names("found = [one for one in rows]") == [(1, "found"), (1, "one")]
+def test_names_say_what_they_hold() -> None:
+    source = "found = [one for one in rows]\nasync def shown(known): pass"
+    assert sorted(filler_names(source)) == [(1, "found"), (1, "one"), (2, "known"), (2, "shown")]
     wrong = [
         f"{path.relative_to(CHECKOUT)}:{line}: {name}"
-        for path in CHECKOUT.glob("jobqueue/**/*.py")
-        if "migrations" not in path.parts
+        for path in SOURCES
+        if path.suffix == ".py" and not {"demo_project", "migrations"} & {*path.parts}
         for line, name in filler_names(path.read_text())
     ]
     assert not wrong, "\n".join(wrong)

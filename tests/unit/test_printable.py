@@ -15,7 +15,7 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "escaped"),
     [
         ("a\nb\r\tc", r"a\nb\r\tc"),
         ("\x1b]0;title\x07", r"\x1b]0;title\x07"),
@@ -24,8 +24,8 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
         ("\udcff", r"\udcff"),
     ],
 )
-def test_control_characters_are_written_as_escapes(text: str, shown: str) -> None:
-    assert printable(text) == shown
+def test_control_characters_are_written_as_escapes(text: str, escaped: str) -> None:
+    assert printable(text) == escaped
 
 
 def test_printable_text_is_one_line() -> None:

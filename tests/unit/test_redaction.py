@@ -35,7 +35,7 @@ LONG = "x" * 300
 
 
 @pytest.mark.parametrize(
-    ("value", "patterns", "shown"),
+    ("value", "patterns", "masked"),
     [
         ({"users": [{"name": "anna", "token": "t"}]}, DEFAULT, {"users": [{"name": "anna", "token": MASK}]}),
         ({"secrets": [1, 2], "token": {"a": 1}}, DEFAULT, {"secrets": MASK, "token": MASK}),
@@ -50,8 +50,8 @@ LONG = "x" * 300
         ({LONG: {"a": 1}, "b": 2}, ["pin"], {LONG: {"a": 1}, "b": 2}),
     ],
 )
-def test_redact_masks_keys_and_paths_that_match(value: Any, patterns: Any, shown: Any) -> None:
-    assert redact(value, patterns) == shown
+def test_redact_masks_keys_and_paths_that_match(value: Any, patterns: Any, masked: Any) -> None:
+    assert redact(value, patterns) == masked
 
 
 def test_name_of_value_itself_is_matched() -> None:
@@ -67,14 +67,14 @@ def test_masking_is_fast_below_long_names(patterns: tuple[str, ...]) -> None:
         value = {"x" * 8000: value}
     begun = time.process_time()
 
-    shown = redact({"value": value}, patterns)
+    masked = redact({"value": value}, patterns)
 
     assert time.process_time() - begun < 10
-    assert list(shown) == ["value"]
+    assert list(masked) == ["value"]
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "masked"),
     [
         ("login failed: password=hunter2", f"login failed: password={MASK}"),
         ("{'password': 'hunter2', 'name': 'anna'}", f"{{'password': {MASK}, 'name': 'anna'}}"),
@@ -87,8 +87,8 @@ def test_masking_is_fast_below_long_names(patterns: tuple[str, ...]) -> None:
         ("at 12:30: nothing=1 to hide", "at 12:30: nothing=1 to hide"),
     ],
 )
-def test_text_after_a_name_is_masked(text: str, shown: str) -> None:
-    assert redact_text(text, DEFAULT) == shown
+def test_text_after_a_name_is_masked(text: str, masked: str) -> None:
+    assert redact_text(text, DEFAULT) == masked
 
 
 def test_masking_is_fast_in_a_long_word() -> None:
@@ -115,7 +115,7 @@ def secrets_of(**kwargs: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text", "shown"),
+    ("arguments", "text", "masked"),
     [
         (
             {"card": {"token": ["hunter22", 123456]}, "password": "hunter2", "name": "anna"},
@@ -126,20 +126,20 @@ def secrets_of(**kwargs: Any) -> Any:
         ({"password": "abc", "token": True, "secret": None}, "abc True None", "abc True None"),  # too short
     ],
 )
-def test_masked_values_and_their_names_are_masked_in_texts(arguments: Any, text: str, shown: str) -> None:
-    assert redact_text(text, (), secrets_of(**arguments)) == shown
+def test_masked_values_and_their_names_are_masked_in_texts(arguments: Any, text: str, masked: str) -> None:
+    assert redact_text(text, (), secrets_of(**arguments)) == masked
 
 
 def test_names_and_numbers_that_repeat_a_secret_are_masked() -> None:
     secrets = secrets_of(tokens={"sk_live_1": [41111234, 12.125]})
 
-    shown = redact_texts({"of sk_live_1": 1, "n": [41111234, -941111234.0, 12.125, 7, True, None]}, secrets)
+    masked = redact_texts({"of sk_live_1": 1, "n": [41111234, -941111234.0, 12.125, 7, True, None]}, secrets)
 
-    assert shown == {f"of {MASK}": 1, "n": [MASK, MASK, MASK, 7, True, None]}
+    assert masked == {f"of {MASK}": 1, "n": [MASK, MASK, MASK, 7, True, None]}
 
 
 @pytest.mark.parametrize(
-    ("passwords", "text", "shown"),
+    ("passwords", "text", "masked"),
     [
         (["hunter", "hunter2"], "a hunter2 b", f"a {MASK} b"),
         (["unte", "hunter"], "a hunter b", f"a {MASK} b"),
@@ -150,8 +150,8 @@ def test_names_and_numbers_that_repeat_a_secret_are_masked() -> None:
     ],
     ids=["one begins another", "one within another", "they overlap", "one begins in vain", "side by side", "itself"],
 )
-def test_each_occurrence_of_a_secret_is_masked_whole(passwords: list[str], text: str, shown: str) -> None:
-    assert redact_text(text, (), secrets_of(passwords=passwords)) == shown
+def test_each_occurrence_of_a_secret_is_masked_whole(passwords: list[str], text: str, masked: str) -> None:
+    assert redact_text(text, (), secrets_of(passwords=passwords)) == masked
 
 
 def test_secret_at_the_edge_of_the_cut_is_masked() -> None:
@@ -159,18 +159,18 @@ def test_secret_at_the_edge_of_the_cut_is_masked() -> None:
     for shift in range(2 * len(secret)):
         text = "." * shift + (secret + "-") * 10_000
 
-        shown = redact_text(text, (), secrets_of(password=secret))
+        masked = redact_text(text, (), secrets_of(password=secret))
 
-        assert "characters left out" in shown
-        assert not any(secret[n : n + 3] in shown.replace("characters", "") for n in range(len(secret) - 2))
+        assert "characters left out" in masked
+        assert not any(secret[n : n + 3] in masked.replace("characters", "") for n in range(len(secret) - 2))
 
 
 def test_shortened_text_keeps_both_ends() -> None:
-    shown = redact_text("first " + "x" * 1_000_000 + " last", DEFAULT)
+    masked = redact_text("first " + "x" * 1_000_000 + " last", DEFAULT)
 
-    assert shown.startswith("first x")
-    assert shown.endswith("x last")
-    assert len(shown) < 30_000
+    assert masked.startswith("first x")
+    assert masked.endswith("x last")
+    assert len(masked) < 30_000
 
 
 MANY = list(range(10_000_000, 10_100_000))
@@ -191,17 +191,17 @@ def test_masking_is_fast_for_all_secrets(passwords: list[Any], text: str) -> Non
     begun = time.process_time()
 
     for _ in range(10):
-        shown = redact_text(text, DEFAULT, secrets_of(passwords=passwords))
+        masked = redact_text(text, DEFAULT, secrets_of(passwords=passwords))
 
-    assert "10050000" not in shown
+    assert "10050000" not in masked
     assert time.process_time() - begun < 10
 
 
 def test_text_with_too_many_secrets_is_masked_whole() -> None:
     secrets = secrets_of(passwords=MANY)
 
-    shown = redact_text("no login as anna", (), secrets)
+    masked = redact_text("no login as anna", (), secrets)
 
-    assert "anna" not in shown
-    assert shown.startswith(MASK)
-    assert "too many or too large" in shown
+    assert "anna" not in masked
+    assert masked.startswith(MASK)
+    assert "too many or too large" in masked

@@ -106,20 +106,20 @@ def test_queues_given_as_text_are_refused() -> None:
 
 
 def test_unknown_option_error_suggests_the_nearest() -> None:
-    near, far = JobQueueBackend("default", {"OPTIONS": {"POL_INTERVAL": 1, "COLOUR": 2}}).check()
-    assert near.msg.startswith(
+    similar, far = JobQueueBackend("default", {"OPTIONS": {"POL_INTERVAL": 1, "COLOUR": 2}}).check()
+    assert similar.msg.startswith(
         "TASKS['default']['OPTIONS']: unknown option 'POL_INTERVAL' (did you mean 'POLL_INTERVAL'?)"
     )
-    for message in (near, far):
+    for message in (similar, far):
         assert "; options are DATABASE, HEARTBEAT_TIMEOUT, " in message.msg
     assert "did you mean" not in far.msg
 
 
 def test_unknown_key_beside_options_is_an_error_that_suggests_the_nearest() -> None:
     params = {"BACKEND": "jobqueue.backend.JobQueueBackend", "QUEUE": ["emails"], "RETENTION": {}, "colour": 1}
-    near, option, far = JobQueueBackend("default", params).check()
-    assert near.id == "jobqueue.E013"
-    assert near.msg == (
+    similar, option, far = JobQueueBackend("default", params).check()
+    assert similar.id == "jobqueue.E013"
+    assert similar.msg == (
         "TASKS['default']: unknown key 'QUEUE' (did you mean 'QUEUES'?); keys are BACKEND, QUEUES, OPTIONS."
     )
     assert "unknown key 'RETENTION' (it belongs in OPTIONS); keys" in option.msg
@@ -165,10 +165,10 @@ def test_unsuitable_database_is_a_check_message(
 def test_psycopg2_beside_psycopg_is_named(installed: bool, ids: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobqueue.declarations.checks.find_spec", lambda name: object() if installed else None)
 
-    found = JobQueueBackend("default", {"OPTIONS": {}}).check()
+    messages = JobQueueBackend("default", {"OPTIONS": {}}).check()
 
-    assert [message.id for message in found] == ids
-    assert all(not message.is_serious(checks.WARNING) for message in found)
+    assert [message.id for message in messages] == ids
+    assert all(not message.is_serious(checks.WARNING) for message in messages)
 
 
 @override_settings(TASKS={"default": {"BACKEND": "jobqueue.backend.JobQueueBackend", "OPTIONS": {"POLL": 1}}})

@@ -72,15 +72,15 @@ class Minute(NamedTuple):
 @cache
 def minutes(start: datetime, zone_name: str) -> list[Minute]:
     zone = ZoneInfo(zone_name)
-    found, expected = [], start
+    ticks, expected = [], start
     first = start.replace(tzinfo=zone).astimezone(UTC)
     for moment in (first + MINUTE * n for n in range(WINDOW // MINUTE)):
         local = moment.astimezone(zone)
         wall = local.replace(tzinfo=None)
         skipped = [expected + MINUTE * n for n in range((wall - expected) // MINUTE)]
-        found.append(Minute(moment, wall, local.fold == 1, skipped))
+        ticks.append(Minute(moment, wall, local.fold == 1, skipped))
         expected = wall + MINUTE
-    return found
+    return ticks
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
@@ -215,9 +215,9 @@ def test_interval_is_anchored_whatever_moment_is_asked_from() -> None:
     ],
 )
 def test_mistake_is_described(expression: Cron | Every, field: str, problem: str) -> None:
-    (found,) = expression.problems()
+    (mistake,) = expression.problems()
 
-    assert (found.field, str(found).startswith(problem)) == (field, True), found
+    assert (mistake.field, str(mistake).startswith(problem)) == (field, True), mistake
 
 
 @pytest.mark.parametrize(

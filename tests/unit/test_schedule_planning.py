@@ -27,9 +27,9 @@ def plan(policy: Policy, late: timedelta, *, waiting_at: datetime | None = None,
     return make_plan(EACH_MINUTE, policy, NOON + late, next_at=NOON, waiting_at=waiting_at, **state)
 
 
-def skips(found: Plan) -> list[tuple[int, SkipReason]]:
+def skips(result: Plan) -> list[tuple[int, SkipReason]]:
     """Return how many consecutive ticks were skipped, and why."""
-    groups = groupby(found.skipped, key=lambda skipped: skipped.reason)
+    groups = groupby(result.skipped, key=lambda skipped: skipped.reason)
     return [(sum(skipped.count for skipped in group), reason) for reason, group in groups]
 
 
@@ -74,31 +74,31 @@ def test_schedule_ends_with_its_last_tick() -> None:
     ],
 )
 def test_missed_ticks_are_made_up_for_as_the_policy_says(policy: Policy, runs: int, missed: int) -> None:
-    found = plan(policy, 10 * MINUTE + seconds(45))
+    result = plan(policy, 10 * MINUTE + seconds(45))
 
-    assert len(found.runs) == runs
-    assert sum(skipped.count for skipped in found.skipped) == missed
-    assert found.runs in ((), tuple(NOON + MINUTE * minute for minute in range(11 - runs, 11)))
-    assert found.next_at == NOON + 11 * MINUTE
+    assert len(result.runs) == runs
+    assert sum(skipped.count for skipped in result.skipped) == missed
+    assert result.runs in ((), tuple(NOON + MINUTE * minute for minute in range(11 - runs, 11)))
+    assert result.next_at == NOON + 11 * MINUTE
 
 
 def test_tick_on_time_runs_alone_after_a_downtime() -> None:
-    found = plan(Policy(), 10 * MINUTE + seconds(1))
+    result = plan(Policy(), 10 * MINUTE + seconds(1))
 
-    assert found.runs == (NOON + 10 * MINUTE,)
-    assert skips(found) == [(10, SkipReason.MISSED)]
+    assert result.runs == (NOON + 10 * MINUTE,)
+    assert skips(result) == [(10, SkipReason.MISSED)]
 
 
 def test_paused_schedule_skips_all_ticks_as_paused() -> None:
-    found = plan(Policy(), 2 * MINUTE, paused_until=FOREVER)
+    result = plan(Policy(), 2 * MINUTE, paused_until=FOREVER)
 
-    assert (found.runs, skips(found)) == ((), [(3, SkipReason.PAUSED)])
+    assert (result.runs, skips(result)) == ((), [(3, SkipReason.PAUSED)])
 
 
 def test_ticks_after_the_end_of_a_pause_run() -> None:
-    found = plan(Policy(), 2 * MINUTE, paused_until=NOON + 2 * MINUTE)
+    result = plan(Policy(), 2 * MINUTE, paused_until=NOON + 2 * MINUTE)
 
-    assert (found.runs, skips(found)) == ((NOON + 2 * MINUTE,), [(2, SkipReason.PAUSED)])
+    assert (result.runs, skips(result)) == ((NOON + 2 * MINUTE,), [(2, SkipReason.PAUSED)])
 
 
 @pytest.mark.parametrize(
@@ -111,16 +111,16 @@ def test_ticks_after_the_end_of_a_pause_run() -> None:
     ],
 )
 def test_tick_meets_a_running_task(overlap, runs, waiting_at, skipped) -> None:
-    found = plan(Policy(overlap), seconds(0), has_live_task=True)
+    result = plan(Policy(overlap), seconds(0), has_live_task=True)
 
-    assert (found.runs, found.waiting_at, skips(found)) == (runs, waiting_at, skipped)
+    assert (result.runs, result.waiting_at, skips(result)) == (runs, waiting_at, skipped)
 
 
 def test_only_one_tick_waits_for_the_running_task() -> None:
     policy, earlier = Policy(Overlap.QUEUE_ONE), NOON - MINUTE
 
-    found = plan(policy, seconds(0), has_live_task=True, waiting_at=earlier)
-    assert (found.runs, found.waiting_at, skips(found)) == ((), earlier, [(1, SkipReason.OVERLAP)])
+    result = plan(policy, seconds(0), has_live_task=True, waiting_at=earlier)
+    assert (result.runs, result.waiting_at, skips(result)) == ((), earlier, [(1, SkipReason.OVERLAP)])
     ended = plan(policy, -seconds(1), waiting_at=earlier)
     assert (ended.runs, ended.waiting_at, ended.skipped) == ((earlier,), None, ())
     both = plan(policy, seconds(0), waiting_at=earlier)
@@ -131,8 +131,8 @@ def test_waiting_tick_survives_a_pause() -> None:
     earlier = NOON - MINUTE
 
     for overlap in Overlap:
-        found = plan(Policy(overlap), seconds(0), paused_until=FOREVER, waiting_at=earlier)
-        assert (found.runs, found.waiting_at, skips(found)) == ((), earlier, [(1, SkipReason.PAUSED)])
+        result = plan(Policy(overlap), seconds(0), paused_until=FOREVER, waiting_at=earlier)
+        assert (result.runs, result.waiting_at, skips(result)) == ((), earlier, [(1, SkipReason.PAUSED)])
 
 
 @pytest.mark.parametrize(
@@ -144,9 +144,9 @@ def test_waiting_tick_survives_a_pause() -> None:
     ],
 )
 def test_waiting_tick_is_not_lost_when_overlap_changes(overlap, runs, skipped) -> None:
-    found = plan(Policy(overlap), seconds(0), waiting_at=NOON - MINUTE)
+    result = plan(Policy(overlap), seconds(0), waiting_at=NOON - MINUTE)
 
-    assert (len(found.runs), found.waiting_at, skips(found)) == (runs, None, skipped)
+    assert (len(result.runs), result.waiting_at, skips(result)) == (runs, None, skipped)
 
 
 policies = st.builds(
@@ -176,21 +176,21 @@ def test_each_due_tick_is_accounted_for_exactly_once(policy, expression, steps) 
         now += step
         state = {"paused_until": FOREVER if is_paused else None, "has_live_task": has_live_task}
         while True:
-            found = make_plan(expression, policy, now, next_at=next_at, waiting_at=waiting_at, **state)
-            runs += found.runs
-            skipped += found.skipped
-            if (next_at, waiting_at) == (found.next_at, found.waiting_at):
+            result = make_plan(expression, policy, now, next_at=next_at, waiting_at=waiting_at, **state)
+            runs += result.runs
+            skipped += result.skipped
+            if (next_at, waiting_at) == (result.next_at, result.waiting_at):
                 break
-            next_at, waiting_at = found.next_at, found.waiting_at
+            next_at, waiting_at = result.next_at, result.waiting_at
 
     due, tick = [], start
     while tick is not None and tick + policy.delay <= now:
         due.append(tick)
         tick = first_tick(expression, policy, tick)
     outcomes = Counter([*runs, *([waiting_at] if waiting_at else [])])
-    for each in skipped:
-        ticks = [tick for tick in due if each.first_at <= tick <= each.last_at]
-        assert (ticks[0], ticks[-1], min(len(ticks), MAX_COUNTED)) == (each.first_at, each.last_at, each.count)
+    for skip in skipped:
+        ticks = [tick for tick in due if skip.first_at <= tick <= skip.last_at]
+        assert (ticks[0], ticks[-1], min(len(ticks), MAX_COUNTED)) == (skip.first_at, skip.last_at, skip.count)
         outcomes.update(ticks)
     assert outcomes == Counter(due)
     assert next_at == tick
@@ -198,12 +198,12 @@ def test_each_due_tick_is_accounted_for_exactly_once(policy, expression, steps) 
 
 def test_week_of_missed_seconds_is_one_plan() -> None:
     each_second, now = Cron("* * * * * *", "Europe/Berlin"), NOON + timedelta(days=7, seconds=0.5)
-    found = make_plan(each_second, Policy(), now, next_at=NOON)
+    result = make_plan(each_second, Policy(), now, next_at=NOON)
 
-    assert found.runs == (NOON + timedelta(days=7) - seconds(29),)
-    assert found.skipped[0] == Skipped(NOON, found.runs[0] - seconds(2), MAX_COUNTED, SkipReason.MISSED)
-    assert skips(found) == [(MAX_COUNTED + 1, SkipReason.MISSED), (29, SkipReason.OVERLAP)]
-    assert found.next_at == NOON + timedelta(days=7) + seconds(1)
+    assert result.runs == (NOON + timedelta(days=7) - seconds(29),)
+    assert result.skipped[0] == Skipped(NOON, result.runs[0] - seconds(2), MAX_COUNTED, SkipReason.MISSED)
+    assert skips(result) == [(MAX_COUNTED + 1, SkipReason.MISSED), (29, SkipReason.OVERLAP)]
+    assert result.next_at == NOON + timedelta(days=7) + seconds(1)
 
 
 def test_tick_on_time_after_a_long_downtime_is_not_missed() -> None:
@@ -219,27 +219,27 @@ def test_tick_on_time_after_a_long_downtime_is_not_missed() -> None:
 def test_long_jitter_that_is_cut_short_is_planned_in_parts() -> None:
     now = NOON + seconds(2 * MAX_TICKS)
     policy = Policy(Overlap.ALLOW, CatchUp.NONE, delay=timedelta(days=1))
-    found = make_plan(Every(seconds=1), policy, now, next_at=NOON, with_jitter=False)
+    result = make_plan(Every(seconds=1), policy, now, next_at=NOON, with_jitter=False)
 
-    assert (len(found.runs), found.skipped, found.next_at) == (MAX_TICKS, (), NOON + seconds(MAX_TICKS))
+    assert (len(result.runs), result.skipped, result.next_at) == (MAX_TICKS, (), NOON + seconds(MAX_TICKS))
 
 
 @pytest.mark.parametrize(("late", "count"), [(1_010, 911), (1_098, 999), (1_099, 1_000), (9_000, 1_000)])
 def test_last_missed_ticks_of_a_long_downtime_are_made_up_for(late: int, count: int) -> None:
     policy = Policy(Overlap.ALLOW, CatchUp.ALL, max_catch_up=100)
-    found = plan(policy, late * MINUTE + seconds(45))
+    result = plan(policy, late * MINUTE + seconds(45))
 
-    assert found.runs == tuple(NOON + MINUTE * minute for minute in range(late - 99, late + 1))
-    assert found.skipped == (Skipped(NOON, NOON + MINUTE * (late - 100), count, SkipReason.MISSED),)
+    assert result.runs == tuple(NOON + MINUTE * minute for minute in range(late - 99, late + 1))
+    assert result.skipped == (Skipped(NOON, NOON + MINUTE * (late - 100), count, SkipReason.MISSED),)
 
 
 def test_ticks_of_a_pause_and_a_downtime_after_it_have_own_reasons() -> None:
     for days in (0.1, 5):
         end_of_pause, now = NOON + timedelta(days=days), NOON + 2 * timedelta(days=days) + seconds(45)
-        found = make_plan(EACH_MINUTE, Policy(), now, next_at=NOON, paused_until=end_of_pause)
-        paused, missed = found.skipped
+        result = make_plan(EACH_MINUTE, Policy(), now, next_at=NOON, paused_until=end_of_pause)
+        paused, missed = result.skipped
 
         assert (paused.last_at, paused.reason) == (end_of_pause - MINUTE, SkipReason.PAUSED)
         assert (missed.first_at, missed.reason) == (end_of_pause, SkipReason.MISSED)
-        assert found.runs == (missed.last_at + MINUTE,) == (now - seconds(45),)
+        assert result.runs == (missed.last_at + MINUTE,) == (now - seconds(45),)
         assert paused.count == missed.count == (144 if days == 0.1 else MAX_COUNTED)

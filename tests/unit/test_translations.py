@@ -86,7 +86,11 @@ def strings_of_code() -> Iterator[tuple[str | None, str]]:
         }
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in aliases:
-                texts = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+                texts = [
+                    argument.value
+                    for argument in node.args
+                    if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
+                ]
                 if aliases[node.func.id].endswith("gettext") and texts:
                     yield keyed(aliases[node.func.id], texts)
 
@@ -154,6 +158,6 @@ def test_compiled_catalogue_equals_its_source(language):
             for form, text in enumerate(entry.translations):
                 expected[key, form] = text
 
-    found = {key: text for key, text in vars(compiled)["_catalog"].items() if key}
+    texts = {key: text for key, text in vars(compiled)["_catalog"].items() if key}
 
-    assert found == expected, "run `make translations`"
+    assert texts == expected, "run `make translations`"

@@ -113,8 +113,8 @@ def test_strict_mypy_finds_exactly_the_wrong_calls(tmp_path: Path, pytestconfig:
         cwd=tmp_path,
         env={"MYPYPATH": str(Path(__file__).parents[2]), "PATH": ""},
     )
-    found = [line for line in ran.stdout.splitlines() if line.startswith(user_file.name) and " error: " in line]
-    reported = {int(line.split(":")[1]) for line in found}
+    errors = [line for line in ran.stdout.splitlines() if line.startswith(user_file.name) and " error: " in line]
+    reported = {int(line.split(":")[1]) for line in errors}
     lines = list(enumerate(USER_FILE.splitlines(), 1))
     wrong = {number for number, line in lines if line.endswith("# error")}
     # Without stubs for django.tasks, values of Django's classes are Any.

@@ -50,7 +50,7 @@ def main() -> int:
         if options.only in (None, name):
             chapter = long_runs.ALL[name](options.seed, options.seeds)
             is_good &= chapter.is_good
-            report.write(chapter.known)
+            report.write(chapter.figures)
     if options.only not in long_runs.ALL:
         able = [name for name, campaign in campaigns.FULL.items() if campaign.can_run]
         if not names and len(able) < len(campaigns.FULL):
@@ -62,14 +62,14 @@ def main() -> int:
 def run_campaigns(names: Sequence[str], options: argparse.Namespace) -> bool:
     """Run campaigns in parallel. Write the page after each seed, so that an interrupted run keeps its results."""
     seeds, is_part = range(options.seed, options.seed + options.seeds), set(names) != set(campaigns.FULL)
-    chosen = {name: campaigns.ALL[name] for name in names}
-    rows = {name: report.CampaignRow(campaign.title, campaign.leaves_a_rescuer) for name, campaign in chosen.items()}
+    selected = {name: campaigns.ALL[name] for name in names}
+    rows = {name: report.CampaignRow(campaign.title, campaign.leaves_a_rescuer) for name, campaign in selected.items()}
     began, is_good = time.monotonic(), True
     with pool_of(os.environ, options.jobs) as pool:
         started = {
             seed: [
                 pool.submit(run_campaign, name, seed)
-                for name, campaign in chosen.items()
+                for name, campaign in selected.items()
                 if (seed - seeds.start) % campaign.every == 0
             ]
             for seed in seeds

@@ -207,13 +207,13 @@ def lingering(history: History) -> Iterator[str]:
     """No attempt gets a database error if it starts a second after a fault and ends before the next one."""
     calm, begun = calm_times(history), defaultdict[tuple[str, str], deque[float]](deque)
     for line in history.logs:
-        if found := START.match(line["message"]):
-            begun[line["who"], found[1]].append(line["at"])
-        elif found := END.match(line["message"]):
+        if match := START.match(line["message"]):
+            begun[line["who"], match[1]].append(line["at"])
+        elif match := END.match(line["message"]):
             # An executor may log the end of an attempt after the next one has started.
-            starts = begun[line["who"], found[1]]
+            starts = begun[line["who"], match[1]]
             start = starts.popleft() if starts else -math.inf
-            if found[2] in OF_THE_DATABASE and any(since <= start and line["at"] < until for since, until in calm):
+            if match[2] in OF_THE_DATABASE and any(since <= start and line["at"] < until for since, until in calm):
                 yield f"{line['who']} {line['message']}"
 
 
@@ -228,8 +228,8 @@ def contradicted(history: History) -> Iterator[str]:
     """If an executor logs the end of a task, that executor has committed that end."""
     ends = {(change.task_id, change.after, change.actor) for change in history.changes if change.after != change.before}
     for line in history.logs:
-        if (found := LOGGED_END.match(line["message"])) and (found[2], ENDS[found[1]], line["who"]) not in ends:
-            yield f"task {found[2]} {found[1]}, logs {line['who']}"
+        if (match := LOGGED_END.match(line["message"])) and (match[2], ENDS[match[1]], line["who"]) not in ends:
+            yield f"task {match[2]} {match[1]}, logs {line['who']}"
 
 
 def unexplained(history: History) -> Iterator[str]:
@@ -245,7 +245,7 @@ def unexplained(history: History) -> Iterator[str]:
         words, error = line["message"], str(line.get("error", "")).rpartition(".")[2]
         if words.startswith("task.failed "):  # the exception comes from the body
             error = ""
-        failure = found[1] if (found := FAILURE.search(words)) else "RuntimeError"
+        failure = match[1] if (match := FAILURE.search(words)) else "RuntimeError"
         is_severe = line["level"] in ("ERROR", "CRITICAL") and not words.startswith(WHEN_STARVED)
         is_known = line["at"] >= min(hurt.get(line["who"], math.inf), away_at) or not poisoned.isdisjoint(
             TASK.findall(words)
@@ -340,12 +340,12 @@ def restarts(history: History) -> list[float]:
     first: dict[str, datetime] = {}
     for beat in history.beats:
         first.setdefault(beat.name, beat.at)
-    found: list[float] = []
+    seconds: list[float] = []
     pending: dict[str, datetime] = {}
     for change in history.changes:
         if change.is_rescue and change.losses_after == 1 and names.get(change.holder or ""):
             silent_since = last_beat(beats[change.holder or ""], change.at)
             pending[change.task_id] = max(silent_since, first.get(change.actor, silent_since))
         elif change.is_claim and (since := pending.pop(change.task_id, None)):
-            found.append((change.at - since).total_seconds())
-    return found
+            seconds.append((change.at - since).total_seconds())
+    return seconds

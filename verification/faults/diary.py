@@ -47,15 +47,15 @@ def read(path: str | Path) -> list[dict[str, Any]]:
 
 def read_logs(path: str) -> list[dict[str, Any]]:
     """Return the log records of all processes of this diary, oldest first."""
-    found = [line for one in Path(path).parent.glob("*.jsonl") if one != Path(path) for line in read(one)]
-    return sorted(found, key=lambda line: float(line["at"]))
+    lines = [line for file in Path(path).parent.glob("*.jsonl") if file != Path(path) for line in read(file)]
+    return sorted(lines, key=lambda line: float(line["at"]))
 
 
-def last_lines(logs: Sequence[Mapping[str, Any]], about: str, each: int = 5, limit: int = 40) -> str:
+def last_lines(logs: Sequence[Mapping[str, Any]], about: str, of_each: int = 5, limit: int = 40) -> str:
     """Return the last log lines of each process and each task that a text names."""
     names, tasks = set(NAME.findall(about)), set(TASK.findall(about))
-    of = {name: [line for line in logs if line["who"] == name][-each:] for name in sorted(names)}
+    of = {name: [line for line in logs if line["who"] == name][-of_each:] for name in sorted(names)}
     on = [line for line in logs if tasks & set(TASK.findall(line["message"]))]
-    chosen = {id(line): line for line in [*on, *(line for lines in of.values() for line in lines)]}
-    ordered = sorted(chosen.values(), key=lambda line: float(line["at"]))[-limit:]
+    kept = {id(line): line for line in [*on, *(line for lines in of.values() for line in lines)]}
+    ordered = sorted(kept.values(), key=lambda line: float(line["at"]))[-limit:]
     return "\n".join(f"{line['at']:.3f} {line['who']} {line['level']} {line['message']}" for line in ordered)

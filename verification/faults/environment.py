@@ -147,7 +147,12 @@ class FaultEnvironment(ServerAccess):
         super().__init__(cluster, database, folder)
         self.options = {name: value for name, value in {**OPTIONS, **options}.items() if value is not None}
         self.timeout_seconds = float(self.options["HEARTBEAT_TIMEOUT"])
-        self._place: dict[str, Any] = {"NAME": database, "USER": "postgres", "HOST": str(cluster.data), "PORT": "5432"}
+        self._address: dict[str, Any] = {
+            "NAME": database,
+            "USER": "postgres",
+            "HOST": str(cluster.data),
+            "PORT": "5432",
+        }
         self.fork_server = ForkServer(
             os.environ
             | {
@@ -170,9 +175,9 @@ class FaultEnvironment(ServerAccess):
 
     def launch(self, role: str, *, through: Proxy | None = None, **order: Any) -> LaunchedProcess:
         name = f"{role}-{next(self._numbers)}"
-        place = self._place | ({} if through is None else as_place(through))
+        address = self._address | ({} if through is None else as_address(through))
         process = self.fork_server.launch(
-            name, role=role, database=place, log=str(self.folder / f"{name}.log"), **order
+            name, role=role, database=address, log=str(self.folder / f"{name}.log"), **order
         )
         process.proxy = through
         self.processes.append(process)
@@ -183,9 +188,9 @@ class FaultEnvironment(ServerAccess):
         for name, value in POOLED_LIMITS.items():
             self.query(f"ALTER DATABASE {self.database} SET {name} = '{value}'")
         self.pooler = self._pooler_stack.enter_context(
-            run_pooler(self._place, mode=mode, sessions=POOLED_SESSIONS[mode])
+            run_pooler(self._address, mode=mode, sessions=POOLED_SESSIONS[mode])
         )
-        self._place |= self.pooler.place | {"DISABLE_SERVER_SIDE_CURSORS": mode == "transaction"}
+        self._address |= self.pooler.address | {"DISABLE_SERVER_SIDE_CURSORS": mode == "transaction"}
 
     def start_executor(self, *flags: str, **order: Any) -> LaunchedProcess:
         return self.launch("executor", flags=[*SLOTS, *flags], **order)
@@ -301,7 +306,9 @@ class FaultEnvironment(ServerAccess):
         self._pooler_stack.close()  # a running pooler keeps its sessions
         harmed = {note["whom"] for note in diary.read(self.diary) if note["kind"] == "hurt"}
         executors = [process for process in self.processes if process.role == "executor"]
-        crashed = {one.name: one.code for one in executors if one.code and one.name not in harmed}
+        crashed = {
+            executor.name: executor.code for executor in executors if executor.code and executor.name not in harmed
+        }
         assert not crashed, f"crashed without a fault: {crashed}: see {self.folder}"
         self.wait_for(lambda: not self.sessions(), "the end of all sessions of executors")
 
@@ -344,7 +351,7 @@ def descriptors(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
-def as_place(proxy: Proxy) -> dict[str, Any]:
+def as_address(proxy: Proxy) -> dict[str, Any]:
     """Return the entry in DATABASES for a connection through a proxy."""
     return {
         "HOST": "127.0.0.1",

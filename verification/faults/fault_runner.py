@@ -98,8 +98,8 @@ class FaultRunner:
 
     def behind_proxy(self) -> list[LaunchedProcess]:
         """Return the executors behind the proxy, at least one."""
-        found = [process for process in self.env.alive() if process.proxy is not None]
-        return found or [self.env.start_executor(through=self.env.proxy)]
+        processes = [process for process in self.env.alive() if process.proxy is not None]
+        return processes or [self.env.start_executor(through=self.env.proxy)]
 
     def start_missing_executors(self) -> None:
         """Start executors until the planned number is at work."""

@@ -109,20 +109,20 @@ class History:
 
     def stories(self) -> dict[str, list[Change]]:
         """Return the changes of each task."""
-        found: dict[str, list[Change]] = defaultdict(list)
+        changes: dict[str, list[Change]] = defaultdict(list)
         for change in self.changes:
-            found[change.task_id].append(change)
-        return found
+            changes[change.task_id].append(change)
+        return changes
 
     def names(self) -> dict[str, str]:
         """Return the name of each executor id."""
         return {beat.executor_id: beat.name for beat in self.beats}
 
     def beats_of(self) -> dict[str, list[datetime]]:
-        found: dict[str, list[datetime]] = defaultdict(list)
+        times: dict[str, list[datetime]] = defaultdict(list)
         for beat in self.beats:
-            found[beat.executor_id].append(beat.at)
-        return found
+            times[beat.executor_id].append(beat.at)
+        return times
 
 
 def read(url: str, diary_path: str, timeout_seconds: float) -> History:

@@ -34,9 +34,9 @@ PROCESSES = min(4, os.cpu_count() or 1)
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """The result of a chapter. known: the values of its page, by their names in the template."""
+    """The result of a chapter. figures: the values of its page, by their names in the template."""
 
-    known: Mapping[str, object]
+    figures: Mapping[str, object]
     is_good: bool
 
 
@@ -54,35 +54,37 @@ def pool(processes: int = 0) -> Iterator[ProcessPoolExecutor]:
 def interleavings(seed: int, seeds: int) -> Chapter:
     """Each race: every kind of order, or samples, with one seed after the other until there are enough in all."""
     began, plan = time.monotonic(), OrderPlan(seed=seed, samples=SAMPLES * seeds)
-    found: dict[Case, list[Explored]] = defaultdict(list)
+    by_case: dict[Case, list[Explored]] = defaultdict(list)
     wanted, failures = cases.longest_first(cases.CASES), 0
     with pool() as processes:
-        while wanted and not failures and sum_of(found) < ORDERS * seeds:
+        while wanted and not failures and sum_of(by_case) < ORDERS * seeds:
             started = [(case, cases.begin(processes, case, plan)) for case in wanted]
             for case, future in started:
                 explored = future.result()
-                found[case].append(explored)
+                by_case[case].append(explored)
                 if explored.failure is not None:
                     failures += 1
                     print(cases.report(explored, case), flush=True)
-            wanted = [case for case in wanted if not found[case][0].is_whole]
+            wanted = [case for case in wanted if not by_case[case][0].is_whole]
             plan = replace(plan, seed=plan.seed + 1, is_sample_only=True)
-    samples = [sum(one.count for one in ones) for ones in found.values() if not ones[0].is_whole]
-    known = {
+    samples = [sum(exploration.count for exploration in ones) for ones in by_case.values() if not ones[0].is_whole]
+    figures = {
         "orders_date": today(),
         "orders_minutes": (time.monotonic() - began) / 60,
-        "orders": sum_of(found),
-        "races": len(found),
-        "whole_races": sum(ones[0].is_whole for ones in found.values()),
+        "orders": sum_of(by_case),
+        "races": len(by_case),
+        "whole_races": sum(ones[0].is_whole for ones in by_case.values()),
         "fewest_samples": min(samples, default=0),
         "orders_failed": failures,
     }
-    print(f"interleavings            {known['orders']:,} orders of {len(found)} races, {failures} failed", flush=True)
-    return Chapter(known, not failures)
+    print(
+        f"interleavings            {figures['orders']:,} orders of {len(by_case)} races, {failures} failed", flush=True
+    )
+    return Chapter(figures, not failures)
 
 
-def sum_of(found: Mapping[Case, list[Explored]]) -> int:
-    return sum(explored.count for ones in found.values() for explored in ones)
+def sum_of(by_case: Mapping[Case, list[Explored]]) -> int:
+    return sum(explored.count for ones in by_case.values() for explored in ones)
 
 
 def simulation(seed: int, seeds: int) -> Chapter:
@@ -94,55 +96,56 @@ def simulation(seed: int, seeds: int) -> Chapter:
         pools = [stack.enter_context(pool(1)) for _ in range(PROCESSES)]
         parts = [range(seed + number, seed + count, PROCESSES) for number in range(PROCESSES)]
         started = [
-            one.submit(runner.run, part, PostgresEngine, has_limits=number % 2 == 1)
-            for number, (one, part) in enumerate(zip(pools, parts, strict=True))
+            process.submit(runner.run, part, PostgresEngine, has_limits=number % 2 == 1)
+            for number, (process, part) in enumerate(zip(pools, parts, strict=True))
         ]
         played = [future.result() for future in started]
-    failed = [one for one in played if one.problems]
-    for one in failed:
-        print(one.story, flush=True)
-    known = {
+    failed = [play for play in played if play.problems]
+    for play in failed:
+        print(play.story, flush=True)
+    figures = {
         "plays_date": today(),
         "plays_minutes": (time.monotonic() - began) / 60,
-        "plays": sum(one.count for one in played),
+        "plays": sum(play.count for play in played),
         "plays_chosen": f"seeds {seed} to {seed + count - 1}",
-        "moves": sum(one.moves for one in played),
+        "moves": sum(play.moves for play in played),
         "plays_failed": len(failed),
     }
     print(
-        f"simulation               {known['plays']:,} plays, {known['moves']:,} moves, {len(failed)} failed", flush=True
+        f"simulation               {figures['plays']:,} plays, {figures['moves']:,} moves, {len(failed)} failed",
+        flush=True,
     )
-    return Chapter(known, not failed)
+    return Chapter(figures, not failed)
 
 
 def schedules(seed: int, seeds: int) -> Chapter:
     """Years of schedules on PostgreSQL and on SQLite, one seed after the other."""
     began = time.monotonic()
-    with pool(1) as one, pool(1) as other:
+    with pool(1) as first, pool(1) as other:
         started = [
             process.submit(years.run, range(seed, seed + seeds), kind)
-            for process, kind in ((one, PostgresEngine), (other, Engine))
+            for process, kind in ((first, PostgresEngine), (other, Engine))
         ]
         played = [future.result() for future in started]
-    failed = [each for each in played if each.problem]
-    for each in failed:
-        print(each.story, flush=True)
-    known = {
+    failed = [play for play in played if play.problem]
+    for play in failed:
+        print(play.story, flush=True)
+    figures = {
         "years_date": today(),
         "years_minutes": (time.monotonic() - began) / 60,
-        "years": sum(each.years for each in played),
+        "years": sum(play.years for play in played),
         "years_chosen": f"seeds {seed} to {seed + seeds - 1}",
-        "years_enqueued": sum(each.enqueued for each in played),
-        "years_skipped": sum(each.skipped for each in played),
-        "years_crashes": sum(each.crashes for each in played),
+        "years_enqueued": sum(play.enqueued for play in played),
+        "years_skipped": sum(play.skipped for play in played),
+        "years_crashes": sum(play.crashes for play in played),
         "years_failed": len(failed),
     }
     print(
-        f"schedules                {known['years']} years, {known['years_enqueued']:,} ticks enqueued,"
-        f" {known['years_skipped']:,} skipped, {len(failed)} failed",
+        f"schedules                {figures['years']} years, {figures['years_enqueued']:,} ticks enqueued,"
+        f" {figures['years_skipped']:,} skipped, {len(failed)} failed",
         flush=True,
     )
-    return Chapter(known, not failed)
+    return Chapter(figures, not failed)
 
 
 def mutants(seed: int, seeds: int) -> Chapter:
@@ -154,9 +157,12 @@ def mutants(seed: int, seeds: int) -> Chapter:
         orders = [cases.begin(steppers, (case.by, case.kind), OrderPlan(seed=seed)) for case in by_races]
         plays = [players.submit(runner.run, play_seeds, case.kind, has_limits=case.has_limits) for case in by_plays]
         explored = [future.result() for future in orders]
-        found = [(one.count, one.failure.problems if one.failure is not None else []) for one in explored]
-        found += [(one.count, one.problems) for one in (future.result() for future in plays)]
-    for case, (count, problems) in zip([*by_races, *by_plays], found, strict=True):
+        counts = [
+            (exploration.count, exploration.failure.problems if exploration.failure is not None else [])
+            for exploration in explored
+        ]
+        counts += [(play.count, play.problems) for play in (future.result() for future in plays)]
+    for case, (count, problems) in zip([*by_races, *by_plays], counts, strict=True):
         rows.append(case.cells(count))
         missed += [] if any(text.startswith(case.problem) for text in problems) else [case.name]
     rows.sort()
@@ -164,13 +170,13 @@ def mutants(seed: int, seeds: int) -> Chapter:
         print(f"caught  {verb:10} {by:42} {after:>12}  {problem}: {wrong}", flush=True)
     for name in missed:
         print(f"NOT CAUGHT: {name}; repeat it: make verify ARGS='--only mutants --seed {seed}'", flush=True)
-    known = {
+    figures = {
         "mutants_date": today(),
         "broken_engines": len({case.kind for case in [*by_races, *by_plays]}),
         "missed": ", ".join(missed) or "none",
         "caught": table(mutant_cases.HEAD, rows, numbers_from=4),
     }
-    return Chapter(known, not missed)
+    return Chapter(figures, not missed)
 
 
 ALL: Mapping[str, Callable[[int, int], Chapter]] = {

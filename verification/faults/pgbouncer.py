@@ -50,7 +50,7 @@ class Pooler:
         return f"postgresql://postgres@/{name}?host={self.folder}&port={PORT}"
 
     @property
-    def place(self) -> dict[str, Any]:
+    def address(self) -> dict[str, Any]:
         """The entry in DATABASES of its clients."""
         return {"HOST": str(self.folder), "PORT": str(PORT)}
 
@@ -70,8 +70,8 @@ def run_pooler(server: Mapping[str, Any], *, mode: Mode, sessions: int) -> Itera
     assert PROGRAM is not None
     folder = Path(tempfile.mkdtemp(prefix="jq-pool-", dir=short_temporary_folder()))
     configuration, log = folder / "pgbouncer.ini", folder / "log"
-    known = {"host": "HOST", "port": "PORT", "user": "USER", "password": "PASSWORD"}
-    login = " ".join(f"{name}='{server[key]}'" for name, key in known.items() if server.get(key))
+    settings = {"host": "HOST", "port": "PORT", "user": "USER", "password": "PASSWORD"}
+    login = " ".join(f"{name}='{server[key]}'" for name, key in settings.items() if server.get(key))
     configuration.write_text(CONFIGURATION.format(server=login, port=PORT, folder=folder, mode=mode, sessions=sessions))
     configuration.chmod(0o644)
     if (account := server_account()) is not None:

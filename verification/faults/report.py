@@ -90,14 +90,18 @@ def chapter_of(
         if was["machine"] != machine:
             new = {title: [*cells[:-1], f"{cells[-1]}; {machine}"] for title, cells in new.items()}
         machine, text = was["machine"], was["remark"]
-    known = old | new
-    return {"machine": machine, "remark": text, "table": table(HEAD, [known[one] for one in titles if one in known])}
+    figures = old | new
+    return {
+        "machine": machine,
+        "remark": text,
+        "table": table(HEAD, [figures[title] for title in titles if title in figures]),
+    }
 
 
-def write(known: Mapping[str, object]) -> None:
+def write(figures: Mapping[str, object]) -> None:
     """Write the chapters whose values are known, and the rules."""
     rules = "\n".join(bullet(f"* **{name}**: {rule.__doc__}") for name, rule in RULES.items())
-    pages.write({"timeout": TIMEOUT_SECONDS, "promised": LATEST_SECONDS, "rules": rules, **known})
+    pages.write({"timeout": TIMEOUT_SECONDS, "promised": LATEST_SECONDS, "rules": rules, **figures})
 
 
 def bullet(text: str) -> str:

@@ -45,8 +45,8 @@ class Slow:
         if now - self._noted_at.get(label, float("-inf")) >= NOTE_SECONDS:
             self._noted_at[label] = now
             write_line(self._folder / SEEN, label)
-        chosen = self._folder / CHOSEN
-        if chosen.exists() and chosen.read_text() == label:
+        selected = self._folder / CHOSEN
+        if selected.exists() and selected.read_text() == label:
             write_line(self._folder / SLOWED, label)
             with self._connection.wrap_database_errors:
                 self._connection.connection.execute(f"SELECT pg_sleep({SLEEP_SECONDS})")
@@ -62,8 +62,8 @@ def write_line(path: Path, text: str) -> None:
 def names() -> dict[str, str]:
     """Return the file of each statement of the engine, by its text."""
     folder = files("jobqueue.engine.postgres") / "sql"
-    found = [path.name.removesuffix(".sql") for path in folder.iterdir() if path.name.endswith(".sql")]
-    return {statement(name): name for name in found}
+    labels = [path.name.removesuffix(".sql") for path in folder.iterdir() if path.name.endswith(".sql")]
+    return {statement(name): name for name in labels}
 
 
 @cache

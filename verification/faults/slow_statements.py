@@ -66,21 +66,21 @@ class _Run:
     def statements(self) -> list[str]:
         """Return the statements that the executor has used so far, in the order of the seed."""
         counts = Counter(lines(self.env.folder / SEEN))
-        found = sorted(label for label, count in counts.items() if self._plan.sample is None or count >= OFTEN)
-        self._random.shuffle(found)
-        return found[: self._plan.sample]
+        labels = sorted(label for label, count in counts.items() if self._plan.sample is None or count >= OFTEN)
+        self._random.shuffle(labels)
+        return labels[: self._plan.sample]
 
     def slow_down(self, label: str) -> bool:
         """Slow a statement for some seconds. Return whether the executor has used it meanwhile."""
-        env, chosen, before = self.env, self.env.folder / CHOSEN, self._slowed(label)
-        chosen.write_text(label)
+        env, selected, before = self.env, self.env.folder / CHOSEN, self._slowed(label)
+        selected.write_text(label)
         deadline = time.monotonic() + self._plan.wait_seconds
         while self._slowed(label) == before and time.monotonic() < deadline:
             env.wait(0.05)
         has_met = self._slowed(label) > before
         if has_met:
             self._expect_progress_or_words(label)
-        chosen.unlink()
+        selected.unlink()
         if has_met:
             env.wait_for_work(20)
         if not self._executor.is_alive:
@@ -120,19 +120,19 @@ class _Run:
 
 def ends(env: FaultEnvironment) -> list[RuleViolation]:
     """Check how the tasks have ended: once, in the process that claimed them, FAILED only for the reason of the run."""
-    found = []
+    times = []
     for pk, status, losses, errors in env.query(
         "SELECT id, status, executor_losses, errors::text FROM jobqueue_task"
         " WHERE executor_losses > 0 OR status NOT IN ('SUCCESSFUL', 'FAILED') OR"
         " (status = 'FAILED' AND position(%s IN errors::text) = 0)",
         TOO_SLOW,
     ):
-        found.append(RuleViolation("lost", f"task {pk} ended {status}, {losses} losses: {errors[:300]}"))
+        times.append(RuleViolation("lost", f"task {pk} ended {status}, {losses} losses: {errors[:300]}"))
     for kind, key, count in env.query(
         "SELECT kind, key, count(*) FROM verification_effect GROUP BY 1, 2 HAVING count(*) > 1"
     ):
-        found.append(RuleViolation("doubled", f"{count} effects {kind} {key}"))
-    return found
+        times.append(RuleViolation("doubled", f"{count} effects {kind} {key}"))
+    return times
 
 
 def lines(path: Path) -> list[str]:

@@ -24,7 +24,7 @@ def marks(campaign: Campaign) -> list[pytest.MarkDecorator]:
     return [pytest.mark.alone, unable] if campaign.is_timed else [unable]
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(one)) for name, one in QUICK.items()])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(campaign)) for name, campaign in QUICK.items()])
 def test_no_task_is_lost_and_none_runs_twice(record_property: Callable[[str, object], None], name: str) -> None:
     made = run_campaign(f"quick-{name}", SEED)
     assert not made.failure, made.failure

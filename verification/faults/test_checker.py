@@ -140,7 +140,7 @@ def test_failure_shows_the_last_lines_of_who_and_what_it_names() -> None:
     logs = [logged("INFO", f"line {number}", seconds=number, who="2") for number in range(9)]
     logs += [logged("INFO", f"task.started {task}", who="c"), logged("INFO", "of no interest", who="d")]
 
-    text = last_lines(logs, f"stolen: task {task} from executor-2", each=2)
+    text = last_lines(logs, f"stolen: task {task} from executor-2", of_each=2)
 
     assert [line.split(" ", 1)[1] for line in text.splitlines()] == [
         f"executor-c INFO task.started {task}",
@@ -325,7 +325,7 @@ def two_tasks(*, seconds: float, **limits: Any) -> History:
     """Return a history with a second task, which starts at this time. Both have these limits."""
     others = [born("u"), claimed(seconds), ended(seconds + 0.1)]
     steps = [*GOOD.changes, *(replace(step, task_id="u") for step in others)]
-    begun = [{"kind": "begun", "task": one, "at": at(when).timestamp()} for one, when in (("t", 0.5), ("u", seconds))]
+    begun = [{"kind": "begun", "task": task, "at": at(when).timestamp()} for task, when in (("t", 0.5), ("u", seconds))]
     notes = [{**GOOD.notes[0], **limits}, {**GOOD.notes[0], "task": "u", **limits}, *GOOD.notes[1:], *begun]
     return replace(GOOD, changes=story(*sorted(steps, key=lambda step: step.at)), notes=notes)
 
@@ -359,5 +359,5 @@ def test_promise_is_the_same_on_each_page() -> None:
 
 def quotes(page: str) -> list[str]:
     """Return the block quotes of a page, however their lines are wrapped."""
-    found = re.findall(r"(?:^>.*\n)+", page, re.MULTILINE)
-    return [" ".join(quote.replace("\n>", " ").removeprefix(">").split()) for quote in found]
+    paragraphs = re.findall(r"(?:^>.*\n)+", page, re.MULTILINE)
+    return [" ".join(quote.replace("\n>", " ").removeprefix(">").split()) for quote in paragraphs]

@@ -217,7 +217,7 @@ def test_thread_that_outlives_its_task_harms_no_other_task(running: Running, dae
 
     assert end_of(result.id).status == Status.SUCCESSFUL
     beside = [count_tasks.enqueue() for _ in range(5)]
-    assert {end_of(one.id).status for one in beside} == {Status.SUCCESSFUL}
+    assert {end_of(neighbour.id).status for neighbour in beside} == {Status.SUCCESSFUL}
     gates["thread"].open()
     gates["thread"].wait_for(2)
 
@@ -312,36 +312,36 @@ def changed_by_hand(table: str, pk: Any, column: str, value: str, kind: str) -> 
     return True
 
 
-def begun(count: int, place: int, body: Any) -> list[Any]:
+def begun(count: int, position: int, body: Any) -> list[Any]:
     """Enqueue that many tasks, one of them of another kind, at this place."""
     results = [add.enqueue(number) for number in range(count)]
     if body is not add:
-        results[place] = body.using(max_attempts=1).enqueue("plain" if body is fail else part_of(lambda _: Done()))
+        results[position] = body.using(max_attempts=1).enqueue("plain" if body is fail else part_of(lambda _: Done()))
     return results
 
 
-def assert_only_one_is_hurt(results: list[Any], place: int) -> None:
-    others = [result for number, result in enumerate(results) if number != place]
+def assert_only_one_is_hurt(results: list[Any], position: int) -> None:
+    others = [result for number, result in enumerate(results) if number != position]
     assert {end_of(result.id).status for result in others} == {Status.SUCCESSFUL}
-    hurt = Task.objects.filter(pk=results[place].id, status__in=[*FINAL, Status.AWAITING_CODE])
+    hurt = Task.objects.filter(pk=results[position].id, status__in=[*FINAL, Status.AWAITING_CODE])
     wait_until(hurt.exists, "the end of the one, or its wait for code")
 
 
 @settings(EXAMPLES, max_examples=100)
 @given(
     odd=st.lists(hostile_bodies.odd_columns, min_size=1, max_size=4, unique_by=lambda column: column[0]),
-    place=st.integers(0, 4),
+    position=st.integers(0, 4),
     body=st.sampled_from([add, fail, Puppet.task]),
 )
 def test_poison_row_in_a_claimed_batch_fails_alone(
-    running: Running, odd: list[tuple[str, str, str]], place: int, body: Any
+    running: Running, odd: list[tuple[str, str, str]], position: int, body: Any
 ) -> None:
     with transaction.atomic():
-        results = begun(5, place, body)
+        results = begun(5, position, body)
         for column in odd:
-            changed_by_hand("jobqueue_task", results[place].id, *column)
+            changed_by_hand("jobqueue_task", results[position].id, *column)
 
-    assert_only_one_is_hurt(results, place)
+    assert_only_one_is_hurt(results, position)
 
 
 @FEW_EXAMPLES
@@ -397,11 +397,11 @@ def test_any_text_as_a_name_in_sql_is_refused_or_harmless(
 @EXAMPLES
 @given(
     odd=st.lists(hostile_bodies.odd_message_columns, min_size=1, max_size=2),
-    place=st.integers(0, 2),
+    position=st.integers(0, 2),
     takes=st.booleans(),
 )
 def test_poison_message_harms_its_receiver_alone(
-    running: Running, odd: list[tuple[str, str, str]], place: int, takes: bool
+    running: Running, odd: list[tuple[str, str, str]], position: int, takes: bool
 ) -> None:
     """One that reads it has failed, or has read it; one that does not read its messages may end well."""
     name = part_of(lambda context: Done(len(context.inbox.take() if takes else ())))
@@ -409,11 +409,11 @@ def test_poison_message_harms_its_receiver_alone(
         results = [Puppet.using(max_attempts=1).enqueue(name) for _ in range(3)]
         for result in results:
             jobqueue.send(result.id, "good")
-        message = jobqueue.send(results[place].id, "bad")
+        message = jobqueue.send(results[position].id, "bad")
         for column in odd:
             changed_by_hand("jobqueue_inboxmessage", message, *column)
 
-    assert_only_one_is_hurt(results, place)
+    assert_only_one_is_hurt(results, position)
 
 
 @pytest.mark.parametrize("moment", ["1000-01-01 00:00:00+00", "9899-12-31 23:59:59+00"])

@@ -66,8 +66,8 @@ def test_pause_and_limit_of_any_name_are_shown_and_of_that_queue_alone(start: St
     assert {row_of(result).status for result in kept} == {Status.READY}
     out = io.StringIO()
     call_command("jobqueue", "status", "--json", "--backend", "default", stdout=out)
-    (shown,) = json.loads(out.getvalue())["backends"]
-    assert {queue["name"] for queue in shown["queues"]} >= set(NAMES.values())
+    (backend,) = json.loads(out.getvalue())["backends"]
+    assert {queue["name"] for queue in backend["queues"]} >= set(NAMES.values())
 
     for name, result in zip(NAMES.values(), kept, strict=True):
         api.resume(name)
@@ -109,7 +109,7 @@ def test_backend_of_two_words_gets_its_own_notifications() -> None:
     listener = Listener(engine, heard.append, cancel, heard.append, anything, DatabaseState())
 
     payloads = ("emails", "!cancel", "!probe-others", "", "!admit reports", "!admit ")
-    for payload in ("two emails", *(f"two words {each}" for each in payloads)):
+    for payload in ("two emails", *(f"two words {word}" for word in payloads)):
         listener._pass_on(payload)
 
     assert heard == ["emails", "cancel", "", "reports", ""]

@@ -67,9 +67,9 @@ def test_executors_work_through_fewer_sessions_than_they_have_connections(fleet:
 def test_executor_logs_missing_notifications_and_polls(fleet: Fleet, url: str) -> None:
     executor = fleet.start(environment={"DATABASE_URL": url}, poll_interval=0.3)
 
-    found = executor.output.wait_for(r"listener\.disabled poll_interval_s=0\.3")
+    match = executor.output.wait_for(r"listener\.disabled poll_interval_s=0\.3")
 
-    assert "WARNING" in found.string
+    assert "WARNING" in match.string
     run_burst(fleet, url)
 
 
@@ -83,8 +83,8 @@ def test_schedules_fire_through_a_pooler(fleet: Fleet, url: str) -> None:
 
     for number in range(3):
         recorded = list(parse_ticks(number).order_by("tick_at"))
-        seconds = [tick.tick_at + timedelta(seconds=each) for tick in recorded for each in range(tick.count)]
-        assert seconds == [seconds[0] + timedelta(seconds=each) for each in range(len(seconds))]
+        seconds = [tick.tick_at + timedelta(seconds=offset) for tick in recorded for offset in range(tick.count)]
+        assert seconds == [seconds[0] + timedelta(seconds=offset) for offset in range(len(seconds))]
         assert {*Task.objects.filter(schedule__name=f"each-second-{number}").values_list("pk", flat=True)} == {
             tick.task_id for tick in recorded if tick.task_id
         }
@@ -108,6 +108,6 @@ def test_doctor_reports_missing_notifications(process_environment: dict[str, str
         timeout=120,
     )
 
-    (found,) = [one for one in json.loads(done.stdout) if "notifications" in one["text"]]
-    assert found["level"] == "warning"
-    assert "notifications do not arrive (a pooler in transaction mode?)" in found["text"]
+    (finding,) = [entry for entry in json.loads(done.stdout) if "notifications" in entry["text"]]
+    assert finding["level"] == "warning"
+    assert "notifications do not arrive (a pooler in transaction mode?)" in finding["text"]

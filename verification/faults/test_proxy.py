@@ -37,8 +37,8 @@ def connect(proxy: Proxy) -> psycopg.Connection[tuple[int]]:
 
 def count(cluster: Cluster, number: int) -> int:
     with psycopg.connect(cluster.url) as connection:
-        (found,) = connection.execute("SELECT count(*) FROM written WHERE number = %s", [number]).fetchone() or (0,)
-        return int(found)
+        (rows,) = connection.execute("SELECT count(*) FROM written WHERE number = %s", [number]).fetchone() or (0,)
+        return int(rows)
 
 
 def insert_and_commit(connection: psycopg.Connection[tuple[int]], number: int) -> None:

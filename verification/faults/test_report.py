@@ -40,8 +40,8 @@ def test_page_has_the_fault_table_of_the_template() -> None:
 
 def after_a_run(titles: list[str], before: str, first_seed: int, remark: str = "") -> str:
     rows = [CampaignRow(title, faults=3, seeds=list(range(first_seed, first_seed + 5))) for title in titles]
-    known = chapter_of(rows, TITLES, before, minutes=1.0, remark=remark)
-    return filled({"timeout": 3.0, "promised": 5.0, **known}, before)
+    figures = chapter_of(rows, TITLES, before, minutes=1.0, remark=remark)
+    return filled({"timeout": 3.0, "promised": 5.0, **figures}, before)
 
 
 def last_cells(text: str) -> dict[str, str]:

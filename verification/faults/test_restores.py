@@ -54,9 +54,13 @@ def test_no_claim_from_before_a_restore_is_committed_after_it() -> None:
 
         seen = made.history()
         notes, logs = (
-            [one for one in lines if not saved_at <= one["at"] <= restored_at] for lines in (seen.notes, seen.logs)
+            [line for line in lines if not saved_at <= line["at"] <= restored_at] for lines in (seen.notes, seen.logs)
         )
-        broken = [one for one in violations(replace(seen, notes=notes, logs=logs)) if one.rule != "contradicted"]
+        broken = [
+            violation
+            for violation in violations(replace(seen, notes=notes, logs=logs))
+            if violation.rule != "contradicted"
+        ]
         assert broken == []
         # An executor may log an end after the restore that it committed before, in the database that was replaced.
         assert list(contradicted(replace(seen, changes=[*read_replaced(made).changes, *seen.changes]))) == []

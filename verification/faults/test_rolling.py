@@ -102,6 +102,6 @@ def test_executor_claims_nothing_before_its_migrations_are_applied(fleet: Fleet)
     assert set(Task.objects.values_list("claim_number", flat=True)) == {1}
     assert process.stop() == 0
     # The error is logged once for each list of missing migrations, not at each look.
-    lines = [found.string[len("12:34:56 ") :] for found in process.output.find("ERROR|WARNING")]
+    lines = [match.string[len("12:34:56 ") :] for match in process.output.find("ERROR|WARNING")]
     assert len(set(lines)) == len(lines)
     assert all("Run: manage.py migrate" in line for line in lines)

@@ -82,7 +82,7 @@ def check_ticks(
     for row in env.query(TICKS):
         name, overlap, tick_at, last_at, count, task_id, reason, recorded_at = row
         number = (last_at - tick_at) // SECOND + 1
-        accounted.update((name, tick_at + each * SECOND) for each in range(number))
+        accounted.update((name, tick_at + offset * SECOND) for offset in range(number))
         if count != min(number, MAX_COUNTED):
             yield RuleViolation("ticks", f"{name}: {count} ticks from {tick_at} to {last_at}")
         if task_id is None:

@@ -218,9 +218,9 @@ class IsolatedBackend:
         self._executors |= dict.fromkeys(claims, request.executor_id)
 
     def read(self, task_id: UUID) -> list[StoredMessage]:
-        found = self.engine.messages.read_messages([task_id]).get(task_id, [])
-        self.records.keys_read |= {message.id: message_key(message) for message in found}
-        return found
+        messages = self.engine.messages.read_messages([task_id]).get(task_id, [])
+        self.records.keys_read |= {message.id: message_key(message) for message in messages}
+        return messages
 
     def poll(self, *names: str, decide: Decide, wait: bool = False) -> None:
         """Claim one task, read its messages and commit the decision. Do nothing if no task is READY."""
@@ -279,7 +279,7 @@ class IsolatedBackend:
         self.records.consumed += result.effects.consumed
         self.records.left_unread[result.task_id] = set(result.effects.unread)
         self.records.accepted += sent(result)
-        self.records.receivers |= {("message", json.loads(one.body)): one.task_id for one in result.effects.send}
+        self.records.receivers |= {("message", json.loads(sent.body)): sent.task_id for sent in result.effects.send}
         if entered in FINAL:
             self._record_finished(result.task_id, entered)
             if result.effects.cancel_children:
@@ -377,14 +377,14 @@ class IsolatedBackend:
             existing = self.engine.db.tasks.filter(pk__in={answer.id for answer in answers if not answer.created})
             list(existing.values_list("pk", "idempotency_digest"))
         self.names |= {answer.id: name for answer in answers if answer.created}
-        self.records.submitted += [(key, one.id, one.created) for key, one in zip(keys, answers, strict=True)]
+        self.records.submitted += [(key, answer.id, answer.created) for key, answer in zip(keys, answers, strict=True)]
 
     def heartbeat_confirms(self, claimed: ClaimedTask) -> bool:
         """Send a heartbeat of the claim's executor. Return whether the answer contains the claim."""
         executor_id = self._executors[claimed.id, claimed.claim_number]
         held = self.engine.executors.heartbeat(executor_info(executor_id))
         self.records.confirmed_executors.add(executor_id)
-        return any((one.id, one.claim_number) == (claimed.id, claimed.claim_number) for one in held or ())
+        return any((claim.id, claim.claim_number) == (claimed.id, claimed.claim_number) for claim in held or ())
 
     def rescue(self) -> None:
         before, confirmed = dict(self.records.claims), set(self.records.confirmed_executors)

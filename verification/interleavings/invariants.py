@@ -144,20 +144,20 @@ def _messages(snapshot: Snapshot) -> Iterator[str]:
     unread = Counter(message.key for message in snapshot.messages if message.is_unread)
     consumed = Counter(records.keys_read[pk] for pk in records.consumed)
     pruned = gone(snapshot)
-    for one in records.accepted:
-        if unread[one] + consumed[one] == 0 and records.receivers[one] not in pruned:
-            yield f"{LOST_MESSAGE}: {one} was not consumed and is not in the inbox"
+    for message in records.accepted:
+        if unread[message] + consumed[message] == 0 and records.receivers[message] not in pruned:
+            yield f"{LOST_MESSAGE}: {message} was not consumed and is not in the inbox"
     for pk, times in Counter(records.consumed).items():
         if times > 1:
             yield f"{CONSUMED_TWICE}: {records.keys_read[pk]} by {times} polls"
-    for one, times in (unread + consumed).items():
-        kind, sender = one
+    for message, times in (unread + consumed).items():
+        kind, sender = message
         ends = 1 + records.requeued[sender] if kind == "child" and isinstance(sender, UUID) else 1
         if times > ends:
-            yield f"{CONSUMED_TWICE}: {one} is in the inbox {times} times"
-    for one in records.refused:
-        if unread[one] + consumed[one]:
-            yield f"{REFUSED}: {one}"
+            yield f"{CONSUMED_TWICE}: {message} is in the inbox {times} times"
+    for message in records.refused:
+        if unread[message] + consumed[message]:
+            yield f"{REFUSED}: {message}"
 
 
 def _reports(snapshot: Snapshot) -> Iterator[str]:

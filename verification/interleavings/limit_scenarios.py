@@ -150,11 +150,11 @@ def ending_and_claiming(backend: LimitBackend) -> Sequence[Script]:
 @race("end-and-claim-x-end-and-claim", on_portable=True)
 @race("end-and-claim-x-end-and-claim-x-admit", clients=3)
 def ending_two(backend: LimitBackend) -> Sequence[Script]:
-    one, other = (backend.running("running", **of_anna(backend, limit=2)) for _ in range(2))
+    first, other = (backend.running("running", **of_anna(backend, limit=2)) for _ in range(2))
     for _ in range(3):
         backend.limited(limit=2)
     return [
-        lambda: backend.end_and_claim(one),
+        lambda: backend.end_and_claim(first),
         lambda: backend.end_and_claim(other),
         backend.admit_and_claim,
     ]

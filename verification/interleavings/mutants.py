@@ -189,12 +189,12 @@ class ClaimsWithoutLocking(PostgresEngine):
     class claims_class(PostgresClaims):
         def _take_best(self, request: ClaimRequest) -> ClaimedBatch:
             ready = self.db.tasks.ready().filter(queue_name__in=request.queues).order_by("rank", "pk")
-            found = list(ready.values_list("pk", "claim_number")[: request.limit])
-            for pk, number in found:
+            best = list(ready.values_list("pk", "claim_number")[: request.limit])
+            for pk, number in best:
                 self.db.tasks.filter(pk=pk).update(
                     status=Status.RUNNING, claim_number=number + 1, executor_id=request.executor_id, claimed_at=Clock()
                 )
-            return ClaimedBatch(self.read_claimed([pk for pk, _ in found]))
+            return ClaimedBatch(self.read_claimed([pk for pk, _ in best]))
 
 
 class CancelsWithoutLocking(PostgresEngine):
@@ -233,7 +233,9 @@ class IgnoresDedupeKeys(PostgresEngine):
 
     class inbox_class(PostgresInbox):
         def insert(self, messages: Sequence[NewMessage], *, all_or_none: bool = False) -> list[tuple[int, UUID]]:
-            return super().insert([structs.replace(one, dedupe_key=None) for one in messages], all_or_none=all_or_none)
+            return super().insert(
+                [structs.replace(message, dedupe_key=None) for message in messages], all_or_none=all_or_none
+            )
 
 
 # --- for the simulation: no interleaving is needed to see these errors

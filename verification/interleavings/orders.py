@@ -129,12 +129,12 @@ def estimate(run: RunOne, descents: int, seed: int) -> tuple[float, float]:
     Each descent stands for the product of the alternatives at its choices (Knuth, "Estimating the efficiency of
     backtrack programs", 1975).
     """
-    found = []
+    sizes = []
     for number in range(descents):
         descent = Descent(Random(f"{seed}-descent-{number}"))
         run(descent.choose)
-        found.append(descent.leaves)
-    return mean(found), stdev(found) / descents**0.5
+        sizes.append(descent.leaves)
+    return mean(sizes), stdev(sizes) / descents**0.5
 
 
 @dataclass
@@ -152,8 +152,8 @@ class Choice:
         return [number for number in self.runnable if number not in self.asleep and number not in self.tried]
 
     def asleep_below(self, number: int) -> dict[int, str]:
-        known = self.asleep | self.tried
-        return {other: words for other, words in known.items() if commute(words, self.runnable[number])}
+        explored = self.asleep | self.tried
+        return {other: words for other, words in explored.items() if commute(words, self.runnable[number])}
 
 
 class OrderSearch:
@@ -210,7 +210,7 @@ class Descent(OrderSearch):
         return alternatives[drawn]
 
 
-def commute(one: str, other: str) -> bool:
+def commute(first: str, other: str) -> bool:
     """
     Return whether two steps of different connections lead to the same state in both sequences.
 
@@ -219,7 +219,7 @@ def commute(one: str, other: str) -> bool:
     a task, no other transaction writes or locks it. Only a new task can conflict with it, through its key. Inserting a
     message or a tick takes a share lock of its task or schedule, which conflicts with FOR UPDATE only.
     """
-    return frozenset({kind_of(one), kind_of(other)}) not in CLASHES and "end" not in (kind_of(one), kind_of(other))
+    return frozenset({kind_of(first), kind_of(other)}) not in CLASHES and "end" not in (kind_of(first), kind_of(other))
 
 
 CLASHES = {

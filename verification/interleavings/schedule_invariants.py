@@ -69,10 +69,10 @@ class ScheduleSnapshot(Snapshot):
             cursor.execute(TASKS, [engine.alias])
             self.fired = {row[0]: TaskRow(*row) for row in cursor.fetchall()}
         self.schedules = {row.pk: row for row in engine.db.schedules}
-        found: defaultdict[int, list[ScheduleTick]] = defaultdict(list)
+        by_schedule: defaultdict[int, list[ScheduleTick]] = defaultdict(list)
         for tick in ScheduleTick.objects.filter(schedule__in=self.schedules).order_by("tick_at", "trigger"):
-            found[tick.schedule_id].append(tick)
-        self.ticks = dict(found)
+            by_schedule[tick.schedule_id].append(tick)
+        self.ticks = dict(by_schedule)
         self.backend.names |= {pk: "fired" for pk in self.fired if pk not in self.backend.names}
         super().__post_init__()
 
@@ -107,7 +107,7 @@ def problems(snapshot: ScheduleSnapshot, *, is_over: bool = False) -> Iterator[s
     if deployed := snapshot.backend.schedules.deployed:
         names = frozenset(row.name for row in snapshot.schedules.values() if row.retired_at is None)
         if names not in deployed:
-            yield f"{DEPLOYED}: {sorted(names)}, not one of {[sorted(each) for each in deployed]}"
+            yield f"{DEPLOYED}: {sorted(names)}, not one of {[sorted(names) for names in deployed]}"
 
 
 def run_to_end(backend: ScheduleBackend) -> Iterator[str]:
@@ -139,10 +139,10 @@ def _records(snapshot: ScheduleSnapshot) -> Iterator[str]:
         if task.schedule_id in snapshot.schedules and recorded[task.id] != 1 and not is_pruned:
             yield f"{UNRECORDED}: the task of {task.scheduled_at:%H:%M:%S} has {recorded[task.id]} records"
     for pk, ticks in snapshot.ticks.items():
-        for tick in [each for each in ticks if each.task_id is not None]:
-            found = snapshot.fired.get(tick.task_id) if tick.task_id else None
-            if found is None or (found.schedule_id, found.scheduled_at) != (pk, tick.tick_at):
-                yield f"{UNRECORDED}: the record of {tick.tick_at:%H:%M:%S} has {found}"
+        for tick in [tick for tick in ticks if tick.task_id is not None]:
+            fired = snapshot.fired.get(tick.task_id) if tick.task_id else None
+            if fired is None or (fired.schedule_id, fired.scheduled_at) != (pk, tick.tick_at):
+                yield f"{UNRECORDED}: the record of {tick.tick_at:%H:%M:%S} has {fired}"
         enqueued = Counter(tick.tick_at for tick in ticks if tick.task_id is not None and tick.trigger != MANUAL)
         for at in [at for at, times in enqueued.items() if times > 1]:
             yield f"{TICK_TWICE}: {at:%H:%M:%S} has {enqueued[at]} tasks"
@@ -154,8 +154,8 @@ def _records(snapshot: ScheduleSnapshot) -> Iterator[str]:
 
 def _outcomes(snapshot: ScheduleSnapshot, row: Schedule) -> Iterator[str]:
     """Compare the outcomes to the ticks that were due. While a schedule is changed, either timing may have applied."""
-    found = [list(_compare(snapshot, row, due)) for due in _possible_ticks(snapshot.backend, row)]
-    yield from min(found, key=len)
+    mismatches = [list(_compare(snapshot, row, due)) for due in _possible_ticks(snapshot.backend, row)]
+    yield from min(mismatches, key=len)
 
 
 def _compare(snapshot: ScheduleSnapshot, row: Schedule, due: Sequence[datetime]) -> Iterator[str]:
@@ -192,7 +192,7 @@ def _possible_ticks(backend: ScheduleBackend, row: Schedule) -> Iterator[list[da
         return
     earliest, latest = min(change[0] for change in changes), max(change[1] for change in changes)
     after = SteppedTiming.of(row)
-    for moment in [earliest, latest, *(each for each in records.moments if earliest <= each <= latest)]:
+    for moment in [earliest, latest, *(moment for moment in records.moments if earliest <= moment <= latest)]:
         old = list(before.ticks(moment))
         yield [*old, *(at for at in after.restarted(moment).due(now) if row.retired_at is None)]
 
@@ -215,9 +215,9 @@ def _overlaps(snapshot: ScheduleSnapshot, row: Schedule) -> Iterator[str]:
     tasks = [task for task in snapshot.fired.values() if task.id in ids]
     match row.overlap:
         case Overlap.SKIP | Overlap.QUEUE_ONE:
-            for one, other in pairwise(tasks):
-                if one.finished_at is None or one.finished_at > other.enqueued_at:
-                    yield f"{NO_OVERLAP}: {one.scheduled_at:%H:%M} and {other.scheduled_at:%H:%M} of {row.name}"
+            for first, other in pairwise(tasks):
+                if first.finished_at is None or first.finished_at > other.enqueued_at:
+                    yield f"{NO_OVERLAP}: {first.scheduled_at:%H:%M} and {other.scheduled_at:%H:%M} of {row.name}"
         case Overlap.CANCEL_RUNNING:
             for task in sorted(tasks, key=lambda task: task.scheduled_at)[:-1]:
                 if task.status not in FINAL and not task.is_cancel_requested:

@@ -56,8 +56,8 @@ class PlansFromUnlockedRows(PostgresEngine):
             read: Any = list(rows)
             locked = super().with_lock(self.schedules.filter(pk__in=[row.pk for row in read]), wait=True)
             ids = {row.pk for row in locked}
-            found: Any = ListOfRows(row for row in read if row.pk in ids)
-            return found  # type: ignore[no-any-return]
+            planned_rows: Any = ListOfRows(row for row in read if row.pk in ids)
+            return planned_rows  # type: ignore[no-any-return]
 
 
 class ListOfRows(list[Any]):
@@ -302,10 +302,10 @@ class BackfillReadsBeforeLocking(PostgresEngine):
     class schedules_class(Schedules):
         def ticks_with_task(self, row: Schedule, ticks: Sequence[datetime]) -> set[datetime]:
             """Read for the preview, and return the same to the backfill."""
-            known, in_progress.with_task = in_progress.with_task, None
-            if known is None:
-                known = in_progress.with_task = super().ticks_with_task(row, ticks)
-            return known
+            before, in_progress.with_task = in_progress.with_task, None
+            if before is None:
+                before = in_progress.with_task = super().ticks_with_task(row, ticks)
+            return before
 
 
 class DeploysWithoutLocking(PostgresEngine):

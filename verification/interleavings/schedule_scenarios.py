@@ -394,19 +394,19 @@ def pruning(backend: ScheduleBackend) -> Sequence[Script]:
 
 
 @race("synchronize-x-synchronize", ("a", "b"), ("b", "c"))
-@race("synchronize-x-synchronize-of-one-code", ("a", "b"), ("a", "b"))
+@race("synchronize-x-synchronize-of-first-code", ("a", "b"), ("a", "b"))
 @race("synchronize-x-synchronize-of-other-names", ("a",), ("b",))
-def deploying(backend: ScheduleBackend, one: Sequence[str], other: Sequence[str]) -> Sequence[Script]:
+def deploying(backend: ScheduleBackend, first: Sequence[str], other: Sequence[str]) -> Sequence[Script]:
     """The first deploys of two versions of the code. One of them must be in force at the end."""
-    backend.schedules.deployed = [frozenset(one), frozenset(other)]
-    return [lambda: backend.synchronize(".".join(one), *one), lambda: backend.synchronize(".".join(other), *other)]
+    backend.schedules.deployed = [frozenset(first), frozenset(other)]
+    return [lambda: backend.synchronize(".".join(first), *first), lambda: backend.synchronize(".".join(other), *other)]
 
 
 @race("synchronize-x-synchronize-later", ("a",), ("b",))
-def deploying_again(backend: ScheduleBackend, one: Sequence[str], other: Sequence[str]) -> Sequence[Script]:
+def deploying_again(backend: ScheduleBackend, first: Sequence[str], other: Sequence[str]) -> Sequence[Script]:
     """Two versions of the code replace a third one."""
     backend.synchronize("first", "a", "b", "c")
-    return deploying(backend, one, other)
+    return deploying(backend, first, other)
 
 
 @race("old-code-x-new-code")

@@ -298,8 +298,8 @@ class Stepper:
     def _blocked_clients(self, out: Sequence[Client]) -> set[Client]:
         pids = [client.pid for client in self._actors]
         parameters = [[client.pid for client in out], pids]
-        found = {pid for (pid,) in self._observer.connection.execute(BLOCKED_SESSIONS, parameters, prepare=True)}
-        return {client for client in out if client.pid in found}
+        blocked = {pid for (pid,) in self._observer.connection.execute(BLOCKED_SESSIONS, parameters, prepare=True)}
+        return {client for client in out if client.pid in blocked}
 
     def _release_all(self, clients: Sequence[Client]) -> None:
         """Let the server resolve the deadlock and all clients run to their end."""

@@ -23,9 +23,9 @@ def race(*scripts: Sequence[str]) -> RunOne:
                 for number, steps in enumerate(scripts)
                 if at[number] < len(steps)
             ]
-            chosen = choose(runnable)
-            order.steps.append(("AB"[chosen.number], chosen.before))
-            at[chosen.number] += 1
+            client = choose(runnable)
+            order.steps.append(("AB"[client.number], client.before))
+            at[client.number] += 1
         return order
 
     return run

@@ -184,7 +184,9 @@ class Judge:
         if not account.is_late(tick, now):
             return
         is_all = columns["catch_up"] == "all"
-        later = sum(each > tick and (not is_all or account.is_late(each, now)) for each in account.owed)
+        later = sum(
+            later_tick > tick and (not is_all or account.is_late(later_tick, now)) for later_tick in account.owed
+        )
         limit = {"none": 0, "latest": 1, "all": columns["max_catch_up"]}[columns["catch_up"]]
         window = columns["catch_up_window_seconds"]
         if later >= limit or (window is not None and tick < now - timedelta(seconds=window)):
@@ -212,7 +214,7 @@ class Judge:
         window = columns["catch_up_window_seconds"]
         if columns["catch_up"] == "none" or (window is not None and tick < now - timedelta(seconds=window)):
             return True
-        later = sum(each > tick for each in account.owed) + sum(each > tick for each in account.done)
+        later = sum(later_tick > tick for later_tick in account.owed) + sum(work > tick for work in account.done)
         return later >= (columns["max_catch_up"] if columns["catch_up"] == "all" else 1)
 
     def _is_asked(self, account: Account, tick: datetime, asked: Collection[datetime]) -> None:

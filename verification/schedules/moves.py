@@ -65,15 +65,15 @@ class YearOfSchedules(ScheduleSimulation):
 
     def _any(self, **state: Any) -> Account | None:
         """Return a random schedule in this state, often one with a tick that waits or has come."""
-        found = [
+        matching = [
             account
             for account in self.judge.accounts.values()
             if all(getattr(account, name) == value for name, value in state.items())
         ]
         busy = [
-            account for account in found if account.waiting or (account.upcoming and account.upcoming[0] < self.now)
+            account for account in matching if account.waiting or (account.upcoming and account.upcoming[0] < self.now)
         ]
-        choice = busy if busy and self.random.random() < 0.5 else found
+        choice = busy if busy and self.random.random() < 0.5 else matching
         return self.random.choice(choice) if choice else None
 
     # --- people

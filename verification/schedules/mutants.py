@@ -40,7 +40,7 @@ class ForgetsTakenKeys(Engine):
 
     class ticks_class(Ticks):
         def record_skipped(self, skipped: Sequence[tuple[Schedule, Skipped]]) -> None:
-            super().record_skipped([(row, each) for row, each in skipped if each.reason != SkipReason.KEY])
+            super().record_skipped([(row, skip) for row, skip in skipped if skip.reason != SkipReason.KEY])
 
 
 class CommitsTasksFirst(Engine):
@@ -125,9 +125,15 @@ class CountsTickTwice(Engine):
         def _account_for(self, rows: Sequence[Schedule], now: datetime, **options: Any) -> FiredSchedules:
             def passed(*arguments: Any) -> tuple[tuple[Skipped, ...], datetime | None]:
                 ranges, tick = right_passed(*arguments)
-                missed = [each for each in ranges if each.reason == SkipReason.MISSED]
-                others = [each for each in ranges if each not in missed]
-                return (*others, *(replace(each, last_at=tick or now, count=each.count + 1) for each in missed)), tick
+                missed = [tick_range for tick_range in ranges if tick_range.reason == SkipReason.MISSED]
+                others = [tick_range for tick_range in ranges if tick_range not in missed]
+                return (
+                    *others,
+                    *(
+                        replace(missed_range, last_at=tick or now, count=missed_range.count + 1)
+                        for missed_range in missed
+                    ),
+                ), tick
 
             right_passed = vars(planning)["_passed"]
             with patch.object(planning, "_passed", passed):

@@ -60,12 +60,12 @@ class CronTimes:
 
     def between(self, start: datetime, end: datetime) -> Iterator[datetime]:
         """Yield the ticks from `start` to `end`, both included."""
-        found = {
+        moments = {
             tick.replace(tzinfo=UTC)
             for wall in self._walls(start.replace(tzinfo=None) - MARGIN, end.replace(tzinfo=None) + MARGIN)
             for tick in self._moments(wall)
         }
-        yield from sorted(tick for tick in found if start <= tick <= end)
+        yield from sorted(tick for tick in moments if start <= tick <= end)
 
     def _walls(self, start: datetime, end: datetime) -> Iterator[datetime]:
         for number in range((end.date() - start.date()).days + 1):
@@ -75,21 +75,21 @@ class CronTimes:
                     yield datetime(day.year, day.month, day.day, hour, minute, second)
 
     def _moments(self, wall: datetime) -> list[datetime]:
-        around = [each for each in periods(self.timezone) if each.start - MARGIN <= wall <= each.end + MARGIN]
-        shown = [wall - each.offset for each in around if each.start <= wall - each.offset < each.end]
+        around = [period for period in periods(self.timezone) if period.start - MARGIN <= wall <= period.end + MARGIN]
+        existing = [wall - period.offset for period in around if period.start <= wall - period.offset < period.end]
         if self.has_any_time:
-            return shown
-        if shown:
-            return shown[:1]
+            return existing
+        if existing:
+            return existing[:1]
         # The clock skips this time. The tick is at the moment of the change.
-        return [each.start for each in around if each.start - MARGIN < wall - each.offset < each.start][-1:]
+        return [period.start for period in around if period.start - MARGIN < wall - period.offset < period.start][-1:]
 
 
 @lru_cache
 def periods(name: str) -> list[Period]:
     """Return the periods of a zone in the years of the simulation. Clocks change at full minutes."""
     zone, moment = ZoneInfo(name), datetime(2025, 1, 1, tzinfo=UTC)
-    found: list[Period] = []
+    spans: list[Period] = []
     start, offset = moment, moment.astimezone(zone).utcoffset()
     while moment.year < 2029:
         step = moment + timedelta(hours=6)
@@ -97,8 +97,8 @@ def periods(name: str) -> list[Period]:
             while (moment + MINUTE).astimezone(zone).utcoffset() == offset:
                 moment += MINUTE
             step = moment + MINUTE
-            found.append(Period(start.replace(tzinfo=None), step.replace(tzinfo=None), offset or timedelta()))
+            spans.append(Period(start.replace(tzinfo=None), step.replace(tzinfo=None), offset or timedelta()))
             start, offset = step, step.astimezone(zone).utcoffset()
         moment = step
-    found.append(Period(start.replace(tzinfo=None), moment.replace(tzinfo=None), offset or timedelta()))
-    return found
+    spans.append(Period(start.replace(tzinfo=None), moment.replace(tzinfo=None), offset or timedelta()))
+    return spans

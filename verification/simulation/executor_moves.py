@@ -61,32 +61,32 @@ class ExecutorMoves(SimulatedBackend):
         *,
         is_isolated: bool = False,
     ) -> None:
-        self.note(f"{executor.name} claims {', '.join(self.name(one.id) for one in claims) or 'nothing'}")
-        for one in claims:
-            claim = (one.id, one.claim_number)
+        self.note(f"{executor.name} claims {', '.join(self.name(claim.id) for claim in claims) or 'nothing'}")
+        for task in claims:
+            claim = (task.id, task.claim_number)
             self.records.claims.append(claim)
             self.claimed_at[claim] = self.now
-            self.holders[claim], self.claim_details[claim] = executor, one
-            is_allowed = one.queue_name in request.queues and one.queue_name not in self.paused
+            self.holders[claim], self.claim_details[claim] = executor, task
+            is_allowed = task.queue_name in request.queues and task.queue_name not in self.paused
             if (
                 not is_allowed
-                or one.id in self.cancel_requested
-                or (one.executor_losses >= ISOLATION_LOSSES) != is_isolated
+                or task.id in self.cancel_requested
+                or (task.executor_losses >= ISOLATION_LOSSES) != is_isolated
             ):
                 raise InvariantViolated(
-                    f"{CLAIMED_RIGHT}: {self.name(one.id)}, {one}, by {request}, paused {self.paused}"
+                    f"{CLAIMED_RIGHT}: {self.name(task.id)}, {task}, by {request}, paused {self.paused}"
                 )
-            actual, expected = (one.claim_number, one.attempts, one.executor_losses), self.expected_counts(one)
+            actual, expected = (task.claim_number, task.attempts, task.executor_losses), self.expected_counts(task)
             if actual != expected:
                 raise InvariantViolated(
-                    f"{COUNTED}: {self.name(one.id)} has {actual} claims, attempts and losses, expected {expected}"
+                    f"{COUNTED}: {self.name(task.id)} has {actual} claims, attempts and losses, expected {expected}"
                 )
         if len(claims) > request.limit:
             raise InvariantViolated(f"{CLAIMED_RIGHT}: {len(claims)} tasks by {request}")
         # An older claim of the same executor, from before it was frozen, is replaced.
-        ids = {one.id for one in claims}
+        ids = {claim.id for claim in claims}
         executor.uncommitted = [result for result in executor.uncommitted if result.task_id not in ids]
-        executor.claimed = [one for one in executor.claimed if one.id not in ids] + list(claims)
+        executor.claimed = [claim for claim in executor.claimed if claim.id not in ids] + list(claims)
         self.check_limits()
 
     def check_rate(self) -> None:
@@ -98,7 +98,7 @@ class ExecutorMoves(SimulatedBackend):
 
     def expected_counts(self, claimed: ClaimedTask) -> tuple[int, int, int]:
         pk = claimed.id
-        number = sum(one == pk for one, _ in self.records.claims)
+        number = sum(claimed_pk == pk for claimed_pk, _ in self.records.claims)
         return number, self.attempts[pk], self.losses[pk]
 
     def check_limits(self) -> None:
@@ -146,7 +146,7 @@ class ExecutorMoves(SimulatedBackend):
             f"takes {len(effects.consumed)}" if effects.consumed else "",
             f"leaves {len(effects.unread)}" if effects.unread else "",
             f"has {len(effects.spawn)} children" if effects.spawn else "",
-            f"tells {', '.join(self.name(one.task_id) for one in effects.send)}" if effects.send else "",
+            f"tells {', '.join(self.name(sent.task_id) for sent in effects.send)}" if effects.send else "",
             "ends its children" if effects.cancel_children else "",
         ]
         return ", ".join(filter(None, parts))
@@ -242,24 +242,24 @@ class ExecutorMoves(SimulatedBackend):
         parents = self.parents()
         with self.not_waiting():
             rescued = self.engine.executors.rescue()
-        self.note(f"{executor.name} rescues {', '.join(self.name(one.id) for one in rescued) or 'nothing'}")
-        for one in rescued:
-            claim = (one.id, before[one.id])
+        self.note(f"{executor.name} rescues {', '.join(self.name(claim.id) for claim in rescued) or 'nothing'}")
+        for task in rescued:
+            claim = (task.id, before[task.id])
             holder = self.holders[claim]
             if (holder in self.awake and holder.is_steady) or self.now - holder.last_heartbeat < TIMEOUT_SECONDS:
                 raise InvariantViolated(f"{STOLEN}: {self.describe_claims([claim])} from {holder.name}")
             expected = Status.READY if self.claim_details[claim].rate_key is None else Status.BLOCKED
-            if one.id in self.cancel_requested:
+            if task.id in self.cancel_requested:
                 expected = Status.CANCELLED
-            elif one.executor_losses >= OPTIONS.max_executor_losses:
+            elif task.executor_losses >= OPTIONS.max_executor_losses:
                 expected = Status.FAILED
-            if one.status is not expected:
-                raise InvariantViolated(f"{ANSWER}: {self.name(one.id)} was rescued as {one}, not {expected}")
+            if task.status is not expected:
+                raise InvariantViolated(f"{ANSWER}: {self.name(task.id)} was rescued as {task}, not {expected}")
             self._record_ending(claim, "rescued")
-            self.cancel_requested.discard(one.id)
-            self.losses[one.id] += 1
-            self.count(one.id, lost=1, dead=one.status is Status.FAILED)
-            if one.status in FINAL and self.open_transactions and (parent := parents[one.id]) is not None:
+            self.cancel_requested.discard(task.id)
+            self.losses[task.id] += 1
+            self.count(task.id, lost=1, dead=task.status is Status.FAILED)
+            if task.status in FINAL and self.open_transactions and (parent := parents[task.id]) is not None:
                 self.records.pending_wakes.add(parent)
         if not self.open_transactions and len(rescued) < 100:
             self.check_rescued()

@@ -48,11 +48,11 @@ def run(seeds: Sequence[int], kind: type[Engine], *, has_limits: bool = False) -
     with patch.object(messages, "LOCK_WAIT", "20ms"), recording():
         for seed in seeds:
             simulation = Simulation(kind, seed, DATABASES, has_limits=has_limits)
-            found = perform(simulation)
+            failure = perform(simulation)
             result.count += 1
             result.moves += len(simulation.diary)
-            if found:
-                result.seed, result.problems, result.diary = seed, found, simulation.diary
+            if failure:
+                result.seed, result.problems, result.diary = seed, failure, simulation.diary
                 break
             if result.count % VACUUM_EVERY == 0:
                 vacuum()

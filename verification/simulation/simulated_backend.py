@@ -166,16 +166,16 @@ class SimulatedBackend(IsolatedBackend):
         with self.not_waiting():
             held = self.engine.executors.heartbeat(executor.info) or []
         executor.last_heartbeat, executor.is_steady = self.now, True
-        answer = {(one.id, one.claim_number) for one in held}
+        answer = {(claim.id, claim.claim_number) for claim in held}
         expected = {claim for claim, holder in self.holders.items() if holder is executor and self.is_held(claim)}
         if answer != expected:
             raise InvariantViolated(
                 f"{BEAT}: {executor.name} got {self.describe_claims(answer)}, expected {self.describe_claims(expected)}"
             )
-        for one in held:
-            if one.is_cancel_requested != (one.id in self.cancel_requested):
+        for claim in held:
+            if claim.is_cancel_requested != (claim.id in self.cancel_requested):
                 raise InvariantViolated(
-                    f"{BEAT}: {executor.name} got {self.name(one.id)}: {one}, requested: {self.cancel_requested}"
+                    f"{BEAT}: {executor.name} got {self.name(claim.id)}: {claim}, requested: {self.cancel_requested}"
                 )
 
     def is_held(self, claim: tuple[UUID, int]) -> bool:
@@ -190,7 +190,7 @@ class SimulatedBackend(IsolatedBackend):
         self, executor: SimulatedExecutor, results: Sequence[Outcome], answer: CommitResult
     ) -> list[Outcome]:
         """Record and check the answer to a commit. Return the outcomes to commit again."""
-        again = [self._refused(one, answer) for one in self._record_result(results, answer)]
+        again = [self._refused(outcome, answer) for outcome in self._record_result(results, answer)]
         for result in results:
             claim = (result.task_id, result.claim_number)
             if result.task_id in answer.lost and self.is_held(claim):

@@ -33,8 +33,8 @@ class Simulation(ExecutorMoves, UserMoves):
             self._begin()
             for number in range(1, moves + 1):
                 self._move()
-                if number % CHECK_EVERY == 0 and (found := list(problems(self))):
-                    return found
+                if number % CHECK_EVERY == 0 and (broken := list(problems(self))):
+                    return broken
             self._come_to_rest()
             return list(problems(self, is_over=True))
         except InvariantViolated as error:
@@ -192,8 +192,8 @@ class Simulation(ExecutorMoves, UserMoves):
             if not live:
                 return
             if all(status[pk] == Status.SUSPENDED for pk in live):
-                if found := list(problems(self)):  # a parent that missed a report would still be suspended
-                    raise InvariantViolated("; ".join(found))
+                if broken := list(problems(self)):  # a parent that missed a report would still be suspended
+                    raise InvariantViolated("; ".join(broken))
                 self._send_end(live)
         raise InvariantViolated(f"{REST}: {', '.join(f'{self.name(pk)} is {status[pk]}' for pk in live)} at the end")
 
@@ -216,13 +216,13 @@ class Simulation(ExecutorMoves, UserMoves):
         self.record_claims(executor, request, self.engine.claims.claim(request))
         while claims := self.engine.claims.claim_isolated(request):
             self.record_claims(executor, request, claims, is_isolated=True)
-        for one in [one for one in self.awake if one.claimed or one.uncommitted]:
-            self.session.set_application_name(one.name)
-            one.uncommitted += [bodies.finish(claimed, self.read(claimed.id), one.id) for claimed in one.claimed]
-            one.claimed = []
-            results, one.uncommitted = one.uncommitted, []
+        for other in [executor for executor in self.awake if executor.claimed or executor.uncommitted]:
+            self.session.set_application_name(other.name)
+            other.uncommitted += [bodies.finish(claimed, self.read(claimed.id), other.id) for claimed in other.claimed]
+            other.claimed = []
+            results, other.uncommitted = other.uncommitted, []
             answer = self.engine.commits.commit(results)
-            one.uncommitted = self.record_result(one, results, answer)
+            other.uncommitted = self.record_result(other, results, answer)
             self.wake([pk for pk in self.names if pk in answer.wake])
         self.advance(7 * TICK_SECONDS)
 

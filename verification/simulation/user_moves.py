@@ -35,8 +35,8 @@ DIES = 0.15  # probability that a sender dies between its commit and the wake
 class UserMoves(SimulatedBackend):
     def some_task(self, *statuses: Status) -> UUID:
         """Return a task, mostly one in such a status. It may be pruned already."""
-        found = self.status()
-        fitting = [pk for pk in self.names if found.get(pk) in (statuses or LIVE)]
+        status = self.status()
+        fitting = [pk for pk in self.names if status.get(pk) in (statuses or LIVE)]
         return self.random.choice(fitting if fitting and self.random.random() < 0.8 else list(self.names))
 
     # --- senders
@@ -109,11 +109,11 @@ class UserMoves(SimulatedBackend):
         before = dict(engine.db.tasks.values_list("pk", "status"))
         report = engine.tasks.cancel([pk], tree=tree, wait=False)
         after = dict(engine.db.tasks.values_list("pk", "status"))
-        ended = [one for one in after if before[one] != after[one]]
+        ended = [pk for pk in after if before[pk] != after[pk]]
         self.note(f"an admin cancels {self.name(pk)}{' and its family' if tree else ''}: {describe_report(report)}")
-        if any(after[one] != Status.CANCELLED for one in ended) or len(ended) != report.cancelled:
+        if any(after[pk] != Status.CANCELLED for pk in ended) or len(ended) != report.cancelled:
             raise InvariantViolated(
-                f"{ANSWER}: {report}, but changed were {[(self.name(one), after[one]) for one in ended]}"
+                f"{ANSWER}: {report}, but changed were {[(self.name(pk), after[pk]) for pk in ended]}"
             )
         if report.busy and not self.open_transactions:
             raise InvariantViolated(f"{ANSWER}: {report}, and no transaction holds a row")
@@ -124,7 +124,7 @@ class UserMoves(SimulatedBackend):
             self.records.cancelled_trees.add(pk)
         self.read_cancel_requests()
         self.records.pending_wakes |= report.parents
-        self.wake([one for one in self.names if one in report.parents])
+        self.wake([pk for pk in self.names if pk in report.parents])
 
     def requeue_one(self, engine: Engine) -> Record:
         return self.requeue_this(engine, self.some_task(*UNSUCCESSFUL))
@@ -155,7 +155,7 @@ class UserMoves(SimulatedBackend):
     def wake_now(self, engine: Engine) -> Record:
         suspended = [pk for pk, status in self.status().items() if status == Status.SUSPENDED]
         if suspended:
-            pk = self.random.choice([one for one in self.names if one in suspended])
+            pk = self.random.choice([pk for pk in self.names if pk in suspended])
             self.note(f"an admin wakes {self.name(pk)}")
             self.wake([pk])
         return nothing

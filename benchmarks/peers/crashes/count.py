@@ -72,8 +72,8 @@ def restarts(notes: Sequence[Note]) -> Iterator[float]:
     for note in sorted(notes, key=lambda note: note["at"]):
         if note["kind"] == "started":
             starts[note["number"]].append(note)
-    for each in starts.values():
-        for first, then in pairwise(each):
+    for times in starts.values():
+        for first, then in pairwise(times):
             moments = [blow["at"] for blow in blows if blow["whom"] in (first["who"], EVERYBODY)]
             if between := [at for at in moments if first["at"] <= at <= then["at"]]:
                 yield then["at"] - between[0]
