@@ -293,11 +293,11 @@ def resting(arena: Arena, plan: BenchmarkPlan) -> Section:
     lines = ["| one process | worker, % of a core | PostgreSQL, % of a core | MB |", "|---|---:|---:|---:|"]
     for contestant in contestants:
         try:
-            worker = idle.measure(arena, contestant, plan.idle_seconds)
+            usage = idle.measure(arena, contestant, plan.idle_seconds)
         except RuntimeError as error:
             missing[contestant.name] = str(error)
         else:
-            lines.append(f"| {worker.name} | {worker.worker:.2f} | {worker.server:.2f} | {worker.megabytes:.0f} |")
+            lines.append(f"| {usage.name} | {usage.worker:.2f} | {usage.server:.2f} | {usage.megabytes:.0f} |")
     note = "MB: proportional set size of all processes of the worker.\n\n"
     return Section("An idle worker", note + "\n".join(lines), missing)
 
