@@ -151,14 +151,14 @@ def count(level: int) -> tuple[dict[str, float], dict[str, int]]:
     with Calls() as calls, logging_to_nowhere(level):
         drained = measured(drain)
     functions = calls.per_task(TASKS)
-    found: dict[str, float] = {
+    counts: dict[str, float] = {
         "calls of Python functions": sum(functions.values()),
         "calls of C functions": calls.c_per_task(TASKS),
         "statements": calls.statements / TASKS,
         **drained,
         "WAL bytes of enqueue_many()": enqueued["WAL bytes"],
     }
-    return found, functions
+    return counts, functions
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ MAX_REPORTS = 1000  # in one write
 
 @dataclass(slots=True)
 class EndedCounts:
-    """What became of the tasks that this process has let go of."""
+    """Numbers of tasks that this process has let go of, by their ends."""
 
     finished: int = 0  # tasks that have ended, by a commit
     lost: int = 0  # claims

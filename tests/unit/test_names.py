@@ -7,8 +7,10 @@ import io
 import re
 import tokenize
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import pytest
 
@@ -96,14 +98,35 @@ ALLOWED = {
 }
 
 
-def python_names(path: Path) -> Iterator[str]:
-    """Yield each name that a file defines: classes, functions, arguments, variables and attributes."""
-    for node in ast.walk(ast.parse(path.read_text())):
+class Definition(NamedTuple):
+    """Where a file defines a name."""
+
+    name: str
+    kind: Literal["class", "function", "variable", "attribute"]  # arguments are variables
+    line: int
+    is_inner: bool  # not at the top level of the file
+
+
+def read_definitions(source: str) -> Iterator[Definition]:
+    """Yield each name that a source defines."""
+    tree = ast.parse(source)
+    on_top = {*map(id, tree.body)}
+    for node in ast.walk(tree):
+        is_inner = id(node) not in on_top
         match node:
-            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                yield name
-            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
-                yield name
+            case ast.ClassDef(name=name):
+                yield Definition(name, "class", node.lineno, is_inner)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield Definition(name, "function", node.lineno, is_inner)
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
+                yield Definition(name, "variable", node.lineno, is_inner)
+            case ast.Attribute(attr=name, ctx=ast.Store()):
+                yield Definition(name, "attribute", node.lineno, is_inner)
+
+
+@cache
+def definitions(path: Path) -> list[Definition]:
+    return [*read_definitions(path.read_text())]
 
 
 def retired_words(name: str) -> set[str]:
@@ -121,7 +144,8 @@ def names_with_retired_words() -> dict[str, list[str]]:
     for folder in FOLDERS:
         for path in [*CHECKOUT.joinpath(folder).rglob("*.py"), *CHECKOUT.joinpath(folder).rglob("*.sql")]:
             file = path.relative_to(CHECKOUT).as_posix()
-            for name in [path.stem, *(python_names(path) if path.suffix == ".py" else ())]:
+            names = {definition.name for definition in definitions(path)} if path.suffix == ".py" else set()
+            for name in {path.stem, *names}:
                 if (file, name) not in ALLOWED:
                     for word in retired_words(name):
                         by_word[word].add(f"{file}: {name}")
@@ -166,11 +190,10 @@ def shared_class_names() -> dict[str, list[str]]:
     Test files may use the same names for their own classes, but not those of the package. The demo is a site.
     """
     files: dict[str, list[str]] = defaultdict(list)
-    for path in SOURCES:
-        if path.suffix == ".py" and not {"demo_project", "migrations"} & {*path.parts}:
-            for node in ast.parse(path.read_text()).body:
-                if isinstance(node, ast.ClassDef):
-                    files[node.name].append(path.relative_to(CHECKOUT).as_posix())
+    for path in OURS:
+        for definition in definitions(path):
+            if definition.kind == "class" and not definition.is_inner:
+                files[definition.name].append(path.relative_to(CHECKOUT).as_posix())
     return {
         name: sorted(paths)
         for name, paths in files.items()
@@ -192,15 +215,17 @@ SHARED_FUNCTIONS = {
 def shared_function_names() -> dict[str, list[str]]:
     """Return the files of each public function name that several modules of the package define."""
     files: dict[str, set[str]] = defaultdict(set)
-    for path in CHECKOUT.glob("jobqueue/**/*.py"):
-        for node in ast.parse(path.read_text()).body if "migrations" not in path.parts else ():
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
-                files[node.name].add(path.relative_to(CHECKOUT).as_posix())
+    for path in OURS:
+        for name, kind, _, is_inner in definitions(path) if path.is_relative_to(CHECKOUT / "jobqueue") else ():
+            if kind == "function" and not is_inner and not name.startswith("_"):
+                files[name].add(path.relative_to(CHECKOUT).as_posix())
     return {name: sorted(paths) for name, paths in files.items() if len(paths) > 1}
 
 
 NAMES = names_with_retired_words()
 SOURCES = [path for folder in FOLDERS for kind in ("*.py", "*.sql") for path in CHECKOUT.joinpath(folder).rglob(kind)]
+# The demo is a site, and migrations that have landed are not rewritten.
+OURS = [path for path in SOURCES if path.suffix == ".py" and not {"demo_project", "migrations"} & {*path.parts}]
 
 
 @pytest.mark.parametrize(
@@ -248,26 +273,18 @@ def test_no_comment_has_a_retired_word() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def filler_names(source: str) -> list[tuple[int, str]]:
+def filler_names(definitions: Iterable[Definition]) -> list[tuple[int, str]]:
     """Return the line and the name of each function, variable and argument that hides what it holds."""
-    fillers = []
-    for node in ast.walk(ast.parse(source)):
-        match node:
-            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) if name in FILLERS:
-                fillers.append((node.lineno, name))
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name in FILLERS:
-                fillers.append((node.lineno, name))
-    return fillers
+    return [(line, name) for name, kind, line, _ in definitions if name in FILLERS and kind in ("function", "variable")]
 
 
 def test_names_say_what_they_hold() -> None:
     source = "found = [one for one in rows]\nasync def shown(known): pass"
-    assert sorted(filler_names(source)) == [(1, "found"), (1, "one"), (2, "known"), (2, "shown")]
+    assert sorted(filler_names(read_definitions(source))) == [(1, "found"), (1, "one"), (2, "known"), (2, "shown")]
     wrong = [
         f"{path.relative_to(CHECKOUT)}:{line}: {name}"
-        for path in SOURCES
-        if path.suffix == ".py" and not {"demo_project", "migrations"} & {*path.parts}
-        for line, name in filler_names(path.read_text())
+        for path in OURS
+        for line, name in filler_names(definitions(path))
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -287,7 +304,7 @@ def test_names_of_tests_are_short() -> None:
         f"{path.relative_to(CHECKOUT)}: {name}"
         for folder in ("tests", "verification", "benchmarks")
         for path in CHECKOUT.joinpath(folder).rglob("*.py")
-        for name in python_names(path)
+        for name in (definition.name for definition in definitions(path))
         if name.startswith("test_") and len(name) > MAX_TEST_NAME
     ]
     assert not long, "\n".join(long)
