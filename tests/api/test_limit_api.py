@@ -87,7 +87,7 @@ class TestSetNumber:
             api.set_limit("concurrency", "payments", 2)
 
     def test_set_number_refuses_unknown_kind(self) -> None:
-        with pytest.raises(ValueError, match="'concurrency' or 'rate', not 'speed'"):
+        with pytest.raises(ValueError, match="one of 'concurrency', 'rate', not 'speed'"):
             api.set_limit("speed", ACCOUNT, 2)
 
     def test_set_number_of_misspelled_limit_names_similar_ones(self) -> None:
