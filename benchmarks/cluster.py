@@ -25,11 +25,11 @@ SETTINGS = {
 
 
 @contextmanager
-def prepared_cluster(settings: str = "benchmarks.settings") -> Iterator[Cluster]:
-    """Run a server with our tables, and set up Django to use it."""
+def prepared_cluster(settings: str = "benchmarks.settings", **of_server: str) -> Iterator[Cluster]:
+    """Run a server with our tables, and set up Django to use it. of_server: more of its settings."""
     for name in [name for name in os.environ if name.startswith("PG")]:
         del os.environ[name]  # PGSERVICE and similar variables name another server
-    with throwaway_cluster(**SETTINGS) as cluster:
+    with throwaway_cluster(**SETTINGS | of_server) as cluster:
         os.environ["DATABASE_URL"] = cluster.url
         os.environ["DJANGO_SETTINGS_MODULE"] = settings
         django.setup()

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -74,6 +74,7 @@ class Cluster:
         self.data = data.absolute()
         self.log = self.data.with_name(self.data.name + ".log")
         self.settings = {**self.DEFAULTS, **(settings or {})}
+        self.wrapper: Sequence[str] = ()  # before the command of the next start, such as valgrind and its options
         self._remove = remove
         self._guard: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
@@ -228,7 +229,7 @@ class Cluster:
         quoted = str(self.data).replace('"', '""')
         settings = {**self.settings, "unix_socket_directories": f'"{quoted}"'}
         flags = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
-        server = [str(binaries() / "postgres"), "-D", str(self.data), *flags]
+        server = [*self.wrapper, str(binaries() / "postgres"), "-D", str(self.data), *flags]
         with self.log.open("ab") as log:
             self._guard = subprocess.Popen(
                 ["/bin/sh", "-c", GUARD, "postgres-guard", str(self._remove or ""), *server],

@@ -1,0 +1,189 @@
+"""
+The measured work: enqueue tasks one by one, enqueue many, drain them. python -m benchmarks.cost.work
+
+Each piece of work is done for two numbers of tasks, and the difference is what these tasks cost: it contains no start
+of a program, no connection and no first batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import django
+
+from benchmarks.cost import callgrind
+from benchmarks.cost.server import Server
+from tools.postgres import Cluster
+
+Totals = dict[str, int]
+LONG = 1000.0
+BATCH = 400  # tasks of a claim, as in busy executors
+
+
+class Meter(Protocol):
+    """Counts what a piece of work does."""
+
+    def of(self, act: Callable[[], object]) -> Totals: ...
+
+
+class CounterMeter:
+    """What PostgreSQL and Python count."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def of(self, act: Callable[[], object]) -> Totals:
+        from benchmarks.cost.calls import Calls
+
+        mark = self._server.mark()
+        with Calls() as calls:
+            act()
+        functions = calls.by_function()
+        return {
+            "calls of Python functions": sum(functions.values()),
+            "calls of C functions": calls.of_c,
+            **self._server.counts_since(mark),
+            **{f"function {name}": count for name, count in functions.items()},
+        }
+
+
+class InstructionMeter:
+    """CPU instructions of this process, and of PostgreSQL's sessions."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self._server, self._folder = server, folder
+        self._callgrind = callgrind.Callgrind(folder)
+
+    def of(self, act: Callable[[], object]) -> Totals:
+        mark = self._server.mark()
+        self._callgrind.start()
+        act()
+        of_client = self._callgrind.stop()
+        self._server.mark()
+        pids = self._server.sessions_since(mark)
+        of_server = sum(callgrind.of_session(self._folder, pid) for pid in pids)
+        return {"instructions of Python": of_client, "instructions of PostgreSQL": of_server}
+
+
+def make_repeatable() -> None:
+    """
+    Let batches have the same size in each run, and do nothing that depends on how long they take.
+
+    A thread runs until it waits. So a worker runs all claimed tasks before the loop commits their outcomes. Under
+    valgrind a task takes a hundred times as long, and an executor would claim few.
+    """
+    from jobqueue.api import notifications
+    from jobqueue.executor import claim_policy, claims, maintenance, watchdog
+    from jobqueue.executor.pools import base
+
+    sys.setswitchinterval(LONG)
+    base.MAX_PREFETCH, base.PREFETCH_SECONDS = BATCH, LONG
+    claims.EVICT_SECONDS = maintenance.CHECK_SECONDS = claim_policy.QUEUES_SECONDS = watchdog.CHECK_SECONDS = LONG
+    notifications.MIN_INTERVAL_SECONDS = 0.0  # each enqueue() notifies
+    gc.freeze()  # as run_executors does
+
+
+@contextmanager
+def logging_to_nowhere(level: int) -> Iterator[None]:
+    """Log as `run_executors` does, into /dev/null."""
+    from django.core.management.color import no_style
+
+    from jobqueue.executor.telemetry.console_log import ConsoleHandler, TextFormatter
+
+    logger = logging.getLogger("jobqueue")
+    with open(os.devnull, "w") as stream:
+        handler = ConsoleHandler(TextFormatter(no_style()), stream)
+        logger.addHandler(handler)
+        logger.setLevel(level)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+            handler.flush()
+
+
+def enqueue(tasks: int) -> None:
+    from benchmarks.tasks import noop
+
+    for number in range(tasks):
+        noop.enqueue(number)
+
+
+def enqueue_many(tasks: int) -> None:
+    from benchmarks.tasks import noop
+
+    noop.enqueue_many([((number,), {}) for number in range(tasks)])
+
+
+def drain(tasks: int, level: int = logging.INFO) -> None:
+    from jobqueue.executor.process import ExecutorProcess
+    from jobqueue.executor.settings import ExecutorSettings
+
+    with logging_to_nowhere(level):
+        ExecutorProcess(ExecutorSettings(threads=1, burst=True)).run()
+
+
+def drain_without_log(tasks: int) -> None:
+    drain(tasks, logging.WARNING)
+
+
+def measure(meter: Meter, few: int, many: int) -> dict[str, dict[str, float]]:
+    """Return what each piece of work costs, for each task."""
+    from django.db import connection
+
+    from benchmarks.cluster import empty
+    from jobqueue.models import Task
+
+    enqueue(20)  # what is done once in a process
+    enqueue_many(20)
+    drain(40)
+    cost = {}
+    steps = [(enqueue, 4), (enqueue_many, 1), (drain, 1), (enqueue_many, 1), (drain_without_log, 1)]
+    for step, share in steps:
+        totals = []
+        for tasks in (few, many):
+            empty("jobqueue_task")
+            if step in (drain, drain_without_log):
+                enqueue_many(tasks)
+            connection.close()
+
+            def act(count: int = tasks // share, step: Callable[[int], None] = step) -> None:
+                step(count)
+                connection.close()
+
+            totals.append(meter.of(act))
+            if step in (drain, drain_without_log):
+                assert Task.objects.filter(status="SUCCESSFUL").count() == tasks
+        difference = (many - few) // share
+        less, more = totals
+        cost[step.__name__] = {name: (more[name] - less.get(name, 0)) / difference for name in more}
+    return cost
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cost.work", description=__doc__)
+    parser.add_argument("data", type=Path, help="the data folder of a running PostgreSQL with our tables")
+    parser.add_argument("few", type=int)
+    parser.add_argument("many", type=int)
+    parser.add_argument(
+        "--callgrind", type=Path, metavar="FOLDER", help="count instructions, which callgrind writes there"
+    )
+    options = parser.parse_args()
+    django.setup()
+    server = Server(Cluster(options.data))
+    make_repeatable()
+    meter = CounterMeter(server) if options.callgrind is None else InstructionMeter(server, options.callgrind)
+    print(json.dumps(measure(meter, options.few, options.many)))
+
+
+if __name__ == "__main__":
+    main()
