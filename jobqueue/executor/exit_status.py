@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import logging
 import os
 import sys
@@ -26,9 +27,16 @@ _is_program = False
 
 
 def become_program() -> None:
-    """Note that this process runs nothing but an executor: what its bodies have started is to end with it."""
+    """
+    Note that this process runs nothing but an executor: what its bodies have started is to end with it.
+
+    From then on SIGABRT and fatal signals print the stacks of all threads, also while a body keeps the GIL.
+    """
     global _is_program
     _is_program = True
+    if sys.__stderr__ is not None:
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # stderr is closed
+            faulthandler.enable(sys.__stderr__)
 
 
 def exit_now(code: int) -> NoReturn:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import gc
 import os
 import platform
 import signal
 import socket
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable
 from functools import cached_property
 from typing import NoReturn
@@ -27,7 +28,7 @@ from jobqueue.exceptions import ShuttingDown
 from jobqueue.executor import exit_status as codes
 from jobqueue.executor.database.connection import DatabaseState, GuardedConnection, connect_once
 from jobqueue.executor.exit_status import exit_now
-from jobqueue.executor.health.status import HealthMonitor, HealthReporter, HealthStatus, freeze_limit, stall_limit
+from jobqueue.executor.health.status import HealthMonitor, HealthReporter, HealthStatus, stall_limit
 from jobqueue.executor.heartbeat import HeartbeatThread
 from jobqueue.executor.listener import Listener
 from jobqueue.executor.loop import ExecutorLoop
@@ -110,7 +111,6 @@ class ExecutorProcess:
             grace,
             self._on_stuck,
             self._on_failure,
-            freeze_limit(options) * 3 / 4 if self._is_program else None,
         )
         self._identity = identity = ExecutorIdentity(engine=self.engine, executor_id=self.executor_id, name=self.name)
         self.loop = ExecutorLoop(
@@ -355,7 +355,10 @@ class ExecutorProcess:
         out = sys.__stderr__
         if out is None:
             return
-        faulthandler.dump_traceback(file=out, all_threads=True)
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        for ident, frame in sys._current_frames().items():  # faulthandler may crash beside threads that run
+            out.write(f"Thread {names.get(ident, ident)} (most recent call last):\n")
+            traceback.print_stack(frame, file=out)
         now = time.monotonic()
         for running in self._running_tasks.snapshot().values():
             state = f"{now - running.started_at:.1f} s" if running.started_at is not None else "waiting"

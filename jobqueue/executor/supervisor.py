@@ -251,15 +251,18 @@ class Supervisor:
             silent, status = now - child.reports.reported_at, child.reports.status
             if status is None or silent <= self._frozen_after or is_stopped(pid):
                 continue
+            if child.number in self._frozen:  # it has had a turn to print its stacks
+                child.process.kill()
+                continue
             logger.error(
                 "process.stalled process=%d pid=%d silent_s=%.0f hint=A task keeps the GIL, so that no thread moves. "
-                "Its stack is above. The process is killed; its tasks run alone next.",
+                "Its stack is below. The process is killed; its tasks run alone next.",
                 child.number,
                 pid,
                 silent,
             )
             self._frozen[child.number] = status.executor_id
-            child.process.kill()
+            child.process.send_signal(signal.SIGABRT)
 
     def _kill_overdue(self) -> None:
         if self._kill_at is not None and time.monotonic() > self._kill_at:

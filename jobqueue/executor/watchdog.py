@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import faulthandler
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -23,12 +20,7 @@ REPEAT_SECONDS = 10.0  # until a task that swallowed the interruption is interru
 
 
 class Watchdog(threading.Thread):
-    """
-    Checks everything that must not last too long. It never talks to the database, so that nothing can block it.
-
-    dump_after: seconds after which all stacks are printed if a body keeps the GIL, so that no thread moves. A thread
-    in C does that, which needs no GIL. None in a program that has more to do than to run an executor.
-    """
+    """Checks everything that must not last too long. It never talks to the database, so that nothing can block it."""
 
     def __init__(
         self,
@@ -38,12 +30,11 @@ class Watchdog(threading.Thread):
         grace_seconds: float,
         on_stuck: Callable[[RunningTask], None],
         on_failure: Callable[[BaseException], None],
-        dump_after: float | None = None,
     ) -> None:
         super().__init__(name="watchdog", daemon=True)
         self._running_tasks, self._heartbeat, self._connections = running_tasks, heartbeat, list(connections)
         self._grace = grace_seconds
-        self._on_stuck, self._on_failure, self._dump_after = on_stuck, on_failure, dump_after
+        self._on_stuck, self._on_failure = on_stuck, on_failure
         self._woken = threading.Event()
         self._is_stopping = False
         self._was_fenced = False
@@ -55,7 +46,6 @@ class Watchdog(threading.Thread):
     def run(self) -> None:
         try:
             while not self._is_stopping:
-                self._put_off_dump()
                 try:
                     wait = self._check()
                 except MemoryError:  # a task has used it up; the next check finds what this one did not
@@ -65,14 +55,6 @@ class Watchdog(threading.Thread):
         except BaseException as failure:  # without a watchdog, timeouts have no effect and connections hang for ever
             logger.exception("watchdog.crashed")
             self._on_failure(failure)
-        finally:
-            if self._dump_after is not None:
-                faulthandler.cancel_dump_traceback_later()
-
-    def _put_off_dump(self) -> None:
-        if self._dump_after is not None and sys.__stderr__ is not None:
-            with contextlib.suppress(OSError, ValueError, RuntimeError):  # stderr is closed
-                faulthandler.dump_traceback_later(self._dump_after, file=sys.__stderr__)
 
     def _check(self) -> float:
         """Check once. Return the seconds until the next check."""

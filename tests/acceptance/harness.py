@@ -152,7 +152,7 @@ class Process:
         except subprocess.TimeoutExpired:
             with suppress(OSError, AssertionError):  # the stacks of all its threads and of those of its children
                 self.send(signal.SIGUSR1)
-                self.output.wait_for("Current thread", seconds=5.0)
+                self.output.wait_for("Thread MainThread", seconds=5.0)
             lines = "\n".join(self.output.lines)
             raise AssertionError(f"{self} did not end within {seconds:g} s; {states()}:\n{lines}") from None
         self.output.wait_for_end()

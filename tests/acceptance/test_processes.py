@@ -92,7 +92,7 @@ def test_pause_reaches_all_children_also_new_ones(fleet: Fleet) -> None:
     supervisor.output.wait_for(r"executor\.paused", count=2)
     tiny.enqueue()
     supervisor.send(signal.SIGUSR1)
-    supervisor.output.wait_for("Current thread", count=2)
+    supervisor.output.wait_for("Thread MainThread", count=2)
 
     os.kill(victim, signal.SIGKILL)
     supervisor.output.wait_for(r"executor\.paused", count=3)

@@ -118,7 +118,7 @@ def test_sigterm_without_a_database_stops_executor(fleet: Fleet) -> None:
 def test_sigusr1_prints_threads_and_running_tasks(fleet: Fleet) -> None:
     process = busy(fleet)
     process.send(signal.SIGUSR1)
-    process.output.wait_for(r"Thread 0x")
+    process.output.wait_for(r"Thread watchdog")
     process.output.wait_for(r"tasks\.py.* in pause")
     for body in (work, work_later):
         process.output.wait_for(rf"{body.module_path} default \d+\.\d s")

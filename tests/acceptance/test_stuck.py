@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from jobqueue.exceptions import ExecutorLost
@@ -69,6 +71,16 @@ def test_task_that_freezes_its_process_takes_one_with_neighbours(fleet: Fleet) -
     assert len(supervisor.output.find(r"process\.stalled process=\d pid=\d+ silent_s=\d+")) == 2
     assert supervisor.output.find(r'File ".*tests/acceptance/tasks.py", line \d+ in freeze')
     assert supervisor.stop() == 0
+
+
+def test_sigabrt_prints_the_stacks_of_a_process_whose_gil_a_task_keeps(fleet: Fleet) -> None:
+    process = fleet.start()
+    freeze.enqueue(STUCK_SECONDS)
+    wait_until(Effect.objects.exists, "a running task")
+
+    assert process.stop(signal.SIGABRT) == -signal.SIGABRT
+
+    assert process.output.find(r'File ".*tests/acceptance/tasks.py", line \d+ in freeze')
 
 
 def test_blocked_event_loop_harms_no_other_task(fleet: Fleet) -> None:
