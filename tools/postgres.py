@@ -57,6 +57,7 @@ class Cluster:
     data: a short path, since the socket is in it; `server_account()` can read its parent.
     settings: server parameters that override the defaults below.
     remove: a folder to delete if our process dies without stop().
+    It has more than 20 methods because tests start, stop, kill, freeze and ask a server in many ways.
     """
 
     DEFAULTS: Mapping[str, str] = {

@@ -51,7 +51,11 @@ def outcome(claimed: ClaimedTask, status: Status = Status.SUCCESSFUL, **changes:
 
 
 class Bench:
-    """Call the verbs of one engine as one executor, and read the rows that they write."""
+    """
+    Call the verbs of one engine as one executor, and read the rows that they write.
+
+    It has more than 20 methods because each verb that many tests call is one.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine

@@ -43,6 +43,8 @@ def claim_admitted(bench: Bench) -> list[ClaimedTask]:
 
 
 class TestConcurrency:
+    """It has more than 20 methods because each rule of the limit is a test."""
+
     def test_limited_task_is_blocked_until_it_is_admitted(self, bench: Bench) -> None:
         pk = limited(bench)
 
@@ -668,6 +670,8 @@ class TestManyAtOnce:
 
 
 class TestRate:
+    """It has more than 20 methods because each rule of the limit is a test."""
+
     def test_no_more_tasks_start_than_the_rate_allows(self, bench: Bench) -> None:
         ids = [rated(bench, 2) for _ in range(3)]
 

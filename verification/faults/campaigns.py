@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from verification.faults import points
+from verification.faults import failpoint_faults
 from verification.faults.environment import FaultEnvironment
 from verification.faults.fault_runner import FaultPlan, FaultRunner
 from verification.faults.figures import Figures
@@ -54,7 +54,7 @@ class Campaign:
             case SlowPlan():
                 return run_slow_statements(env, seed, self.faults)
             case str():
-                return points.run_at_points(env, seed, self.faults)
+                return failpoint_faults.run_at_points(env, seed, self.faults)
 
     @property
     def can_run(self) -> bool:
@@ -68,7 +68,7 @@ def restarts_behind_pooler(title: str, mode: Mode, times: int, gap_seconds: tupl
 
 
 MODES: tuple[Mode, ...] = ("session", "transaction")
-PRUNING = {"retention": points.RETENTION}
+PRUNING = {"retention": failpoint_faults.RETENTION}
 AS_IT_COMES: Mapping[str, Any] = {"max_executor_losses": None}
 QUICK = {
     "kills": Campaign(

@@ -141,7 +141,11 @@ class ForkServer:
 
 
 class FaultEnvironment(ServerAccess):
-    """One run of a campaign, on a database of its own."""
+    """
+    One run of a campaign, on a database of its own.
+
+    It has more than 20 methods because a fault may concern each process, the database and the diary.
+    """
 
     def __init__(self, cluster: Cluster, database: str, folder: Path, options: Mapping[str, Any]) -> None:
         super().__init__(cluster, database, folder)

@@ -53,7 +53,11 @@ CALM = FaultPlan({})
 
 
 class FaultRunner:
-    """Runs the faults of a plan on an environment, in an order that the seed decides."""
+    """
+    Runs the faults of a plan on an environment, in an order that the seed decides.
+
+    It has more than 20 methods because each kind of fault is one.
+    """
 
     def __init__(self, env: FaultEnvironment, seed: int, plan: FaultPlan = CALM) -> None:
         self.env, self.seed, self._plan = env, seed, plan

@@ -19,7 +19,11 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change of a task's row. `before` is None for an INSERT, `after` for a DELETE."""
+    """
+    One change of a task's row. `before` is None for an INSERT, `after` for a DELETE.
+
+    It has more than 15 attributes because each column that a rule compares is one, before and after.
+    """
 
     id: int
     task_id: str

@@ -104,6 +104,7 @@ class Records:
     """
     What the engine answered, in order. The invariants compare it to the rows.
 
+    It has more than 15 attributes because each kind of answer is one.
     endings: how each claim ended, which must happen once. keys_read: the messages that polls read. stale_commits:
     commits that the engine accepted from a claim after a newer one. left_unread: what the last successful poll read
     and did not consume. receivers: the receiver of each message. ended, ended_unsuccessfully, requeued, pruned:
@@ -135,7 +136,11 @@ class Records:
 
 
 class IsolatedBackend:
-    """Rows under a backend alias of their own, so that no operation sees the rows of other scenarios."""
+    """
+    Rows under a backend alias of their own, so that no operation sees the rows of other scenarios.
+
+    It has more than 20 methods because each operation of a scenario is one.
+    """
 
     def __init__(self, kind: type[Engine]) -> None:
         self.engine = kind(f"backend-{os.getpid()}-{next(_numbers)}", OPTIONS)

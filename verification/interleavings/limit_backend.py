@@ -77,7 +77,11 @@ class LimitRecords:
 
 
 class LimitBackend(IsolatedBackend):
-    """Tasks with limits in one queue, and the verbs of the engine that concern limits."""
+    """
+    Tasks with limits in one queue, and the verbs of the engine that concern limits.
+
+    It has more than 20 methods because each operation of a scenario is one.
+    """
 
     def __init__(self, kind: type[Engine]) -> None:
         super().__init__(kind)

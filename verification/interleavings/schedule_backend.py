@@ -115,6 +115,7 @@ class ScheduleBackend(IsolatedBackend):
     Rows of schedules, with the verbs of the engine and what people do with them.
 
     The engine reads the clock of this object. It advances by a microsecond at each look.
+    It has more than 20 methods because each operation of a scenario is one.
     """
 
     def __init__(self, kind: type[Engine]) -> None:

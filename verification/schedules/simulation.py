@@ -62,7 +62,11 @@ class PlannedEvent:
 
 
 class ScheduleSimulation:
-    """An engine on a virtual database, executors, tasks, and the judge of its record. The seed decides everything."""
+    """
+    An engine on a virtual database, executors, tasks, and the judge of its record. The seed decides everything.
+
+    It has more than 20 methods and more than 15 attributes because executors have no objects of their own here.
+    """
 
     def __init__(self, kind: type[Engine], seed: int, database: VirtualDatabase, length: timedelta = YEAR) -> None:
         self.random, self.database, self.judge = Random(seed), database, Judge()

@@ -36,6 +36,8 @@ MAX_TASKS = 20
 
 
 class ExecutorMoves(SimulatedBackend):
+    """What executors do. It has more than 20 methods because each move and its check are methods."""
+
     def claim_some(self, executor: SimulatedExecutor) -> None:
         request = self.request(executor)
         is_idle = not executor.claimed and not executor.uncommitted

@@ -70,7 +70,11 @@ class InvariantViolated(Exception):
 
 
 class SimulatedBackend(IsolatedBackend):
-    """A backend with a clock, open transactions, and a diary of all moves."""
+    """
+    A backend with a clock, open transactions, and a diary of all moves.
+
+    It has more than 20 methods and more than 15 attributes because all moves share what the rows are expected to be.
+    """
 
     def __init__(self, kind: type[Engine], seed: int, databases: Sequence[str], *, has_limits: bool = False) -> None:
         super().__init__(kind)
