@@ -212,6 +212,9 @@ def test_walk_meets_each_task_once(make, select, monkeypatch, status, size):
     moments = [ago(50), ago(50), ago(40), ago(40), ago(40), ago(30), ago(20)]
     column = {"READY": "rank", "SCHEDULED": "wake_at", "SUSPENDED": "last_attempted_at"}.get(status, "finished_at")
     rows = [make(**trait, **{column: moment}) for moment in moments]
+    if status == "READY":
+        places = [("default", "async"), ("later", "async"), ("later", "threads"), ("zoo", "threads")]
+        rows += [make(queue_name=queue, pool=pool, rank=at) for queue, pool in places for at in moments[:3]]
     if not status:
         rows += [make(), make(suspended=True), make(cancelled=True)]
     action = REQUEUE if status in ("FAILED", "") else CANCEL

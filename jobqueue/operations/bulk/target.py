@@ -39,12 +39,8 @@ EXAMPLES = 10
 UNCHANGED = ("key_taken", "skipped", "busy", "moved")
 # The order in which tasks move on, so that one that changes its status during a walk is still found.
 WALK = (Status.BLOCKED, Status.SCHEDULED, Status.SUSPENDED, Status.READY, Status.AWAITING_CODE, Status.RUNNING, *FINAL)
-# The column in whose order the index of a status is read.
-COLUMN_OF: Mapping[str, str] = {
-    **dict.fromkeys(FINAL, "finished_at"),
-    Status.SCHEDULED: "wake_at",
-    Status.READY: "rank",
-}
+# The column in whose order the index of a status is read. For READY tasks, see ReadyPart.
+COLUMN_OF: Mapping[str, str] = {**dict.fromkeys(FINAL, "finished_at"), Status.SCHEDULED: "wake_at"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,25 +179,28 @@ class Target:
         Each page is a range of the column in whose order the index of its status is read. So no statement reads more
         than a page, except of tasks that have one value in it. It may return none before the end, after MAX_PAGES.
         """
+        taken: list[UUID] = []
         for _page in range(MAX_PAGES):
             if position.part >= len(self._parts):
-                return [], None
+                return taken, None
             part = self._parts[position.part]
             if position.until is None:
                 position = replace(position, until=part.end_of_page(position.after), pk=None)
             page = part.page(position.after, position.until or "")
             ids = sorted(page.filter(self._condition).values_list("pk", flat=True))
             left = [pk for pk in ids if position.pk is None or pk > position.pk]
-            if len(left) > size:
-                return left[:size], replace(position, pk=left[size - 1])
+            room = size - len(taken)
+            taken += left[:room]
+            if len(left) > room:
+                return taken, replace(position, pk=taken[-1])
             position = (
                 replace(position, after=position.until, until=None)
                 if position.until
                 else WalkPosition(part=position.part + 1)
             )
-            if left:
+            if len(taken) == size or (taken and not isinstance(part, ReadyPart)):
                 break
-        return left, position if position.part < len(self._parts) else None
+        return taken, position if position.part < len(self._parts) else None
 
     @cached_property
     def _condition(self) -> Q:
@@ -215,21 +214,23 @@ class Target:
         return condition
 
     @cached_property
-    def _parts(self) -> list[TargetPart]:
+    def _parts(self) -> list[TargetPart | ReadyPart]:
         selection = self.selection
         if selection.is_group or selection.search_text or (selection.edge is not None and not selection.status):
             return [TargetPart(selection.tasks.filter(selection.condition, self.bounds.condition), "pk")]
         return [
-            TargetPart(
-                selection.tasks.filter(
-                    status_condition(status), self.bounds.make_condition(status), selection.in_window, backend=backend
-                ),
-                COLUMN_OF.get(status, "pk"),
-            )
+            self._make_part(status, backend)
             for backend in backends_on(selection.database)
             if selection.filters.get("backend", backend) == backend
             for status in self.statuses
         ]
+
+    def _make_part(self, status: Status, backend: str) -> TargetPart | ReadyPart:
+        tasks = self.selection.tasks.filter(status_condition(status), backend=backend)
+        if status == Status.READY and "queue" in self.selection.filters:
+            tasks = tasks.filter(queue_name=self.selection.filters["queue"])
+        rows = tasks.filter(self.bounds.make_condition(status), self.selection.in_window)
+        return ReadyPart(rows, tasks) if status == Status.READY else TargetPart(rows, COLUMN_OF.get(status, "pk"))
 
     @property
     def statuses(self) -> list[Status]:
@@ -273,6 +274,57 @@ class TargetPart:
 
     def _following(self, after: str | None) -> QuerySet[Task]:
         return self.rows.filter(**{f"{self.column}__gt": after}) if after else self.rows
+
+
+class EndOfPage(msgspec.Struct, frozen=True, array_like=True):
+    """The end of a page of READY tasks."""
+
+    queue_name: str
+    pool: str
+    rank: datetime | None  # None: all tasks of the queue and the pool
+
+    @classmethod
+    def parse(cls, text: str | None) -> EndOfPage | None:
+        return msgspec.json.decode(text, type=cls) if text else None
+
+    def __str__(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+
+@dataclass(frozen=True)
+class ReadyPart:
+    """READY tasks. Their index has the queue and the pool before the rank, so a page has tasks of one of each."""
+
+    rows: QuerySet[Task]
+    entries: QuerySet[Task]  # of the index: the rows and others, among which the next queue and pool are found
+
+    def end_of_page(self, after: str | None) -> str:
+        end = EndOfPage.parse(after)
+        if end is None or end.rank is None:
+            end = self._next_group(end)
+            if end is None:
+                return ""
+        rows = self.page(after, str(EndOfPage(end.queue_name, end.pool, None)))
+        ranks = rows.order_by("backend", "queue_name", "pool", "rank").values_list("rank", flat=True)
+        return str(EndOfPage(end.queue_name, end.pool, ranks[WALKED - 1 : WALKED].first()))
+
+    def page(self, after: str | None, until: str) -> QuerySet[Task]:
+        begin, end = EndOfPage.parse(after), EndOfPage.parse(until)
+        if end is None:
+            return self.rows.none()
+        rows = self.rows.filter(queue_name=end.queue_name, pool=end.pool)
+        if begin is not None and begin.rank is not None:  # within the same queue and pool
+            rows = rows.filter(rank__gt=begin.rank)
+        return rows if end.rank is None else rows.filter(rank__lte=end.rank)
+
+    def _next_group(self, after: EndOfPage | None) -> EndOfPage | None:
+        entries = self.entries.order_by("backend", "queue_name", "pool", "rank").values_list("queue_name", "pool")
+        if after is None:
+            group = entries.first()
+        else:
+            of_queue = entries.filter(queue_name=after.queue_name, pool__gt=after.pool)
+            group = of_queue.first() or entries.filter(queue_name__gt=after.queue_name).first()
+        return EndOfPage(*group, None) if group else None
 
 
 class BulkRun:
