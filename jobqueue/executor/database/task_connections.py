@@ -10,6 +10,7 @@ from typing import Any
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
 from django.db.transaction import TransactionManagementError
 from psycopg.pq import TransactionStatus
 
@@ -37,6 +38,7 @@ class TaskConnections:
     def __init__(self) -> None:
         self.process = this_process()  # of the process that the thread belongs to
         self._wrappers: Sequence[BaseDatabaseWrapper] = ()  # all of Django's for this thread, open or not
+        self.is_used = False  # one of them may have been opened since the last reset()
         self.kept: dict[str, BaseDatabaseWrapper] = {}  # by alias: replaced, with a connection that was reset
         self._driver_settings: dict[Any, tuple[Any, ...]] = {}  # by psycopg's connection, as Django opened it
         self._refused: tuple[str, BaseException] | None = None  # the last login that failed: alias and error
@@ -56,26 +58,27 @@ class TaskConnections:
         In a copy of the process, which the code that just ran has forked, end the copy.
         """
         leave_if_forked(self.process)
-        wrappers = connections.all()
-        is_used = False
-        for wrapper in wrappers:
+        if self.is_used:  # Django's list of a thread's wrappers takes long: most bodies of some sites use none
+            self._release_all()
+        for alias, idle in [*self.kept.items()] if self.kept else ():
+            idle.close_if_unusable_or_obsolete()
+            if idle.connection is None:
+                del self.kept[alias]
+
+    def _release_all(self) -> None:
+        self.is_used = False
+        for wrapper in connections.all():
             wrapper.queries_log.clear()
             if wrapper.connection is None:
                 continue
-            is_used = True
             try:
                 self._release(wrapper)
             except Exception as error:  # noqa: BLE001 - it is not used again
                 logger.debug("connection.discarded error=%s", error)
                 self._forget(wrapper)
-        for alias, idle in list(self.kept.items()):
-            idle.close_if_unusable_or_obsolete()
-            if idle.connection is None:
-                del self.kept[alias]
         self._driver_settings.clear()
         self._refused = None
-        if is_used:
-            self._watch_all()
+        self._watch_all()
 
     def _watch_all(self) -> None:
         """Let the thread's wrappers connect through us. Django has no hook for this, and its pool is shared."""
@@ -111,6 +114,7 @@ class TaskConnections:
         self, wrapper: BaseDatabaseWrapper, login: Callable[[dict[str, Any]], Any], parameters: dict[str, Any]
     ) -> Any:
         """Return the connection that was kept, or a new one."""
+        self.is_used = True
         idle = self.kept.pop(wrapper.alias, None)
         if idle is not None and not idle.connection.closed and not has_unread_input(idle.connection):
             wrapper.close_at = idle.close_at
@@ -190,6 +194,15 @@ class _Current(threading.local):
 
 
 _current = _Current()
+
+
+def _on_connection(**_: object) -> None:
+    """Note a connection of a wrapper that the body has put in place of ours, too."""
+    if (current := _current.connections) is not None:
+        current.is_used = True
+
+
+connection_created.connect(_on_connection)
 
 
 def reset(*, has_run_code: bool) -> None:
