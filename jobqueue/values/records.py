@@ -206,6 +206,23 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     effects: Effects = NO_EFFECTS  # of a poll, besides the change of its own row
 
     @property
+    def is_plain_success(self) -> bool:
+        """Whether it changes only what the success of a function changes: commit_successes.sql commits it."""
+        return (
+            self.has_succeeded
+            and self.status is Status.SUCCESSFUL
+            and self.parent_id is None
+            and self.effects is NO_EFFECTS
+            and self.run_seconds is not None
+            and self.worker_id is not None
+            and self.inner_state is None
+            and self.metadata is None
+            and self.error is None
+            and self.history is None
+            and self.decided is None
+        )
+
+    @property
     def is_plain(self) -> bool:
         """Whether it changes only its own row, so that one statement can commit it."""
         return (

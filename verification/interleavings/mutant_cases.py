@@ -93,6 +93,7 @@ CAUGHT_BY_RACES = [
     MutantCase("commit", mutants.OmitsWakes, "child-ends-x-parent-suspends", LOST_WAKE_UP),
     MutantCase("commit", mutants.IgnoresClaimNumber, "old-owner-ends-x-new-owner", STALE),
     MutantCase("commit", mutants.IgnoresClaimNumber, "old-owner-retries-x-new-owner", ONE_COMMIT),
+    MutantCase("commit", mutants.IgnoresClaimNumberOfFunctions, "old-function-ends-x-new-owner", ONE_COMMIT),
     MutantCase("commit", mutants.ConsumesUpToHighestId, "send-x-send-and-poll", LOST_MESSAGE),
     MutantCase("commit", mutants.WaitsForReceivers, "peers-waiting", DEADLOCK),
     MutantCase("commit", mutants.WaitsForReceivers, "functions-of-a-family-x-child-ends", DEADLOCK),

@@ -150,6 +150,13 @@ class IgnoresClaimNumber(PostgresEngine):
             return rows
 
 
+class IgnoresClaimNumberOfFunctions(PostgresEngine):
+    """Accepts the success of a function for any RUNNING task, with any claim number."""
+
+    class database_class(RewrittenDatabase):
+        name, words = "commit_successes", (" AND locked.claim_number = given.claim_number", "")
+
+
 class ReportsBeforeClaimCheck(PostgresEngine):
     """Reports a child's end to its parent before it checks the claim."""
 

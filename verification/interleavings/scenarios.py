@@ -14,6 +14,7 @@ from verification.interleavings.backend import (
     give_up,
     leave_unread,
     retry,
+    return_none,
     sleep,
     spawn,
     succeed,
@@ -277,6 +278,7 @@ def cancelling_tree_of_function(backend: IsolatedBackend) -> Sequence[Script]:
 
 @race("old-owner-suspends-x-new-owner", suspend, on_portable=False)
 @race("old-owner-ends-x-new-owner", succeed, on_portable=False)
+@race("old-function-ends-x-new-owner", return_none, on_portable=False)
 @race("old-owner-retries-x-new-owner", retry, on_portable=False)
 def owners(backend: IsolatedBackend, decide: Decide) -> Sequence[Script]:
     """An executor commits after its timeout, while another rescues and claims its task."""

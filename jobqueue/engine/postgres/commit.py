@@ -10,14 +10,22 @@ from uuid import UUID
 import msgspec
 
 from jobqueue.engine.commit import Commits, locked_rows
-from jobqueue.engine.postgres.connection import STATUSES, PostgresDatabase, as_array, as_json
+from jobqueue.engine.postgres.connection import (
+    STATUSES,
+    PostgresDatabase,
+    as_array,
+    as_json,
+    as_json_array,
+    as_values,
+)
 from jobqueue.engine.tasks import LockedRow
 from jobqueue.values.counters import EDGES
 from jobqueue.values.records import NO_EFFECTS, CommitResult, Outcome
 from jobqueue.values.states import Status
 
 BUCKETS = as_array(EDGES)
-IS_PLAIN = attrgetter("is_plain")
+IS_PLAIN, IS_PLAIN_SUCCESS = attrgetter("is_plain"), attrgetter("is_plain_success")
+MAY_UNBLOCK_OTHERS = attrgetter("may_unblock_others")
 
 
 class PostgresCommits(Commits):
@@ -26,16 +34,20 @@ class PostgresCommits(Commits):
     def _commit_together(
         self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool, lock_wait: str | None
     ) -> CommitResult:
-        is_one_statement = not wait and all(outcome.is_plain and not outcome.may_unblock_others for outcome in outcomes)
+        is_one_statement = not wait and all(map(IS_PLAIN, outcomes)) and not any(map(MAY_UNBLOCK_OTHERS, outcomes))
         if is_one_statement and lock_wait is None and self.db.is_autocommit_safe():
             return self.perform(outcomes, holder=holder)
         return super()._commit_together(outcomes, holder=holder, wait=wait, lock_wait=lock_wait)
 
     def perform(self, outcomes: Sequence[Outcome], *, holder: UUID | None, wait: bool = False) -> CommitResult:
-        if wait or not all(map(IS_PLAIN, outcomes)):
+        if not wait and are_plain_successes(outcomes):
+            done, lost = self._write_successes(outcomes, holder)
+        elif not wait and all(map(IS_PLAIN, outcomes)):
+            done, lost = self._write_rows(outcomes, holder)
+        else:
             return super().perform(outcomes, holder=holder, wait=wait)
-        done, lost = self._write_rows(outcomes, holder)
-        if limited := [outcome for outcome in outcomes if outcome.may_unblock_others]:
+        if any(map(MAY_UNBLOCK_OTHERS, outcomes)):
+            limited = [outcome for outcome in outcomes if outcome.may_unblock_others]
             self.admissions.settle({o.task_id: o.begun_seconds for o in limited if o.task_id in done})
         if len(done) == len(outcomes):  # as a rule
             return CommitResult(done=done)
@@ -68,6 +80,30 @@ class PostgresCommits(Commits):
         rows = self.db.query_prepared("commit", holder=holder, edges=BUCKETS, outcomes=as_json(outcomes))
         done = {pk: STATUSES[status] for pk, status in rows if status is not None}
         return done, {pk for pk, status in rows if status is None}
+
+    def _write_successes(
+        self, outcomes: Sequence[Outcome], holder: UUID | None
+    ) -> tuple[dict[UUID, Status], set[UUID]]:
+        ids = [outcome.task_id for outcome in outcomes]
+        rows = self.db.query_prepared(
+            "commit_successes",
+            ids=as_values(ids),
+            claim_numbers=as_values([outcome.claim_number for outcome in outcomes]),
+            run_seconds=as_values([outcome.run_seconds or 0.0 for outcome in outcomes]),
+            return_values=as_json_array([outcome.return_value for outcome in outcomes]),
+            worker_id=outcomes[0].worker_id,
+            holder=holder,
+            edges=BUCKETS,
+        )
+        done = dict.fromkeys(ids, Status.SUCCESSFUL)
+        for pk, _ in rows:
+            del done[pk]
+        return done, {pk for pk, is_of_another in rows if is_of_another}
+
+
+def are_plain_successes(outcomes: Sequence[Outcome]) -> bool:
+    """Return whether commit_successes.sql can commit outcomes, which are those of one executor."""
+    return all(map(IS_PLAIN_SUCCESS, outcomes)) and len({outcome.worker_id for outcome in outcomes}) == 1
 
 
 def as_written(outcome: Outcome, entering: Status) -> Outcome:

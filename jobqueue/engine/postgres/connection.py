@@ -105,6 +105,20 @@ def as_array(values: Iterable[UUID | float | str]) -> str:
     return f"{{{','.join(map(str, values))}}}"
 
 
+def as_values(values: Sequence[UUID | float]) -> str:
+    """Write ids or numbers as an array in half the time of as_array()."""
+    return f"{{{msgspec.json.encode(values).decode()[1:-1]}}}"
+
+
+def as_json_array(texts: Iterable[str | None]) -> str:
+    """Write JSON texts as an array of texts."""
+    quoted = (
+        "NULL" if text is None else f'"{text}"'
+        for text in (t and t.replace("\\", "\\\\").replace('"', '\\"') for t in texts)
+    )
+    return f"{{{','.join(quoted)}}}"
+
+
 @lru_cache
 def as_text_array(texts: tuple[str, ...]) -> str:
     """Write any texts as an array of PostgreSQL. The claims of an executor name the same queues again and again."""
