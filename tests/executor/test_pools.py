@@ -39,7 +39,7 @@ class IdlePool(Pool):
         task = self._take()
         assert task is not None
         now[0] += seconds
-        self._release(task)
+        assert self._take_after(task) is None
 
     def _work(self) -> None: ...
 

@@ -183,12 +183,18 @@ class Pool(SiteThreads):
             self._running[task] = time.monotonic()
             return task
 
-    def _release(self, task: RunningTask) -> None:
-        """Free the slot of a task that has ended."""
+    def _take_after(self, ended: RunningTask) -> RunningTask | None:
+        """Free the slot of a task that has ended, and give it to the next task. Return None when no task waits."""
         with self._lock:
-            seconds = time.monotonic() - self._running.pop(task)
+            now = time.monotonic()
+            seconds = now - self._running.pop(ended)
             mean = seconds if self._mean_seconds is None else self._mean_seconds
             self._mean_seconds = mean + LAST_TASK_WEIGHT * (seconds - mean)
+            if not self._waiting:
+                return None
+            task = self._waiting.popleft()
+            self._running[task] = now
+            return task
 
 
 def release_aborted(running: RunningTask, error: BaseException) -> CompletedAttempt:

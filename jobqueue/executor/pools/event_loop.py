@@ -106,11 +106,8 @@ class AsyncPool(Pool):
 
     def submit(self, tasks: Sequence[RunningTask]) -> None:
         super().submit(tasks)
-        self._start_tasks(self._loop.call_soon_threadsafe)
-
-    def _start_tasks(self, call_soon: Callable[..., object]) -> None:
         while (task := self._take()) is not None:
-            call_soon(self._start, task, context=task.variables)
+            self._loop.call_soon_threadsafe(self._start, task, context=task.variables)
 
     def _start(self, task: RunningTask) -> None:
         try:
@@ -138,8 +135,8 @@ class AsyncPool(Pool):
             running = completed.running
             running.variables = running.variables.copy()  # tasks that the body has left may run in the original
             running.variables.run(running_here.set, None)  # as in ThreadPool: no circle of references
-            self._release(running)
-            self._start_tasks(self._loop.call_soon)  # here no wake-up has to be written to the event loop
+            if (following := self._take_after(running)) is not None:
+                self._loop.call_soon(self._start, following, context=following.variables)
             self._context.on_completed(completed)
         except BaseException as failure:  # noqa: BLE001 - asyncio would only log it, and the task would stay RUNNING
             self._context.on_failure(failure)

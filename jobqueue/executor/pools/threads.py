@@ -27,8 +27,14 @@ class ThreadPool(Pool):
         connections = TaskConnections()
         connections.enter()
         self._connections.append(connections)
-        while (task := self._wait_and_take()) is not None:
-            task.variables.run(self._run, task, connections)
+        task = self._wait_and_take()
+        while task is not None:
+            completed = task.variables.run(self._run, task, connections)
+            # The slot comes first: the transaction that commits this task then claims another one for it.
+            task = self._take_after(task)
+            self._context.on_completed(completed)
+            if task is None:
+                task = self._wait_and_take()
         connections.leave()
 
     def _wait_and_take(self) -> RunningTask | None:
@@ -40,7 +46,7 @@ class ThreadPool(Pool):
                 self._changed.wait()
             return self._take()
 
-    def _run(self, task: RunningTask, connections: TaskConnections) -> None:
+    def _run(self, task: RunningTask, connections: TaskConnections) -> CompletedAttempt:
         running_here.set(task)
         try:
             completed = poll_in_thread(task, connections, self._context.on_start)
@@ -48,9 +54,7 @@ class ThreadPool(Pool):
             completed = release_aborted(task, error)
         running_here.set(None)  # the variables belong to the task: only the garbage collector would free such a circle
         fill_standard_streams()
-        # The slot comes first: the transaction that commits this task then claims another one for it.
-        self._release(task)
-        self._context.on_completed(completed)
+        return completed
 
     def cut_connections(self) -> None:
         for connections in list(self._connections):

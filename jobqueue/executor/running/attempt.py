@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from _thread import RLock  # the class, without the function of `threading` around it
 from collections.abc import Callable, Sequence
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
@@ -45,6 +46,10 @@ class ExecutorIdentity:
     name: str  # for people
     # progress and log lines that the loop writes
     reports: PendingReports = dataclass_field(default_factory=PendingReports, compare=False)
+    # by task_type: the declaration, the same for the backend, and the options of a run of a row without any
+    prepared: dict[str, tuple[FunctionTask[..., Any], FunctionTask[..., Any], RunOptions]] = dataclass_field(
+        default_factory=dict, compare=False
+    )
     # set as soon as the executor is to end
     stop: threading.Event = dataclass_field(default_factory=threading.Event, compare=False)
 
@@ -92,7 +97,7 @@ class RunningTask(Struct, eq=False):
     reason: type[Interrupted] | None = None  # why its body was to be interrupted; None: it was not
     _log: LogOfBody | None = None  # the lines that its body has logged; None before the first one
     _stopper: Stopper | None = None  # interrupts the body; None while it does not run
-    _lock: Any = field(default_factory=threading.RLock)  # of the change between "the body runs" and "it has ended"
+    _lock: Any = field(default_factory=RLock)  # of the change between "the body runs" and "it has ended"
 
     @property
     def id(self) -> UUID:
@@ -132,15 +137,13 @@ class RunningTask(Struct, eq=False):
         """
         # Not `with`: an exception right behind acquire() would leave the lock taken for ever. Here the
         # next call takes it once more, and gives it back as often.
-        self._lock.acquire()
+        lock = self._lock
+        lock.acquire()
         self._stopper = None
         if self.interrupted_at is not None:
             clear()
-        while True:
-            try:
-                self._lock.release()
-            except RuntimeError:  # released
-                return
+        while lock._is_owned():
+            lock.release()
 
     def interrupt(self, reason: type[Interrupted]) -> bool:
         """Interrupt the body. The first reason counts. Return whether a body was running."""

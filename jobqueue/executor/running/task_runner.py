@@ -25,7 +25,7 @@ from jobqueue.declarations.actor import ActorTask
 from jobqueue.declarations.context import Context
 from jobqueue.declarations.function import FunctionTask, copy_unchecked
 from jobqueue.declarations.limits import limit_columns
-from jobqueue.declarations.options import read_tick, run_options
+from jobqueue.declarations.options import RunOptions, read_tick, run_options
 from jobqueue.engine import Engine, iso_utc
 from jobqueue.exceptions import (
     ClaimLost,
@@ -119,11 +119,13 @@ def prepare(running: RunningTask, connections: TaskConnections) -> Attempt | Com
 def read_attempt(running: RunningTask, connections: TaskConnections) -> Attempt | CompletedAttempt:
     """Find the code of a claimed task and decode its row. A row that cannot be decoded fails this task only."""
     claimed, identity = running.claimed, running.identity
-    task = registry.get(claimed.task_type)
-    if task is None:
+    declared = registry.get(claimed.task_type)
+    if declared is None:
         return await_known(running)
-    if task.backend != identity.engine.alias:  # enqueued by using(backend=...)
-        task = copy_unchecked(task, backend=identity.engine.alias)
+    prepared = identity.prepared.get(claimed.task_type)
+    if prepared is None or prepared[0] is not declared:
+        prepared = identity.prepared[claimed.task_type] = prepare_declaration(declared, identity.engine)
+    _, task, options = prepared
     try:
         attempt = Attempt(
             running=running,
@@ -131,7 +133,7 @@ def read_attempt(running: RunningTask, connections: TaskConnections) -> Attempt 
             task=task,
             args=decode(claimed.args),
             kwargs=decode(claimed.kwargs) if claimed.kwargs != "{}" else {},
-            run_options=run_options(task, claimed.options, identity.engine.options),
+            run_options=options if claimed.options == "{}" else run_options(task, claimed.options, identity.options),
         )
         if not isinstance(attempt.args, list) or not isinstance(attempt.kwargs, dict):
             raise ValueError("its arguments are not a list and an object")
@@ -142,6 +144,16 @@ def read_attempt(running: RunningTask, connections: TaskConnections) -> Attempt 
     except Exception as error:  # noqa: BLE001 - the row may hold anything
         return reject_unstarted(running, UndecodableTask(f"The stored task cannot be read: {error}"))
     return reject_unstarted(running, Expired(), attempt) if claimed.is_expired else attempt
+
+
+def prepare_declaration(
+    declared: FunctionTask[..., Any], engine: Engine
+) -> tuple[FunctionTask[..., Any], FunctionTask[..., Any], RunOptions]:
+    """Return what is the same in each run of a declared task; see ExecutorIdentity.prepared."""
+    task = declared
+    if task.backend != engine.alias:  # enqueued by using(backend=...)
+        task = copy_unchecked(task, backend=engine.alias)
+    return declared, task, run_options(task, "{}", engine.options)
 
 
 def is_atomic(running: RunningTask) -> bool:
