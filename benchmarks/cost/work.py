@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -98,17 +98,13 @@ def logging_to_nowhere(level: int) -> Iterator[None]:
     from django.core.management.color import no_style
 
     from jobqueue.executor.telemetry.console_log import ConsoleHandler, TextFormatter
+    from jobqueue.management.commands.run_executors import log_only_to
 
-    logger = logging.getLogger("jobqueue")
-    with open(os.devnull, "w") as stream:
+    with open(os.devnull, "w") as stream, ExitStack() as undo:
         handler = ConsoleHandler(TextFormatter(no_style()), stream)
-        logger.addHandler(handler)
-        logger.setLevel(level)
-        try:
-            yield
-        finally:
-            logger.removeHandler(handler)
-            handler.flush()
+        undo.callback(handler.flush)
+        log_only_to(handler, logging.getLogger("jobqueue"), level, undo)
+        yield
 
 
 def enqueue(tasks: int) -> None:

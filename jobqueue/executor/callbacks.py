@@ -22,6 +22,7 @@ from jobqueue.values.states import Status
 logger = get_logger(__name__)
 
 MAX_BACKLOG = 1000  # the executor claims nothing while receivers of signals are so far behind
+Announcement = Callable[[], None] | list[CompletedAttempt]  # the latter of tasks that have succeeded
 
 
 class ResultCallbacks(SiteThreads):
@@ -36,8 +37,9 @@ class ResultCallbacks(SiteThreads):
     ) -> None:
         super().__init__(on_failure)
         self._engine, self._on_progress = engine, on_progress
-        self._next: list[Callable[[], None]] = []  # for the next submit()
-        self._queue: SimpleQueue[Sequence[Callable[[], None]] | None] = SimpleQueue()
+        self._next: list[Announcement] = []  # for the next submit()
+        self._added = 0  # how many tasks these are about
+        self._queue: SimpleQueue[Sequence[Announcement] | None] = SimpleQueue()
         self._submitted = self._announced = 0  # each is written by one thread
         self._started_at: float | None = None  # monotonic, of the current announcement
         self._connections = TaskConnections()
@@ -54,41 +56,65 @@ class ResultCallbacks(SiteThreads):
     def add(self, completed: CompletedAttempt, status: Status) -> None:
         """Keep a committed result for the next submit(), if a log line or a receiver is to get it."""
         if events.has_observers(completed, status):
-            self._next.append(partial(events.report_end, completed, status))
+            self._add(partial(events.report_end, completed, status))
+
+    def add_successes(self, ended: list[CompletedAttempt]) -> None:
+        """Do the same for tasks that have succeeded and spawned nothing."""
+        if ended and events.are_successes_observed():
+            self._next.append(ended)
+            self._added += len(ended)
+
+    def _add(self, *calls: Callable[[], None]) -> None:
+        self._next += calls
+        self._added += len(calls)
 
     def submit_enqueued(self, tasks: Sequence[tuple[NewTask, datetime]]) -> None:
         """Announce tasks that the executor has enqueued, each with its moment."""
         if events.is_enqueued_heard():
-            self._next += [partial(events.send_enqueued, self._engine, task, at) for task, at in tasks]
+            self._add(*(partial(events.send_enqueued, self._engine, task, at) for task, at in tasks))
             self.submit()
 
     def submit_ended(self, ids: Sequence[UUID]) -> None:
         """Announce tasks that this executor has ended without an attempt, such as those of a rescue."""
-        self._next += [partial(events.send_finished, self._engine, pk) for pk in ids]
+        self._add(*(partial(events.send_finished, self._engine, pk) for pk in ids))
         self.submit()
 
     def submit(self) -> None:
         """Announce the results that were added. To wake the thread once for all takes less time."""
         if self._next:
-            self._submitted += len(self._next)
+            self._submitted += self._added
             self._queue.put(self._next)
-            self._next = []
+            self._next, self._added = [], 0
 
     def _work(self) -> None:
         self._connections.enter()
-        while (calls := self._queue.get()) is not None:
-            for call in calls:
-                self._started_at = time.monotonic()
-                try:
-                    Context().run(call)
-                except BaseException:
-                    logger.exception("thread.failed")
-                self._connections.reset()
-                self._started_at = None
-                self._announced += 1
-                if self.backlog in (0, MAX_BACKLOG - 1):
-                    self._on_progress()
+        while (announcements := self._queue.get()) is not None:
+            for announcement in announcements:
+                if not isinstance(announcement, list):
+                    self._announce(announcement)
+                elif events.log_successes(announcement):
+                    self._count(len(announcement))
+                else:
+                    for completed in announcement:
+                        self._announce(partial(events.report_end, completed, Status.SUCCESSFUL))
         self._connections.leave()
+
+    def _announce(self, call: Callable[[], None]) -> None:
+        """Run code of the site."""
+        self._started_at = time.monotonic()
+        try:
+            Context().run(call)
+        except BaseException:
+            logger.exception("thread.failed")
+        self._connections.reset()
+        self._started_at = None
+        self._count(1)
+
+    def _count(self, announced: int) -> None:
+        was_full = self.is_full
+        self._announced += announced
+        if self.backlog == 0 or (was_full and not self.is_full):
+            self._on_progress()
 
     def blocked(self, limit_seconds: float) -> str | None:
         seconds = time.monotonic() - (self._started_at or time.monotonic())

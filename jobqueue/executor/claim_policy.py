@@ -187,10 +187,10 @@ class ClaimPolicy:
 
     # --- queues that are below their limit again
 
-    def ended(self, queue: str) -> None:
-        """Record that a task of this queue has left this process."""
-        if queue in self._restricted:
-            self._ended[queue] += 1
+    def ended(self, queues: Iterable[str]) -> None:
+        """Record that tasks of these queues have left this process."""
+        if self._restricted:
+            self._ended.update(queue for queue in queues if queue in self._restricted)
 
     def queues_below_limit(self, request: ClaimRequest, claims: ClaimedBatch) -> set[str]:
         """

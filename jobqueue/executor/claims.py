@@ -19,6 +19,7 @@ from jobqueue.executor.claim_policy import ClaimPolicy
 from jobqueue.executor.isolation import Isolation
 from jobqueue.executor.maintenance import Maintenance
 from jobqueue.executor.pools.base import Pool
+from jobqueue.executor.process_guard import this_process
 from jobqueue.executor.running.attempt import CompletedAttempt, ExecutorIdentity, RunningTask
 from jobqueue.executor.running.task_runner import (
     await_known,
@@ -146,7 +147,10 @@ class Claimer:
         actors = [claimed.id for claimed, task in zip(claims, declared, strict=True) if isinstance(task, ActorTask)]
         # After the claim: a message that comes later makes the actor run again.
         messages = self._read_messages(actors) if actors else {}
-        tasks = [RunningTask(claimed, self._identity, messages.get(claimed.id, ())) for claimed in claims]
+        process = this_process()
+        tasks = [RunningTask(claimed, self._identity, process=process) for claimed in claims]
+        for running in tasks if messages else ():
+            running.messages = messages.get(running.id, ())
         failpoint("begin")
         self._add(tasks)
         by_pool: dict[PoolName, list[RunningTask]] = defaultdict(list)
@@ -247,7 +251,7 @@ class Claimer:
         claimed, outcome = completed.running.claimed, completed.outcome
         if self.isolation.is_running:
             self.isolation.ended()
-        self.policy.ended(claimed.queue_name)
+        self.policy.ended([claimed.queue_name])
         if status is None:
             return
         if completed.running.started_at is None and status not in FINAL:
@@ -257,6 +261,12 @@ class Claimer:
         if has_made_ready(outcome, status):
             self._queues_with_work |= {child.queue_name for child in outcome.effects.spawn}
             self.policy.claim_soon()
+
+    def succeeded(self, ended: Sequence[CompletedAttempt]) -> None:
+        """Do the same for tasks that ended SUCCESSFUL and changed nothing else."""
+        if ended and self.isolation.is_running:
+            self.isolation.ended()
+        self.policy.ended(completed.running.claimed.queue_name for completed in ended)
 
     def admitted(self, queues: Mapping[str, int], *, can_claim: bool) -> None:
         """Notify other executors of admitted tasks that this one cannot claim at once. queues: their numbers."""

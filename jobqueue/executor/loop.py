@@ -115,6 +115,7 @@ class ExecutorLoop(threading.Thread):
             expect=self._policy.expect,
             admit_soon=self.admit_soon,
             on_ended=self.claims.ended,
+            on_succeeded=self.claims.succeeded,
         )
         self.stop = Stop(
             settings,
@@ -179,8 +180,8 @@ class ExecutorLoop(threading.Thread):
             self.outcomes.commit_again()
 
     def _keep(self, completed: Sequence[CompletedAttempt]) -> None:
-        for attempt in completed:
-            self.outcomes.complete(attempt)
+        if completed:
+            self.outcomes.complete(completed)
 
     def _commit_and_claim(
         self, outcomes: Sequence[Outcome], request: ClaimRequest

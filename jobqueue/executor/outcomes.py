@@ -18,11 +18,11 @@ from jobqueue.executor.heartbeat import HeartbeatThread
 from jobqueue.executor.maintenance import Maintenance
 from jobqueue.executor.running.attempt import CompletedAttempt, ExecutorIdentity, with_start
 from jobqueue.executor.running.events import task_fields
-from jobqueue.executor.running_tasks import RunningTasks
+from jobqueue.executor.running_tasks import Confirmed, RunningTasks
 from jobqueue.executor.telemetry.errors import format_first_line
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.values.failpoints import failpoint
-from jobqueue.values.records import CommitResult, Outcome
+from jobqueue.values.records import NO_EFFECTS, CommitResult, Outcome
 from jobqueue.values.states import FINAL, WAITING, Status
 from jobqueue.values.text import printable
 
@@ -49,7 +49,8 @@ class Outcomes:
 
     completed: what the pools have completed; their threads append to it. expect: called with the queue of an outcome
     whose commit may let BLOCKED tasks run; admit_soon: the same after its commit. on_ended: called with an attempt that
-    this process lets go of, and the state that its task entered; None if its claim was lost.
+    this process lets go of, and the state that its task entered; None if its claim was lost. on_succeeded: called
+    instead with those that have ended SUCCESSFUL and changed nothing else.
     """
 
     def __init__(
@@ -66,13 +67,15 @@ class Outcomes:
         expect: Callable[[str], None],
         admit_soon: Callable[[str], None],
         on_ended: Callable[[CompletedAttempt, Status | None], None],
+        on_succeeded: Callable[[Sequence[CompletedAttempt]], None],
     ) -> None:
         self._identity, self._engine = identity, identity.engine
         self._running_tasks, self._connection, self._heartbeat = running_tasks, connection, heartbeat
         self._maintenance, self._budgets, self._callbacks = maintenance, budgets, callbacks
         self.counts = EndedCounts()
         self._completed = completed
-        self._expect, self._admit_soon, self._on_ended = expect, admit_soon, on_ended
+        self._expect, self._admit_soon = expect, admit_soon
+        self._on_ended, self._on_succeeded = on_ended, on_succeeded
         self._lost_commits = 0  # in a row: the connection was lost
 
     # --- what has completed
@@ -84,23 +87,27 @@ class Outcomes:
 
     def collect(self) -> None:
         """Take what the pools have completed."""
+        attempts = []
         while self._completed:
             completed = self._completed.popleft()
             if completed.is_committed:
                 if completed.outcome.may_unblock_others:
                     self._admit_soon(completed.running.claimed.queue_name)
-                self._end(completed, completed.outcome.status)
+                self._let_go([(completed, completed.outcome.status)])
                 self._wake_receivers(completed.wake)
             else:
-                self.complete(completed)
+                attempts.append(completed)
+        self.complete(attempts)
 
-    def complete(self, completed: CompletedAttempt) -> None:
-        """Keep an outcome for the next commit."""
-        if completed.outcome.may_unblock_others:
-            self._expect(completed.running.claimed.queue_name)
-            completed = with_start(completed)
-        if (lost := self._running_tasks.complete(completed)) is not None:
-            self._end(lost, None)
+    def complete(self, attempts: Sequence[CompletedAttempt]) -> None:
+        """Keep outcomes for the next commit."""
+        kept = []
+        for completed in attempts:
+            if completed.outcome.may_unblock_others:
+                self._expect(completed.running.claimed.queue_name)
+                completed = with_start(completed)
+            kept.append(completed)
+        self._let_go([(lost, None) for lost in self._running_tasks.complete(kept)])
 
     def count_starts(self) -> None:
         """Let rates count the bodies that run for long."""
@@ -175,8 +182,7 @@ class Outcomes:
 
     def confirm(self, result: CommitResult) -> None:
         """Let go of the tasks of confirmed outcomes. Raises django.db.Error, and loses none then."""
-        for completed, status in self._running_tasks.confirm(result):
-            self._end(completed, status)
+        self._let_go(self._running_tasks.confirm(result))
         self._wake_receivers(result.wake)
 
     def _wake_receivers(self, ids: frozenset[UUID]) -> None:
@@ -185,10 +191,26 @@ class Outcomes:
             self._engine.messages.wake_or_defer(ids)
             self._connection.restart()  # it logs a failure and leaves the rest to the sweep
 
+    def _let_go(self, ended: Sequence[Confirmed]) -> None:
+        """Let go of tasks. Those that ended SUCCESSFUL and changed nothing else need little."""
+        if not ended:
+            return
+        self._running_tasks.remove([completed.running for completed, _ in ended])
+        successes = []
+        for completed, status in ended:
+            outcome = completed.outcome
+            is_plain = outcome.effects is NO_EFFECTS and outcome.parent_id is None and completed.undelivered == 0
+            if status is Status.SUCCESSFUL and is_plain:
+                successes.append(completed)
+            else:
+                self._end(completed, status)
+        self.counts.finished += len(successes)
+        self._on_succeeded(successes)
+        self._callbacks.add_successes(successes)
+
     def _end(self, completed: CompletedAttempt, status: Status | None) -> None:
-        """Let go of a task. status: the state it entered, None if its claim was lost."""
+        """Act on the end of an attempt. status: the state its task entered, None if its claim was lost."""
         task = completed.running
-        self._running_tasks.remove(task)
         self._on_ended(completed, status)
         self.counts.undelivered += completed.undelivered
         if status is None:

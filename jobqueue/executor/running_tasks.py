@@ -150,21 +150,24 @@ class RunningTasks:
         for task in earlier:
             task.interrupt(ClaimLost)
 
-    def complete(self, completed: CompletedAttempt) -> CompletedAttempt | None:
+    def complete(self, attempts: Iterable[CompletedAttempt]) -> list[CompletedAttempt]:
         """
-        Keep a completed attempt until its commit is confirmed. Return an attempt that lost its claim, if there is one.
+        Keep completed attempts until their commit is confirmed. Return attempts that lost their claims.
 
         In an outage, or after the restore of a backup, a claim may be lost while its body runs, and this process may
         claim the task again. Claim numbers can repeat after a restore. So the earlier outcome must not be committed.
         """
-        pk = completed.running.claimed.id
-        if self._tasks.get(pk) is not completed.running:
-            return completed
-        earlier = self._completed.setdefault(pk, completed)
-        if earlier is completed:
-            return None
-        self._completed[pk] = completed
-        return earlier
+        lost = []
+        for completed in attempts:
+            pk = completed.running.claimed.id
+            if self._tasks.get(pk) is not completed.running:
+                lost.append(completed)
+                continue
+            earlier = self._completed.setdefault(pk, completed)
+            if earlier is not completed:
+                lost.append(earlier)
+                self._completed[pk] = completed
+        return lost
 
     def mark_in_doubt(self) -> None:
         """Note that the connection failed: any outcome may have been committed without an answer."""
@@ -221,13 +224,15 @@ class RunningTasks:
                 "commit.blocked tasks=%d ids=%s error=%s", len(new), list_first(new), format_first_line(waiting[new[0]])
             )
 
-    def remove(self, task: RunningTask) -> None:
-        """Forget this claim; a later claim of the same task stays."""
-        pk = task.claimed.id
+    def remove(self, tasks: Iterable[RunningTask]) -> None:
+        """Forget these claims; later claims of the same tasks stay."""
         with self._lock:
-            if self._tasks.get(pk) is task:
-                del self._tasks[pk]
-                if self._uncounted:
+            for task in tasks:
+                pk = task.claimed.id
+                if (last := self._tasks.pop(pk, None)) is not task:
+                    if last is not None:
+                        self._tasks[pk] = last
+                elif self._uncounted:
                     self._uncounted.pop(pk, None)
 
     def clear(self) -> None:

@@ -54,7 +54,7 @@ def tasks_with(completed: CompletedAttempt, row: Row | None = None) -> RunningTa
         TaskFactory.create(id=completed.running.id, **values, **holder)
     tasks = RunningTasks(engine_for("default"))
     tasks.add([completed.running])
-    assert tasks.complete(completed) is None
+    assert tasks.complete([completed]) == []
     return tasks
 
 
@@ -199,7 +199,7 @@ def test_earlier_of_two_claims_of_a_task_is_lost_when_it_ends_first() -> None:
     tasks.add([later.running])
 
     assert earlier.running.reason is ClaimLost
-    assert tasks.complete(later) is earlier
+    assert tasks.complete([later]) == [earlier]
     assert tasks.pending() == [later.outcome]
 
 
@@ -209,5 +209,5 @@ def test_earlier_of_two_claims_of_a_task_is_lost_when_it_ends_last() -> None:
 
     tasks = tasks_with(later)
 
-    assert tasks.complete(earlier) is earlier
+    assert tasks.complete([earlier]) == [earlier]
     assert tasks.pending() == [later.outcome]

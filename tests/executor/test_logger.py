@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 from uuid import UUID
 
 import pytest
+from django.core.management.color import no_style
 
 from jobqueue import Actor, Done, Spawn
+from jobqueue.executor.telemetry.console_log import ConsoleHandler, JsonFormatter, TextFormatter
+from jobqueue.management.commands.run_executors import log_only_to
 from jobqueue.models import Task
 from jobqueue.values.states import Status
 from tests.executor import tasks
 from tests.executor.harness import Burst, database_of, on_both_databases, on_postgresql, row_of
 
 EVENTS = "jobqueue.executor.running.events"
+TIMES = re.compile(
+    r"\d{4}-\d\d-\d\d[ T][\d:.+]+|(wait|duration)_ms\"?[:=] ?[\d.]+|\"executor\": \"[^\"]*\"|\"task_id\": \"[^\"]*\""
+)
 
 
 class Broken(RuntimeError):
@@ -114,3 +122,108 @@ def test_commit_succeeds_if_a_handler_raises_within_it(
     child = Task.objects.using(database_of(parent)).get(parent_id=UUID(parent.id))
     assert (row_of(parent).status, child.status, child.claim_number) == (Status.SUCCESSFUL, Status.SUCCESSFUL, 1)
     assert "message.dropped" in capsys.readouterr().err
+
+
+def only_console() -> logging.Logger:
+    """Remove the handlers of pytest, which are added before the body of a test."""
+    ours = logging.getLogger("jobqueue")
+    for handler in [*ours.handlers]:
+        if not isinstance(handler, ConsoleHandler):
+            ours.removeHandler(handler)
+    return ours
+
+
+class TestConsole:
+    """The console of `run_executors` gets the lines of successes without records, unless the site sees these, too."""
+
+    @pytest.fixture(params=["text", "json"])
+    def stream(self, request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
+        stream = io.StringIO()
+        formatter = JsonFormatter() if request.param == "json" else TextFormatter(no_style())
+        handler = ConsoleHandler(formatter, stream)
+        with ExitStack() as undo:
+            log_only_to(handler, logging.getLogger("jobqueue"), logging.INFO, undo)
+            yield stream
+        handler.close()
+
+    @staticmethod
+    def line(stream: io.StringIO, result: Any) -> str:
+        logging.getLogger("jobqueue").handlers[0].flush()
+        (line,) = [line for line in stream.getvalue().splitlines() if f"id={result.id}" in line]
+        return TIMES.sub("", line)
+
+    @pytest.fixture
+    def made(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """Return the messages of records that are made."""
+        made: list[str] = []
+
+        class Recorded(logging.LogRecord):
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                super().__init__(*args, **kwargs)
+                made.append(self.getMessage())
+
+        monkeypatch.setattr(logging, "LogRecord", Recorded)
+        monkeypatch.setattr(logging, "_logRecordFactory", Recorded)
+        return made
+
+    @on_postgresql
+    def test_line_is_the_same_as_that_of_a_record(
+        self, burst: Burst, stream: io.StringIO, made: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        only_console()
+        quick = tasks.add.enqueue(1)
+        burst(threads=1)
+        assert not [message for message in made if message.startswith("task.succeeded")]
+        monkeypatch.setattr(logging, "_logRecordFactory", lambda *args, **kwargs: logging.LogRecord(*args, **kwargs))
+        slow = tasks.add.enqueue(1)
+        burst(threads=1)
+
+        assert [message for message in made if message.startswith("task.succeeded")]
+        lines = [self.line(stream, result).replace(str(result.id), "") for result in (quick, slow)]
+        assert lines[0] == lines[1]
+        assert "task.succeeded" in lines[0]
+
+    @on_postgresql
+    @pytest.mark.parametrize("tool", ["handler", "filter of the handler", "filter of the logger", "replaced method"])
+    def test_tool_of_the_site_gets_a_record_with_all_fields(
+        self,
+        burst: Burst,
+        stream: io.StringIO,
+        tool: str,
+        monkeypatch: pytest.MonkeyPatch,
+        request: pytest.FixtureRequest,
+    ) -> None:
+        seen: list[logging.LogRecord] = []
+
+        class Collector(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                seen.append(record)
+
+        def collect(record: logging.LogRecord) -> bool:
+            seen.append(record)
+            return True
+
+        ours = only_console()
+        match tool:
+            case "handler":
+                ours.addHandler(collector := Collector())
+                request.addfinalizer(lambda: ours.removeHandler(collector))
+            case "filter of the handler":
+                monkeypatch.setattr(ours.handlers[0], "filters", [collect])
+            case "filter of the logger":
+                logger = logging.getLogger(EVENTS)
+                monkeypatch.setattr(logger, "filters", [*logger.filters, collect])
+            case _:
+                original = logging.Logger.callHandlers
+                monkeypatch.setattr(
+                    logging.Logger, "callHandlers", lambda self, record: (collect(record), original(self, record))
+                )
+
+        result = tasks.add.enqueue(1)
+        burst(threads=1)
+
+        (record,) = [record for record in seen if record.getMessage().startswith("task.succeeded")]
+        fields = vars(record)
+        assert fields["task_id"] == str(result.id)
+        assert {"task", "queue", "attempt", "wait_ms", "duration_ms", "executor", "status"} <= fields.keys()
+        assert "task.succeeded" in self.line(stream, result)

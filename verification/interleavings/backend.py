@@ -448,7 +448,7 @@ def succeed(claimed: ClaimedTask, messages: Sequence[StoredMessage]) -> Outcome:
 
 def return_none(claimed: ClaimedTask, messages: Sequence[StoredMessage]) -> Outcome:
     """Return the outcome of a function without a result, which has a statement of its own."""
-    plain = {"inner_state": None, "worker_id": "worker", "run_seconds": 0.0, "return_value": "null"}
+    plain: dict[str, Any] = {"inner_state": None, "worker_id": "worker", "run_seconds": 0.0, "return_value": "null"}
     return outcome(claimed, Status.SUCCESSFUL, **plain)
 
 

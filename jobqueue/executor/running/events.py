@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -22,6 +23,7 @@ from jobqueue.declarations.function import copy_unchecked
 from jobqueue.declarations.results import Result
 from jobqueue.engine import Engine
 from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, RunningTask, running_here
+from jobqueue.executor.telemetry.console_log import ConsoleHandler
 from jobqueue.executor.telemetry.errors import Mask, find_reason, format_first_line
 from jobqueue.executor.telemetry.logger import get_logger, mask_for
 from jobqueue.values.json import decode
@@ -42,6 +44,8 @@ EVENTS = {
     Status.AWAITING_CODE: ("task.deferred", logging.WARNING),
 }
 ATTEMPT = "task=%(task)s id=%(task_id)s queue=%(queue)s attempt=%(attempt)d/%(max_attempts)d wait_ms=%(wait_ms).0f"
+END = f"{ATTEMPT} duration_ms=%(duration_ms).0f"
+SUCCEEDED = f"{EVENTS[Status.SUCCESSFUL][0]} {END}"
 
 
 def report_start(attempt: Attempt) -> bool:
@@ -90,6 +94,34 @@ def _report_end(completed: CompletedAttempt, status: Status) -> None:
             _send_end(completed, completed.attempt.result, status)
 
 
+def are_successes_observed() -> bool:
+    """Return whether report_end() would log or send anything for tasks that have succeeded."""
+    return logger.isEnabledFor(logging.INFO) or is_heard(task_finished, logging.INFO)
+
+
+def log_successes(ended: Sequence[CompletedAttempt]) -> bool:
+    """
+    Log tasks that have succeeded and spawned nothing, if only the console of `run_executors` gets the lines.
+
+    Return False if code of the site may see them: report_end() is to be called for each.
+    """
+    console = logger.only_handler()
+    if not isinstance(console, ConsoleHandler) or is_heard(task_finished, logging.INFO):
+        return False
+    if logger.isEnabledFor(logging.INFO):
+        try:
+            console.write_events(logging.INFO, logger.logger.name, map(describe_success, ended))
+        except MemoryError:
+            return False  # each line alone needs less
+    return True
+
+
+def describe_success(completed: CompletedAttempt) -> tuple[str, dict[str, Any]]:
+    """Return the message and the fields of task.succeeded."""
+    fields = end_fields(completed, Status.SUCCESSFUL)
+    return SUCCEEDED % {**fields, "max_attempts": max_attempts_of(completed)}, fields
+
+
 def has_observers(completed: CompletedAttempt, status: Status) -> bool:
     """Return whether report_end() would log or send anything. Most polls of actors that continue are not observed."""
     if completed.attempt is None and completed.error is None and status is Status.READY:
@@ -119,23 +151,32 @@ def task_fields(running: RunningTask) -> dict[str, Any]:
     }
 
 
+def end_fields(completed: CompletedAttempt, status: Status) -> dict[str, Any]:
+    """Return the `extra` of the line about the end of an attempt."""
+    fields = task_fields(completed.running)
+    if completed.outcome.status is Status.FAILED:
+        fields["attempt"] = completed.outcome.attempts  # 0 for a task that fails before its first attempt
+    fields["duration_ms"] = round(completed.seconds * 1000, 3)
+    fields["status"] = status.value
+    return fields
+
+
+def max_attempts_of(completed: CompletedAttempt) -> int:
+    attempt = completed.attempt
+    return completed.running.claimed.max_attempts if attempt is None else attempt.run_options.max_attempts
+
+
 def _log_end(completed: CompletedAttempt, status: Status, event: str, level: int) -> None:
     running, outcome, error = completed.running, completed.outcome, completed.error
-    fields = task_fields(running)
-    if outcome.status is Status.FAILED:
-        fields["attempt"] = outcome.attempts  # 0 for a task that fails before its first attempt
-    fields["duration_ms"] = round(completed.seconds * 1000, 3)
-    fields["status"] = str(status)
+    fields = end_fields(completed, status)
     details = "" if _is_attempt_counted(completed, status) else " counted=no"
     if status is Status.SCHEDULED and outcome.wake_after_seconds is not None:
         details += f" retry_in_s={outcome.wake_after_seconds:.1f}"
     mask = mask_for(running.claimed, running.identity.options)
     if error is not None:
         details += f" error={format_first_line(error, mask)}"
-    prepared = completed.attempt
-    max_attempts = running.claimed.max_attempts if prepared is None else prepared.run_options.max_attempts
-    values = {**fields, "max_attempts": max_attempts, "details": details}
-    template = f"{event} {ATTEMPT} duration_ms=%(duration_ms).0f%(details)s"
+    values = {**fields, "max_attempts": max_attempts_of(completed), "details": details}
+    template = f"{event} {END}%(details)s"
     if status is Status.FAILED:
         logger.log(level, template, values, extra={**fields, "mask": mask}, exc_info=error and find_reason(error))
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from functools import lru_cache
+from types import FunctionType, MethodType
 from typing import Any
 
 from jobqueue.conf.options import Options
@@ -31,6 +32,32 @@ class ExecutorLogger(SafeLogger):
             raise
         except BaseException:  # noqa: BLE001 - the site's code may raise anything
             self.print_error(level, msg, args)
+
+    def only_handler(self) -> logging.Handler | None:
+        """
+        Return the handler of all records of this logger, if nothing else sees them. Then it can do without records.
+
+        Error trackers see them by a filter, by a factory of records, or by a method that they have replaced.
+        """
+        logger: logging.Logger | None = self.logger
+        handlers: list[logging.Handler] = []
+        while logger is not None:
+            handlers += logger.handlers
+            logger = logger.parent if logger.propagate else None
+        is_plain = (
+            len(handlers) == 1
+            and not handlers[0].filters
+            and len(self.logger.filters) == 1  # ours
+            and logging.getLogRecordFactory() is logging.LogRecord
+            and all(is_of_logging(getattr(self.logger, name)) for name in ("handle", "filter", "callHandlers"))
+        )
+        return handlers[0] if is_plain else None
+
+
+def is_of_logging(method: Any) -> bool:
+    """Return whether a method of a logger is Python's own."""
+    function = method.__func__ if type(method) is MethodType else None
+    return type(function) is FunctionType and function.__globals__ is vars(logging)
 
 
 def get_logger(name: str) -> ExecutorLogger:
