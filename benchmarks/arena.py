@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from importlib.metadata import version
+from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,8 @@ class Arena:
     def check(self, contestant: Contestant) -> None:
         if contestant.needs_redis and self.broker is None:
             raise NotMeasured("no `redis-server` is installed here")
+        if not is_installed(contestant.package):
+            raise NotMeasured(f"{contestant.package} is not installed in this Python {platform.python_version()}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,4 +212,9 @@ def scalar(connection: psycopg.Connection[Any], query: str, parameters: Any = No
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
-    return {package: version(package) for package in packages}
+    """Return the versions of those packages that are installed."""
+    return {package: version(package) for package in packages if is_installed(package)}
+
+
+def is_installed(package: str) -> bool:
+    return any(distributions(name=package))

@@ -125,6 +125,20 @@ STORES = {
             "another queue": {"queue_name": "'other'"},
         },
     ),
+    "ox": Store(
+        jobs="django_ox_oxtask",
+        fresh={"id": "gen_random_uuid()", "enqueued_at": "clock_timestamp()"},
+        finished="SELECT finished_at AS at FROM django_ox_oxtask WHERE finished_at >= %(since)s",
+        left="FROM django_ox_oxtask WHERE status = 'READY' AND queue_name = 'default'"
+        " AND coalesce(run_after, now()) <= now()",
+        empty=["django_ox_oxtask"],
+        conditions={
+            "waiting": {},
+            "finished": {"status": "'SUCCESSFUL'", "finished_at": "now() - interval '1 hour'"},
+            "tomorrow": {"run_after": "now() + interval '1 day'"},
+            "another queue": {"queue_name": "'other'"},
+        },
+    ),
     "chancy": Store(
         jobs="chancy_jobs",
         fresh={"id": "uuidv7()"},
@@ -208,6 +222,20 @@ def tasks_db(interval: str, *, processes: int = 2) -> Contestant:
         rate=400,
         processes=processes,
         environment={"DJANGO_SETTINGS_MODULE": "benchmarks.peers.tasks_db_settings"},
+    )
+
+
+def ox(name: str, *flags: str, max_age: int = 0, processes: int = 2) -> Contestant:
+    return Contestant(
+        name=f"django-ox, {name}",
+        peer="ox",
+        package="django-ox",
+        settings=f"`{' '.join(['ox_worker', *flags])}`, `CONN_MAX_AGE={max_age}`",
+        command=[PYTHON, "-m", "django", "ox_worker", *flags],
+        ready=r"Worker \S+ starting",
+        rate=400,
+        processes=processes,
+        environment={"DJANGO_SETTINGS_MODULE": "benchmarks.peers.ox_settings", "CONN_MAX_AGE": str(max_age)},
     )
 
 
@@ -300,6 +328,11 @@ PROCRASTINATE_KEYS = replace(
 PROCRASTINATE_KEY = replace(PROCRASTINATE_BEST, name="procrastinate, one lock", rows={"lock": "'lock'"})
 TASKS_DB_DEFAULT = tasks_db("1", processes=1)
 TASKS_DB_BEST = tasks_db("0.05")
+OX_DEFAULT = ox("defaults", processes=1)
+# CONN_MAX_AGE: its worker recommends 600 when it starts; with Django's default it connects for each task.
+# One thread for each process, as its documentation recommends for tasks that do not wait; 4 and 8 need more CPU time.
+# --interval: as for django-tasks-db. Both poll.
+OX_BEST = ox("best", "--interval", "0.05", max_age=600)
 CHANCY_DEFAULT = chancy("defaults", rate=2_000, processes=1)
 CHANCY_BEST = chancy(
     "async, eager",

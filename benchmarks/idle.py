@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from statistics import median
 
 from benchmarks import cpu
 from benchmarks.arena import Arena
 from benchmarks.contestants import Contestant
 from benchmarks.drain import is_filled, prepare
+from benchmarks.rounds import measured_in_turns
 
 SETTLE_SECONDS = 3.0  # imports, first statements, plans
 
@@ -42,6 +46,23 @@ def measure(arena: Arena, contestant: Contestant, seconds: float, *, condition: 
         memory = sum(resident(process) for pid in pids for process in [pid, *cpu.children_of(pid)])
     worker, server = (100 * (now - then) / seconds for now, then in zip(after, before, strict=True))
     return Idle(contestant.name, worker, server, memory / 1024)
+
+
+def take_turns(
+    arena: Arena, contestants: Sequence[Contestant], seconds: float, rounds: int, missing: dict[str, str]
+) -> list[Idle]:
+    """Measure each contestant in each round. Return their medians."""
+    sides = {side.name: partial(measure, arena, side, seconds) for side in contestants}
+    samples = measured_in_turns(sides, rounds, missing, lambda sample: f"idle {sample.worker:.2f} %")
+    return [
+        Idle(
+            name,
+            median(sample.worker for sample in taken),
+            median(sample.server for sample in taken),
+            median(sample.megabytes for sample in taken),
+        )
+        for name, taken in samples.items()
+    ]
 
 
 def used(pids: list[int]) -> float:

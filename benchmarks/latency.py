@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from benchmarks import notes, produce
 from benchmarks.arena import Arena, NotMeasured
 from benchmarks.contestants import Contestant
+from benchmarks.rounds import measured_in_turns
 
 SETTLE_SECONDS = 0.5
 LONGEST_SECONDS = 30.0
@@ -48,10 +49,10 @@ def measure(arena: Arena, contestant: Contestant, count: int, rate: float | None
         deadline = time.monotonic() + LONGEST_SECONDS
         while len(notes.read(file)) < count and time.monotonic() < deadline:
             time.sleep(CHECK_SECONDS)
-    waits = notes.read(file)
-    if not waits:
+    seconds = notes.read(file)
+    if not seconds:
         raise NotMeasured(f"no job began within {LONGEST_SECONDS:g} s")
-    return Waits(contestant.name, sorted(waits))
+    return Waits(contestant.name, sorted(seconds))
 
 
 def take_turns(
@@ -64,16 +65,12 @@ def take_turns(
     is_half_busy: bool = False,
 ) -> list[Waits]:
     """Measure each contestant in each round. Return the waits of all rounds. count: jobs in a round."""
-    waits_by_name: dict[str, list[float]] = {}
-    for _ in range(rounds):
-        for contestant in contestants:
-            if contestant.name in missing:
-                continue
-            try:
-                waits = measure(arena, contestant, count, half_load(contestant) if is_half_busy else None)
-            except RuntimeError as error:
-                missing[contestant.name] = str(error).splitlines()[0]
-                continue
-            waits_by_name.setdefault(contestant.name, []).extend(waits.seconds)
-            print(f"{contestant.name:<40} p50 {waits.within(0.5):.1f} ms", file=sys.stderr, flush=True)
-    return [Waits(name, sorted(waits)) for name, waits in waits_by_name.items()]
+    sides = {
+        side.name: partial(measure, arena, side, count, half_load(side) if is_half_busy else None)
+        for side in contestants
+    }
+    rounds_by_name = measured_in_turns(sides, rounds, missing, lambda waits: f"p50 {waits.within(0.5):.1f} ms")
+    return [
+        Waits(name, sorted(seconds for waits in taken for seconds in waits.seconds))
+        for name, taken in rounds_by_name.items()
+    ]

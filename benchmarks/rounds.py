@@ -7,8 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from subprocess import SubprocessError
+from typing import TypeVar
 
 from psycopg import Error as DatabaseError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,27 +74,36 @@ class Samples:
 def take_turns(
     sides: Mapping[str, Callable[[], Sample]], rounds: int, missing: dict[str, str] | None = None
 ) -> list[Samples]:
+    """Measure each contestant once in each round, as measured_in_turns() does."""
+    samples = measured_in_turns(sides, rounds, missing, lambda sample: f"{sample.rate:>9,.0f}/s")
+    return [Samples(name, taken) for name, taken in samples.items()]
+
+
+def measured_in_turns(
+    sides: Mapping[str, Callable[[], T]], rounds: int, missing: dict[str, str] | None, show: Callable[[T], str]
+) -> dict[str, list[T]]:
     """
     Measure each contestant once in each round. Each round starts with another one.
 
     missing: receives the contestants that cannot be measured, with the reason. Without it, raise the error.
+    show: makes the text of a result for the progress on stderr.
     """
-    by_side: dict[str, list[Sample]] = {name: [] for name in sides}
+    results: dict[str, list[T]] = {name: [] for name in sides}
     for number in range(rounds):
-        names = list(by_side)
-        for name in names[number % len(names) :] + names[: number % len(names)]:
+        names = list(results)
+        for name in names[number % len(names) :] + names[: number % len(names)] if names else []:
             try:
-                sample = sides[name]()
+                result = sides[name]()
             except (RuntimeError, OSError, SubprocessError, DatabaseError) as error:
                 if missing is None:
                     raise
                 missing[name] = str(error).splitlines()[0]
-                del by_side[name]
+                del results[name]
                 print(f"round {number + 1} {name:<40} not measured: {error}", file=sys.stderr, flush=True)
                 continue
-            by_side[name].append(sample)
-            print(f"round {number + 1} {name:<40} {sample.rate:>9,.0f}/s", file=sys.stderr, flush=True)
-    return [Samples(name, samples) for name, samples in by_side.items()]
+            results[name].append(result)
+            print(f"round {number + 1} {name:<40} {show(result)}", file=sys.stderr, flush=True)
+    return results
 
 
 def table(sides: Sequence[Samples], *, unit: str, base: Samples) -> str:

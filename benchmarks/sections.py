@@ -16,12 +16,14 @@ from benchmarks.rounds import Sample, Samples, ratio, take_turns
 
 OURS = [who.OURS_QUIET, who.OURS_BEST, who.OURS_THREADS, who.OURS_ASYNC, who.OURS_DEFAULT]
 PEERS_BEST = [
-    who.PGQUEUER_BEST, who.CHANCY_BEST, who.PROCRASTINATE_BEST, who.TASKS_DB_BEST, who.CELERY_BEST, who.HUEY_BEST,
+    who.PGQUEUER_BEST, who.CHANCY_BEST, who.PROCRASTINATE_BEST, who.OX_BEST, who.TASKS_DB_BEST, who.CELERY_BEST,
+    who.HUEY_BEST,
 ]  # fmt: skip
 PEERS_DEFAULT = [
-    who.PGQUEUER_DEFAULT, who.CHANCY_DEFAULT, who.PROCRASTINATE_DEFAULT, who.TASKS_DB_DEFAULT, who.CELERY_DEFAULT,
-    who.HUEY_DEFAULT,
+    who.PGQUEUER_DEFAULT, who.CHANCY_DEFAULT, who.PROCRASTINATE_DEFAULT, who.OX_DEFAULT, who.TASKS_DB_DEFAULT,
+    who.CELERY_DEFAULT, who.HUEY_DEFAULT,
 ]  # fmt: skip
+BULK_CALLS = ("jobqueue", "pgqueuer", "procrastinate", "ox", "chancy")  # peers that have one
 THREADS = 8  # of an executor by default
 FRONT = 200_000
 RATES = [
@@ -100,7 +102,7 @@ def enqueue(arena: Arena, plan: BenchmarkPlan) -> Section:
     for contestant in contestants:
         sides[contestant.package] = Enqueue(arena, contestant, "one", plan.enqueues)
         # A peer without a bulk call is slow, so fewer jobs are enough.
-        many = 10 if contestant.peer in ("jobqueue", "pgqueuer", "procrastinate", "chancy") else 1
+        many = 10 if contestant.peer in BULK_CALLS else 1
         bulk[contestant.package] = Enqueue(arena, contestant, "bulk", many * plan.enqueues)
     # psycopg prepares the bare INSERT automatically. Django prepares statements only on request.
     prepared = {"PREPARE_THRESHOLD": "5"}
@@ -118,7 +120,7 @@ def enqueue(arena: Arena, plan: BenchmarkPlan) -> Section:
 
 def waits(arena: Arena, plan: BenchmarkPlan) -> Section:
     missing: dict[str, str] = {}
-    contestants = [who.OURS_DEFAULT, *PEERS_DEFAULT, who.TASKS_DB_BEST]
+    contestants = [who.OURS_DEFAULT, *PEERS_DEFAULT, who.OX_BEST, who.TASKS_DB_BEST]
     # By default chancy starts two jobs every five seconds.
     contestants = [
         who.CHANCY_THREADS if contestant is who.CHANCY_DEFAULT else replace(contestant, processes=1)
@@ -198,7 +200,7 @@ def backlog(arena: Arena, plan: BenchmarkPlan) -> Section:
     labels = ["0", *[short(count) for count in plan.backlogs]]
     contestants = [who.OURS_BEST, who.PGQUEUER_BEST]
     if plan.backlogs:
-        contestants += [who.PROCRASTINATE_BEST, who.TASKS_DB_BEST, who.CHANCY_BEST]
+        contestants += [who.PROCRASTINATE_BEST, who.OX_BEST, who.TASKS_DB_BEST, who.CHANCY_BEST]
     for contestant in contestants:
         # For most peers the first backlog is enough. Each further million rows would take minutes.
         is_fast = contestant in (who.OURS_BEST, who.PGQUEUER_BEST)
@@ -267,7 +269,7 @@ def pinned(arena: Arena, plan: BenchmarkPlan) -> Section:
     missing: dict[str, str] = {}
     contestants = [who.OURS_BEST, who.PGQUEUER_BEST]
     if not plan.is_quick:
-        contestants += [who.PROCRASTINATE_BEST, who.TASKS_DB_BEST]
+        contestants += [who.PROCRASTINATE_BEST, who.OX_BEST, who.TASKS_DB_BEST]
     sides = {
         contestant.name: Drain(
             arena=arena,
@@ -291,13 +293,10 @@ def resting(arena: Arena, plan: BenchmarkPlan) -> Section:
     missing: dict[str, str] = {}
     contestants = [replace(contestant, processes=1) for contestant in (who.OURS_DEFAULT, *PEERS_DEFAULT)]
     lines = ["| one process | worker, % of a core | PostgreSQL, % of a core | MB |", "|---|---:|---:|---:|"]
-    for contestant in contestants:
-        try:
-            usage = idle.measure(arena, contestant, plan.idle_seconds)
-        except RuntimeError as error:
-            missing[contestant.name] = str(error)
-        else:
-            lines.append(f"| {usage.name} | {usage.worker:.2f} | {usage.server:.2f} | {usage.megabytes:.0f} |")
+    lines += [
+        f"| {usage.name} | {usage.worker:.2f} | {usage.server:.2f} | {usage.megabytes:.0f} |"
+        for usage in idle.take_turns(arena, contestants, plan.idle_seconds, 1, missing)
+    ]
     note = "MB: proportional set size of all processes of the worker.\n\n"
     return Section("An idle worker", note + "\n".join(lines), missing)
 
