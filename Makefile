@@ -1,6 +1,8 @@
 # Only relative paths and `python -m`: neither make nor a script's first line bears a space in the path of the checkout.
 PYTHON ?= python3
 ARGS ?=
+# The newest Python here: django-ox needs 3.12.
+BENCH_PYTHON ?= $(shell PYTHONPATH=.ci $(PYTHON) -c "import matrix; print([*matrix.find_pythons().values()][-1])")
 PHOTOS ?=
 WORKERS ?= 4
 PG_BIN ?=
@@ -22,7 +24,7 @@ OURS := JOBQUEUE_PG_BIN JOBQUEUE_SAMPLES JOBQUEUE_ORDER JOBQUEUE_SEED JOBQUEUE_S
 # With PYTHONDONTWRITEBYTECODE each of the hundreds of processes that the tests start would compile what it imports.
 unexport DJANGO_SETTINGS_MODULE PYTHONDONTWRITEBYTECODE $(filter-out $(OURS),$(filter JOBQUEUE_%,$(.VARIABLES)))
 
-.PHONY: help demo serve test test-slow test-all verify verify-orders bench-crashes bench bench-quick bench-actors bench-wake bench-schedules cost load lint format translations matrix venv venv-bench clean
+.PHONY: help demo serve test test-slow test-all verify verify-orders bench-crashes bench bench-quick bench-goals bench-actors bench-wake bench-schedules cost load lint format translations matrix venv venv-bench clean
 
 help:
 	@echo "make demo     import photographs through the queue and show what happened (PHOTOS=folder: your own)"
@@ -34,6 +36,7 @@ help:
 	@echo "make verify-orders  run 2,000 orders of each race that has too many to run all"
 	@echo "make bench-crashes  run crash campaigns against procrastinate and django-tasks-db, 15 minutes"
 	@echo "make bench    measure this queue beside its peers, an hour and a half (make bench-quick: two minutes)"
+	@echo "make bench-goals   measure what docs/performance.md aims at beside pgqueuer and others, and say what is met, 25 minutes"
 	@echo "make bench-actors  measure polls of actors per second beside the naive protocol (ARGS='--rounds 9')"
 	@echo "make bench-wake    measure how soon an actor among a million is polled after its message"
 	@echo "make bench-schedules  measure an idle executor beside 10,000 schedules, and how late tasks of ticks are"
@@ -47,6 +50,7 @@ help:
 	@echo
 	@echo "WORKERS=0                             (test) one test after the other; 4 processes side by side otherwise"
 	@echo "PYTHON=python3.12                     the Python of a new .venv"
+	@echo "BENCH_PYTHON=python3.13               the Python of a new .venv-bench; the newest here otherwise"
 	@echo "PG_BIN=/usr/lib/postgresql/15/bin     the PostgreSQL of tests and demo, in place of the embedded 18"
 	@echo "DATABASE_URL=postgresql://...         (test) a server of yours, in place of a throw-away one"
 
@@ -81,6 +85,9 @@ bench: venv-bench
 
 bench-quick: venv-bench
 	@$(BENCH_PY) -m benchmarks.bench --quick $(ARGS)
+
+bench-goals: venv-bench
+	@$(BENCH_PY) -m benchmarks.bench --only goals --rounds 3 --idle 20 $(ARGS)
 
 bench-actors: venv
 	@$(PY) -m benchmarks.bench_actors $(ARGS)
@@ -132,7 +139,7 @@ venv-bench:
 
 $(BENCH_READY): pyproject.toml $(PINS) $(PEERS)
 	@echo "Setting up .venv-bench (a minute, once)"
-	@$(BENCH_PY) -c "" 2>/dev/null || $(PYTHON) -m venv --clear .venv-bench
+	@$(BENCH_PY) -c "" 2>/dev/null || $(BENCH_PYTHON) -m venv --clear .venv-bench
 	@$(BENCH_PY) -m pip install -qq --disable-pip-version-check --no-input -c $(PINS) -r $(PEERS) -e ".[demo]"
 	@touch $(BENCH_READY)
 

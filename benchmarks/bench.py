@@ -18,12 +18,13 @@ from pathlib import Path
 
 import psycopg
 
-from benchmarks import arena, sections
+from benchmarks import arena, goals, sections
 
+SECTIONS = {**sections.SECTIONS, "goals": goals.goals}  # goals: only on request, it measures again what the others do
 HERE = Path(__file__).resolve().parent
 PACKAGES = [
-    "django-jobqueue", "Django", "psycopg", "pgqueuer", "asyncpg", "procrastinate", "django-tasks-db", "chancy",
-    "celery", "huey", "redis",
+    "django-jobqueue", "Django", "psycopg", "pgqueuer", "asyncpg", "procrastinate", "django-ox", "django-tasks-db",
+    "chancy", "celery", "huey", "redis",
 ]  # fmt: skip
 READING = """\
 `make bench` writes this page. Each round measures all contestants of a table, and starts with another one. A figure is
@@ -41,7 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="check in two minutes that all works")
     parser.add_argument("--write", action="store_true", help="write the results of --quick, too")
-    parser.add_argument("--only", type=lambda names: names.split(","), help=f"run only: {', '.join(sections.SECTIONS)}")
+    parser.add_argument("--only", type=lambda names: names.split(","), help=f"run only: {', '.join(SECTIONS)}")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--seconds", type=float, help="length of a drain")
     parser.add_argument("--backlogs", type=lambda counts: [int(count) for count in counts.split(",")])
@@ -69,7 +70,7 @@ def main() -> None:
         head = heading(opened)
         for name in names:
             print(f"--- {name}", file=sys.stderr, flush=True)
-            section = sections.SECTIONS[name](opened, plan)
+            section = SECTIONS[name](opened, plan)
             parts[section.title] = rendered(section, circumstances(plan, arguments.note))
             if arguments.write or not arguments.quick:
                 write(head, parts, section.plots)

@@ -48,6 +48,7 @@ class Drain:
 
     condition, others: the kind and number of other rows in the table. flags: of the contestant's command.
     pinned: another session keeps a snapshot open, taken before the jobs are enqueued, until all are done.
+    late: enqueue when all workers are ready. Many workers start so slowly that the first ones would do all jobs.
     """
 
     arena: Arena
@@ -58,6 +59,7 @@ class Drain:
     flags: tuple[str, ...] = ()
     jobs: int = 0
     pinned: bool = False
+    late: bool = False
 
     @property
     def database(self) -> PeerDatabase:
@@ -72,8 +74,10 @@ class Drain:
     def _measured(self) -> Sample:
         began = datetime.now(UTC) if self.database.is_in_redis else self.database.now()
         with self.database.at_work(self.contestant, *self.flags) as pids:
+            if self.late:
+                self.database.fill(self._wanted, self.contestant.rows, quietly=False)
             self._wait_for_first_job(began)
-            time.sleep(SETTLE_SECONDS)
+            time.sleep(START_SECONDS if self.late else SETTLE_SECONDS)
             before = self._used(pids)
             watched = self._watch()
             after = self._used(pids)
@@ -105,7 +109,7 @@ class Drain:
         elif not is_filled(database):
             database.fill(self.others, database.store.conditions[self.condition])
             prepare(database, self.condition)
-        if self.pinned:
+        if self.pinned or self.late:
             database.settle()
             return
         have = database.takeable() if self.others else 0

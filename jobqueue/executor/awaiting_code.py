@@ -28,7 +28,7 @@ from jobqueue.engine import (
 )
 from jobqueue.exceptions import UnboundCall, UnknownTask
 from jobqueue.executor.running.attempt import ExecutorIdentity
-from jobqueue.executor.running.missing_code import UNKNOWN, problem_of_state, unbound_call, unknown_task
+from jobqueue.executor.running.task_runner import UNKNOWN, problem_of_state, unbound_call, unknown_task
 from jobqueue.executor.telemetry.errors import path_of
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.values.arguments import read_parameters

@@ -21,9 +21,13 @@ from jobqueue.executor.maintenance import Maintenance
 from jobqueue.executor.pools.base import Pool
 from jobqueue.executor.process_guard import this_process
 from jobqueue.executor.running.attempt import CompletedAttempt, ExecutorIdentity, RunningTask
-from jobqueue.executor.running.missing_code import await_known
-from jobqueue.executor.running.task_runner import end_code_wait, missing_limits
-from jobqueue.executor.running.unsuccessful import release_for_later, release_unstarted
+from jobqueue.executor.running.task_runner import (
+    await_known,
+    end_code_wait,
+    missing_limits,
+    release_for_later,
+    release_unstarted,
+)
 from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.records import NO_EFFECTS, ClaimedBatch, ClaimRequest, Outcome, StoredMessage

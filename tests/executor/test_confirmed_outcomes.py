@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import ClaimLost
 from jobqueue.executor.running.attempt import CompletedAttempt, RunningTask
-from jobqueue.executor.running.unsuccessful import failure_outcome
+from jobqueue.executor.running.task_runner import failure_outcome
 from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.values.records import CommitResult, Outcome
 from jobqueue.values.states import Status

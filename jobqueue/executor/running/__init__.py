@@ -9,11 +9,8 @@ One attempt of a task, from its row to the outcome.
   connection
 * `attempt`: one attempt of a claimed task: its values, and a body in a thread that an exception can interrupt
 * `events`: report the start and the end of attempts: log lines, and the signals of django.tasks, after the commit
-* `missing_code`: tasks that this process cannot call: it does not know their name, or its code does not take their
-  arguments or their state
 * `task_runner`: one attempt of a claimed task: prepare it, call its body, turn the result or the error into an
   outcome
 * `thread_interrupts`: raise an exception in a body's thread, but not at a line where it would leave a lock locked
   for ever
-* `unsuccessful`: outcomes of attempts that did not succeed: a failure, or a release without an attempt
 """

@@ -7,9 +7,12 @@ The engine knows no bodies, and bodies do not know the engine. This module knows
 from __future__ import annotations
 
 import contextlib
+import json
+import random
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from datetime import timedelta
 from types import CoroutineType
 from typing import Any
 from uuid import UUID
@@ -23,7 +26,7 @@ from jobqueue.declarations.context import Context
 from jobqueue.declarations.function import FunctionTask, copy_unchecked
 from jobqueue.declarations.limits import limit_columns
 from jobqueue.declarations.options import RunOptions, read_tick, run_options
-from jobqueue.engine import Engine
+from jobqueue.engine import Engine, iso_utc
 from jobqueue.exceptions import (
     ClaimLost,
     DuplicateKey,
@@ -39,41 +42,39 @@ from jobqueue.exceptions import (
     TaskCancelled,
     TaskFinished,
     TaskNotFound,
+    UnboundCall,
     UndecodableMessage,
     UndecodableTask,
+    UnknownTask,
 )
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.running.actor_runner import (
+    STATE,
     InvalidState,
     is_commit_function,
     outcome_of_poll,
     poll_again,
     prepare_context,
+    read_state,
 )
-from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, Raised, Returned, RunningTask
-from jobqueue.executor.running.missing_code import (
-    UNKNOWN,
-    await_bound,
-    await_known,
-    fail_unbound,
-    last_wait,
-    problem_of_call,
-    problem_of_state,
-)
-from jobqueue.executor.running.unsuccessful import failure_outcome, reject_unstarted, release_started, release_unstarted
-from jobqueue.executor.telemetry.errors import describe_error
-from jobqueue.executor.telemetry.logger import get_logger
+from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, ExecutorIdentity, Raised, Returned, RunningTask
+from jobqueue.executor.telemetry.errors import TRACEBACK_CHARACTERS, describe_error, full_traceback, path_of
+from jobqueue.executor.telemetry.logger import get_logger, mask_for
 from jobqueue.values.arguments import read_parameters
+from jobqueue.values.causes import fingerprint
 from jobqueue.values.history import Event, format_line
 from jobqueue.values.json import decode, encode_result
-from jobqueue.values.records import ClaimedTask, Outcome
+from jobqueue.values.records import ClaimedTask, Outcome, release_outcome
 from jobqueue.values.states import FINAL, Status
+from jobqueue.values.text import clean_text
 
 logger = get_logger(__name__)
 
 LATEST_START_PART = 0.5  # of HEARTBEAT_TIMEOUT: a task with a rate that has not started by then is released
+LATER_SECONDS = 5.0  # after which a task is READY again, if its messages or limits could not be read
 MAX_STALE_POLLS = 10  # attempts in a row that read stale rows. The tenth counts as failed.
 NOTHING_UNDELIVERED: Counter[UUID] = Counter()
+UNKNOWN = "name"  # what an unknown task awaits; an unbound call awaits what its problem says
 DUPLICATE_SPAWN = (
     "poll() returned a Spawn that was spawned before. Each Spawn is one child: "
     "create it in the poll that returns it, not once in a module."
@@ -360,6 +361,58 @@ def retry_unconnected(attempt: Attempt, error: BaseException) -> Outcome | None:
     return poll_again(attempt.running) if is_own else retry_stale(attempt.running)
 
 
+def failure_outcome(running: RunningTask, error: BaseException, status: Status = Status.FAILED, **more: str) -> Outcome:
+    """Return the outcome of an attempt that did not succeed, with its entry of the `errors` column. more: for this."""
+    claimed = running.claimed
+    mask = mask_for(claimed, running.identity.options)  # a fingerprint of a secret could be compared with guesses
+    entry: dict[str, Any] = {
+        "attempt": claimed.attempts + 1,
+        "claim_number": claimed.claim_number,
+        "at": iso_utc(running.now()),
+        "executor": running.identity.name,
+        "exception_class_path": path_of(error),
+        "message": describe_error(error),
+        "traceback": clean_text(full_traceback(error), TRACEBACK_CHARACTERS),
+        "wait_seconds": round(claimed.wait_seconds, 3),
+        "run_seconds": None if running.started_at is None else round(time.monotonic() - running.started_at, 3),
+        **more,
+    }
+    return Outcome(
+        task_id=claimed.id,
+        claim_number=claimed.claim_number,
+        parent_id=claimed.parent_id,
+        status=status,
+        attempts=claimed.attempts + 1,
+        worker_id=running.identity.worker_id,
+        error=json.dumps(entry),
+        cause=fingerprint(claimed.task_type, entry["exception_class_path"], describe_error(error, mask)),
+        may_unblock_others=claimed.may_unblock_others,
+    )
+
+
+def release_started(running: RunningTask) -> Outcome:
+    """Release a task without a used attempt. If its claim is lost, the commit drops this outcome."""
+    return replace(release_outcome(running.claimed), worker_id=running.identity.worker_id)
+
+
+def release_unstarted(running: RunningTask) -> CompletedAttempt:
+    """Release a task unchanged."""
+    return CompletedAttempt(running=running, outcome=release_outcome(running.claimed))
+
+
+def release_for_later(running: RunningTask) -> CompletedAttempt:
+    """Release a task that this process cannot begin now, for some seconds. No attempt is counted."""
+    wait = LATER_SECONDS * random.uniform(1.0, 1.3)
+    outcome = replace(release_outcome(running.claimed), status=Status.SCHEDULED, wake_after_seconds=wait)
+    return CompletedAttempt(running=running, outcome=outcome)
+
+
+def reject_unstarted(running: RunningTask, error: Exception, attempt: Attempt | None = None) -> CompletedAttempt:
+    """Fail a task before its body started. No attempt is counted."""
+    outcome = replace(failure_outcome(running, error), attempts=running.claimed.attempts, worker_id=None)
+    return CompletedAttempt(running=running, outcome=outcome, attempt=attempt, error=error)
+
+
 def reject_by_database(completed: CompletedAttempt, error: Exception) -> CompletedAttempt:
     """Fail a task, because the database refused its outcome. Refused messages only fail the attempt."""
     if is_duplicate_spawn(error):
@@ -386,6 +439,99 @@ def is_duplicate_spawn(error: Exception) -> bool:
     )
 
 
+def problem_of_call(attempt: Attempt) -> str | None:
+    """Return why the function that this process has does not take the stored arguments; None if it does."""
+    task, args, kwargs = attempt.task, attempt.args, attempt.kwargs
+    try:
+        return read_parameters(task.func, task.takes_context).problem(args, kwargs)
+    except (TypeError, ValueError):  # no signature: the call itself shows whether it fits
+        return None
+
+
+def problem_of_state(task: FunctionTask[..., Any], state: str | None) -> str | None:
+    """Return why the code that this process has does not take a stored state; None if it does."""
+    if not isinstance(task, ActorTask) or state is None:
+        return None
+    try:
+        read_state(task.actor, state)
+    except InvalidState as error:
+        return str(error)
+    return None
+
+
+def await_known(running: RunningTask) -> CompletedAttempt:
+    """Let a task wait for an executor that knows its name, or fail it if it has expired."""
+    if running.claimed.is_expired:
+        return reject_unstarted(running, Expired())
+    task = f"task {running.claimed.task_type!r}"
+    return await_code(running, unknown_task(task, running.identity.name), UNKNOWN, None)
+
+
+def unknown_task(task: str, executor: str) -> UnknownTask:
+    return UnknownTask(
+        f"Executor {executor} knows no {task}. Deploy the code that declares it, in a module that "
+        "executors import, such as an installed app's tasks.py. The task waits for an executor with such code."
+    )
+
+
+def await_bound(attempt: Attempt, problem: str) -> CompletedAttempt:
+    """Let a task wait for an executor whose code takes its arguments, or fail it if none may be waited for."""
+    running, longest = attempt.running, attempt.identity.options.unbound_call_timeout
+    if longest == 0.0:
+        return fail_unbound(running, problem, attempt)
+    error = unbound_call(running.claimed.task_type, running.identity, problem)
+    return await_code(running, error, problem, longest)
+
+
+def unbound_call(task_type: str, identity: ExecutorIdentity, problem: str) -> UnboundCall:
+    longest = identity.options.unbound_call_timeout
+    limit = "" if longest is None else f" It fails after {timedelta(seconds=longest)} (UNBOUND_CALL_TIMEOUT)."
+    return UnboundCall(
+        f"The code of executor {identity.name} for {task_type} {mismatch(problem)}. The task waits for an executor "
+        f"with code that does.{limit}"
+    )
+
+
+def mismatch(problem: str) -> str:
+    """Return the middle of a sentence about code and a stored task that do not fit."""
+    if problem.startswith(STATE):
+        return f"does not take the stored state: {problem.removeprefix(STATE)}"
+    return f"does not take the stored arguments: {problem}"
+
+
+def await_code(running: RunningTask, error: Exception, awaited: str, longest: float | None) -> CompletedAttempt:
+    """
+    Let a task wait for code, longest seconds at most. No attempt is counted.
+
+    awaited: what the code must have; the entry of `errors` stores it. The same entry is not repeated.
+    """
+    outcome = failure_outcome(running, error, Status.AWAITING_CODE, awaited=awaited, traceback="")
+    last = last_wait(running.claimed.errors)
+    is_known = last is not None and last.get("awaited") == awaited
+    outcome = replace(
+        outcome,
+        attempts=running.claimed.attempts,
+        unread_polls=running.claimed.unread_polls,
+        stale_polls=running.claimed.stale_polls,
+        worker_id=None,
+        wake_after_seconds=longest,
+        error=None if is_known else outcome.error,
+    )
+    return CompletedAttempt(running=running, outcome=outcome, error=error)
+
+
+def last_wait(errors: str) -> dict[str, Any] | None:
+    """Return the last entry of `errors` if it says which code the task awaits. errors: JSON text."""
+    if '"awaited"' not in errors:
+        return None
+    try:
+        entries = decode(errors)
+    except ValueError:
+        return None
+    last = entries[-1] if isinstance(entries, list) and entries else None
+    return last if isinstance(last, dict) and "awaited" in last else None
+
+
 def end_code_wait(running: RunningTask) -> CompletedAttempt:
     """End the wait of a task for code: it fails, unless this executor has the code after all."""
     attempt = read_attempt(running, TaskConnections())
@@ -396,6 +542,17 @@ def end_code_wait(running: RunningTask) -> CompletedAttempt:
     if attempt.outcome.status is not Status.AWAITING_CODE or last is None or last["awaited"] == UNKNOWN:
         return attempt
     return fail_unbound(running, str(last["awaited"]))
+
+
+def fail_unbound(running: RunningTask, problem: str, attempt: Attempt | None = None) -> CompletedAttempt:
+    """Fail a task because no executor had code that takes its arguments, or its state."""
+    longest = running.identity.options.unbound_call_timeout
+    waited = "" if not longest else f" The task waited {timedelta(seconds=longest)} for code that does."
+    error = UnboundCall(
+        f"{running.claimed.task_type} {mismatch(problem)}.{waited} Deploy code that does and requeue the task, or "
+        "call it again."
+    )
+    return reject_unstarted(running, error, attempt)
 
 
 def count_undelivered(
