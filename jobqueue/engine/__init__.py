@@ -18,6 +18,7 @@ The engine: all changes of the queue's rows go through it.
 * `heartbeats`: which executors are alive, silent or gone
 * `inbox`: rows of messages: insert, read, count and delete them, and wake their receivers
 * `inserts`: insert the rows of new tasks
+* `limit_conditions`: which tasks count for a limit by key, which wait for it, and which must be admitted
 * `limits`: the numbers of limits by key that people set, and how many tasks wait for each limit
 * `messages`: messages to tasks, from code, other tasks and ended children; and the wake-up of tasks that wait
 * `postgres/`: the parts of the engine that differ on PostgreSQL, under the same names
@@ -39,7 +40,7 @@ from django.core.signals import setting_changed
 from django.db import connections
 
 from jobqueue.conf.options import options_for
-from jobqueue.engine.admissions import INDEXED, IS_STARTING, IS_WAITING, REQUESTS_READ, tasks_of_limit
+from jobqueue.engine.admissions import REQUESTS_READ
 from jobqueue.engine.code_waits import (
     FIRST,
     HEAD_TASKS,
@@ -62,6 +63,7 @@ from jobqueue.engine.ends import listen_to_ends
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.executors import LOST_CLASS_PATH
 from jobqueue.engine.heartbeats import alive, gone, is_gone, is_silent, silent, silent_seconds, with_heartbeat
+from jobqueue.engine.limit_conditions import INDEXED, IS_ACTIVE, IS_WAITING, tasks_of_limit
 from jobqueue.engine.messages import MESSAGES_PER_POLL
 from jobqueue.engine.postgres.connection import configure_session, notify_from_elsewhere, statement
 from jobqueue.engine.postgres.engine import PostgresEngine
@@ -106,7 +108,7 @@ __all__ = [
     "FIRST",
     "HEAD_TASKS",
     "INDEXED",
-    "IS_STARTING",
+    "IS_ACTIVE",
     "IS_WAITING",
     "KEYS_CAP",
     "LEVEL_CAP",

@@ -9,13 +9,20 @@ from functools import cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db.models import Case, DateTimeField, ExpressionWrapper, F, Q, QuerySet, Value, When
+from django.db.models import Case, DateTimeField, ExpressionWrapper, F, Q, QuerySet, When
 
 from jobqueue.engine.database import Part
+from jobqueue.engine.limit_conditions import (
+    INDEXED,
+    IS_STARTING,
+    WAITS_FOR_CONCURRENCY,
+    WAITS_FOR_RATE,
+    tasks_of_limit,
+)
 from jobqueue.models import AdmissionRequest, KeyReservation, Limit, RateStart, TaskQuerySet
 from jobqueue.models.clock import Clock, rank_from
 from jobqueue.values.failpoints import failpoint
-from jobqueue.values.limit_keys import AFTER_SEPARATOR, SEPARATOR, split_key
+from jobqueue.values.limit_keys import SEPARATOR, split_key
 from jobqueue.values.records import Admitted, ClaimedTask, Start
 from jobqueue.values.safe_log import safe_logger
 from jobqueue.values.states import LimitKind, Status
@@ -46,42 +53,6 @@ class Taken(NamedTuple):
     is_more: bool  # other requests may be due
 
 
-# A task that must be admitted before it is READY. It becomes BLOCKED where another task becomes READY.
-IS_BLOCKED = Q(rate_key__isnull=False) | Q(concurrency_key__isnull=False, counts_while_waiting=False)
-WAITS_FOR_CONCURRENCY = Q(status=Status.BLOCKED, counts_while_waiting=False)
-WAITS_FOR_RATE = Q(Q(concurrency_key__isnull=True) | Q(counts_while_waiting=True), status=Status.BLOCKED)
-
-# The body has begun in this attempt, or in one that was not counted: after a conflict, a stop, a lost executor.
-HAS_BEGUN = Q(attempts__gt=0) | Q(stale_polls__gt=0) | Q(polls=0) & ~Q(worker_ids=[])
-
-# Admitted by a rate, but its start is not counted yet: it may start at any moment.
-IS_STARTING = Q(status=Status.READY) | Q(status=Status.RUNNING, start_counted_at__isnull=True)
-
-# The tasks that the index of a kind of limit contains: of a concurrency limit all live tasks, of a rate those that are
-# starting or wait for it.
-INDEXED = {
-    LimitKind.CONCURRENCY: Q(concurrency_key__isnull=False, finished_at__isnull=True),
-    LimitKind.RATE: Q(rate_key__isnull=False) & (IS_STARTING | WAITS_FOR_RATE),
-}
-
-# Among those, the tasks that wait for the limit. `status = 'BLOCKED'` also matches the index of all tasks that wait.
-# The planner prefers that one for a table that it has never analyzed.
-IS_BLOCKED_STATUS = Q(status__range=(Status.BLOCKED, Status.BLOCKED))
-IS_WAITING = {
-    LimitKind.CONCURRENCY: IS_BLOCKED_STATUS & Q(counts_while_waiting=False),
-    LimitKind.RATE: IS_BLOCKED_STATUS,
-}
-
-
-def tasks_of_limit(kind: LimitKind, key: str) -> Q:
-    """Return the condition for tasks with a key. Without text after the colon, for tasks with any key of the limit."""
-    column = f"{kind}_key"
-    name, own_key = split_key(key)
-    if own_key:
-        return Q(**{column: key})
-    return Q(**{f"{column}__gte": f"{name}{SEPARATOR}", f"{column}__lt": f"{name}{AFTER_SEPARATOR}"})
-
-
 @cache
 def is_known(kind: str) -> bool:
     """Return whether this code knows a kind of limit. If not, log it once: newer code has inserted the request."""
@@ -104,11 +75,6 @@ def is_urgent(request: AdmissionRequest) -> bool:
 def at_once(keys: Collection[str]) -> int:
     """Return how many tasks of each key a look admits at most."""
     return max(1, ADMITTED_AT_ONCE // len(keys))
-
-
-def ready_status() -> Case:
-    """Return the status of tasks that may run now, for an update: READY, or BLOCKED if they must be admitted."""
-    return Case(When(IS_BLOCKED, then=Value(Status.BLOCKED.value)), default=Value(Status.READY.value))
 
 
 class Admissions(Part):

@@ -12,9 +12,10 @@ from uuid import UUID
 from django.db.models import Case, F, Min, Q, TextField, When
 from django.db.models.functions import Cast
 
-from jobqueue.engine.admissions import HAS_BEGUN, INDEXED, IS_WAITING, Admissions, ready_status
+from jobqueue.engine.admissions import Admissions
 from jobqueue.engine.claim import Claims
 from jobqueue.engine.database import Part, json_from, read_list
+from jobqueue.engine.limit_conditions import HAS_BEGUN, INDEXED, IS_WAITING, ready_status
 from jobqueue.models.clock import Clock, clock_to_compare, clock_to_store
 from jobqueue.values.records import ClaimedBatch, Outcome
 from jobqueue.values.states import LimitKind, PoolName, Status

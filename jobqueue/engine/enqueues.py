@@ -11,9 +11,10 @@ from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 from msgspec.structs import replace
 
-from jobqueue.engine.admissions import Admissions, ready_status
+from jobqueue.engine.admissions import Admissions
 from jobqueue.engine.database import Part, json_from
 from jobqueue.engine.inserts import KEY_TRIES, Inserts, key_taken, requested_time
+from jobqueue.engine.limit_conditions import ready_status
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.models import KeyReservation, Task
 from jobqueue.models.clock import clock_to_compare, clock_to_store

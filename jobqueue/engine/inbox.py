@@ -12,8 +12,9 @@ from django.db import IntegrityError, transaction
 from django.db.models import Case, Count, Exists, F, OuterRef, Q, TextField, When
 from django.db.models.functions import Cast
 
-from jobqueue.engine.admissions import Admissions, ready_status
+from jobqueue.engine.admissions import Admissions
 from jobqueue.engine.database import Part, json_from
+from jobqueue.engine.limit_conditions import ready_status
 from jobqueue.models import InboxMessage
 from jobqueue.models.clock import Clock, clock_to_compare, rank_from
 from jobqueue.values.failpoints import failpoint

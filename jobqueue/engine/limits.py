@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from django.db.models import Count, Min, Q
 
-from jobqueue.engine.admissions import INDEXED, IS_WAITING, Admissions, tasks_of_limit
+from jobqueue.engine.admissions import Admissions
 from jobqueue.engine.counting import CAP
 from jobqueue.engine.database import Part
+from jobqueue.engine.limit_conditions import INDEXED, IS_WAITING, tasks_of_limit
 from jobqueue.models import Limit
 from jobqueue.values.counters import LimitGauges
 from jobqueue.values.limit_keys import AFTER_SEPARATOR, SEPARATOR, split_key

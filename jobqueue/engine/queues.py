@@ -12,10 +12,11 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 
-from jobqueue.engine.admissions import ADMITTED_AT_ONCE, INDEXED, IS_WAITING, REQUESTS_READ
+from jobqueue.engine.admissions import ADMITTED_AT_ONCE, REQUESTS_READ
 from jobqueue.engine.counting import CAP, RUNNING_CAP, estimate
 from jobqueue.engine.database import Part
 from jobqueue.engine.heartbeats import alive
+from jobqueue.engine.limit_conditions import INDEXED, IS_WAITING
 from jobqueue.models import NO_PAUSE, AdmissionRequest, Executor, is_paused
 from jobqueue.models.clock import clock_to_compare
 from jobqueue.values.counters import Depth, Gauges

@@ -11,13 +11,14 @@ from django.db import IntegrityError, transaction
 from django.db.models import Case, Exists, F, OuterRef, When
 from django.db.models.functions import Coalesce
 
-from jobqueue.engine.admissions import Admissions, ready_status
+from jobqueue.engine.admissions import Admissions
 from jobqueue.engine.counters import Counters
 from jobqueue.engine.database import Part, appended
 from jobqueue.engine.ends import ended
 from jobqueue.engine.heartbeats import silent
 from jobqueue.engine.inbox import UNSUCCESSFUL
 from jobqueue.engine.inserts import Inserts
+from jobqueue.engine.limit_conditions import ready_status
 from jobqueue.engine.messages import Messages, make_ending
 from jobqueue.engine.reports import Reports
 from jobqueue.models import Executor, Task, TaskQuerySet

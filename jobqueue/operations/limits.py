@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from jobqueue.api.limits import KINDS, changed_numbers
 from jobqueue.declarations.limits import Concurrency, Rate
 from jobqueue.declarations.registry import declared_limits
-from jobqueue.engine import INDEXED, IS_STARTING, IS_WAITING, KEYS_CAP, Count, Engine, count, read_clock, tasks_of_limit
+from jobqueue.engine import INDEXED, IS_ACTIVE, IS_WAITING, KEYS_CAP, Count, Engine, count, read_clock, tasks_of_limit
 from jobqueue.models import AdmissionRequest, Limit, RateStart, Task
 from jobqueue.operations.backends import options_of
 from jobqueue.operations.formatting import Text, duration, ready_since, short_type
@@ -30,12 +30,6 @@ ROUNDS = 3
 KEYS_READ = 1000  # those with the most BLOCKED tasks, in each round
 LAST_CHARACTER = "\U0010ffff"
 ORDER = {LimitKind.CONCURRENCY: ("counts_while_waiting", "status"), LimitKind.RATE: ("status",)}  # of the indexes
-
-# The tasks that count. For a rate, the starts in the window count as well.
-IS_ACTIVE = {
-    LimitKind.CONCURRENCY: Q(status__in=[Status.READY, Status.RUNNING]) | Q(counts_while_waiting=True),
-    LimitKind.RATE: IS_STARTING,
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from django.db.models import Exists
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobqueue.engine import INDEXED, IS_WAITING, Engine, clock_to_compare, tasks_of_limit
+from jobqueue.engine import INDEXED, IS_ACTIVE, IS_WAITING, Engine, clock_to_compare, tasks_of_limit
 from jobqueue.models import AdmissionRequest
 from jobqueue.operations.formatting import duration
 from jobqueue.operations.holders import read_holders
-from jobqueue.operations.limits import IS_ACTIVE, Key, counts_for, list_keys, read_key_states
+from jobqueue.operations.limits import Key, counts_for, list_keys, read_key_states
 from jobqueue.operations.links import AdminTarget
 from jobqueue.operations.overview.stats import BackendStats
 from jobqueue.operations.queries import many_tasks
