@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 from django.db import connection
@@ -12,6 +13,7 @@ from tests.acceptance.harness import Fleet
 from tools.postgres import throwaway_cluster
 from verification.faults.burst import run_burst
 from verification.faults.conformance import create_database, run_conformance
+from verification.faults.pgbouncer import PROGRAM, run_pooler
 
 pytestmark = pytest.mark.django_db(transaction=True)
 LEVELS = ["repeatable read", "serializable"]
@@ -31,13 +33,21 @@ def isolation(transactional_db: None) -> Iterator[Callable[[str], None]]:
     alter("RESET default_transaction_isolation")
 
 
-def test_conformance_suite_holds_at_the_strictest_level() -> None:
-    """In PostgreSQL, SERIALIZABLE raises all errors that REPEATABLE READ does, and more."""
-    with throwaway_cluster(
-        fsync="off", full_page_writes="off", default_transaction_isolation="serializable"
-    ) as cluster:
+def test_conformance_suite_holds_behind_a_strict_pooler() -> None:
+    """
+    In PostgreSQL, SERIALIZABLE raises all errors that REPEATABLE READ does, and more.
+
+    If PgBouncer is installed, it stands between, and gives each transaction another session.
+    """
+    with ExitStack() as stack:
+        strict = {"default_transaction_isolation": "serializable"}
+        cluster = stack.enter_context(throwaway_cluster(fsync="off", full_page_writes="off", **strict))
         create_database(cluster.url, "jobqueue")
-        assert " passed" in run_conformance(cluster.url_for("jobqueue"))
+        url_for = cluster.url_for
+        if PROGRAM is not None:
+            pooler = run_pooler(cluster.database(), mode="transaction", sessions=5)
+            url_for = stack.enter_context(pooler).url_for
+        assert " passed" in run_conformance(url_for("jobqueue"))
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -1,4 +1,8 @@
-"""A pooler that gives each transaction another session: executors work, and `doctor` reports the limits."""
+"""
+A pooler that gives each transaction another session: executors work, and `doctor` reports the limits.
+
+test_isolation.py runs the conformance suite behind one.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +23,7 @@ from jobqueue.schedules.expressions import Every
 from tests.acceptance.harness import CHECKOUT, Fleet
 from tests.acceptance.tasks import tiny
 from tests.waiting import wait_until
-from tools.postgres import throwaway_cluster
 from verification.faults.burst import SERVED, run_burst
-from verification.faults.conformance import create_database, run_conformance
 from verification.faults.pgbouncer import PROGRAM, Pooler, run_pooler
 
 pytestmark = [
@@ -42,15 +44,6 @@ def pooler(transactional_db: None) -> Iterator[Pooler]:
 @pytest.fixture
 def url(pooler: Pooler) -> str:
     return pooler.url_for(str(connection.settings_dict["NAME"]))
-
-
-def test_conformance_suite_holds_behind_a_pooler() -> None:
-    with (
-        throwaway_cluster(fsync="off", full_page_writes="off") as cluster,
-        run_pooler(cluster.database(), mode="transaction", sessions=5) as pooler,
-    ):
-        create_database(cluster.url, "jobqueue")
-        assert " passed" in run_conformance(pooler.url_for("jobqueue"))
 
 
 def test_executors_work_through_fewer_sessions_than_they_have_connections(fleet: Fleet, url: str) -> None:
