@@ -70,11 +70,12 @@ def restarts_behind_pooler(title: str, mode: Mode, times: int, gap_seconds: tupl
 MODES: tuple[Mode, ...] = ("session", "transaction")
 PRUNING = {"retention": failpoint_faults.RETENTION}
 AS_IT_COMES: Mapping[str, Any] = {"max_executor_losses": None}
-QUICK = {
+# The short forms. One dictionary for each file of tests, because the tests of a file run one after the other.
+OF_EXECUTORS = {
     "kills": Campaign(
-        "100 executors killed, 5 frozen, 5 senders killed",
+        "50 executors killed, 3 frozen, 3 senders killed",
         FaultPlan(
-            {"kill_executor": 100, "freeze_executor": 5, "kill_sender": 5},
+            {"kill_executor": 50, "freeze_executor": 3, "kill_sender": 3},
             together=8,  # new executors then start, and are ready before the rescue
             pause_seconds=1.5,
             strength=16,
@@ -84,6 +85,10 @@ QUICK = {
         ),
         is_timed=True,
     ),
+    "kill-points": Campaign("an executor killed at each failpoint", "kill", PRUNING),
+    "poison": Campaign("tasks that kill their process", FaultPlan({"poison": 3}, pause_seconds=1.0), AS_IT_COMES),
+}
+OF_SERVERS = {
     "server": Campaign(
         "the server killed and its sessions ended, COMMITs cut",
         FaultPlan(
@@ -106,7 +111,8 @@ QUICK = {
         f"pooler-{mode}": restarts_behind_pooler(f"the server restarted behind PgBouncer, {mode} mode", mode, 2, (2, 3))
         for mode in MODES
     },
-    "kill-points": Campaign("an executor killed at each failpoint", "kill", PRUNING),
+}
+OF_LIMITS_AND_TIMES = {
     "ticks": Campaign(
         "50 schedules fire each second, executor SIGKILL each second", TickPlan(schedules=50, seconds=20)
     ),
@@ -117,10 +123,8 @@ QUICK = {
         "six statements of an executor slower than their timeout, one at a time",
         SlowPlan(sample=6, learn_seconds=5.0, slow_seconds=5.0, wait_seconds=4.0),
     ),
-    "poison": Campaign(
-        "tasks that kill their process", FaultPlan({"poison": 3}, pause_seconds=1.0), AS_IT_COMES, is_timed=True
-    ),
 }
+QUICK = OF_EXECUTORS | OF_SERVERS | OF_LIMITS_AND_TIMES
 # Counts per seed. 20 seeds inject more than ten times the faults of QUICK.
 FULL = {
     "kill": Campaign(
