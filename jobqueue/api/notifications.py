@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from uuid import UUID
 
-from django.db import transaction
+from django.db import connections, transaction
 
 from jobqueue.engine import Engine
 from jobqueue.models import TaskQuerySet
@@ -16,6 +16,7 @@ from jobqueue.models import TaskQuerySet
 # Each process notifies a queue at most once in this time. A notified executor claims again after it. With 20 ms, one
 # task in twenty waited 22 ms longer, at 50 tasks a second.
 MIN_INTERVAL_SECONDS = 0.005
+NEVER = float("-inf")
 MAX_QUEUES = 10_000  # whose last notifications are remembered
 CANCEL_NOTIFICATION = "!cancel"  # in place of a queue's name: a running task is to be cancelled
 ADMIT_NOTIFICATION = "!admit "  # before a queue's name, or no name for all: a limit may let a BLOCKED task run
@@ -28,14 +29,14 @@ class Notifier:
         self._sent_at: dict[tuple[str, str], float] = {}
         self._lock = threading.Lock()
 
+    def due(self, engine: Engine, queues: Iterable[str]) -> list[str]:
+        """Return the queues that have not been notified for MIN_INTERVAL_SECONDS."""
+        recent = time.monotonic() - MIN_INTERVAL_SECONDS
+        return [queue for queue in queues if self._sent_at.get((engine.alias, queue), NEVER) <= recent]
+
     def send(self, engine: Engine, queues: Iterable[str]) -> None:
-        now = time.monotonic()
         with self._lock:
-            due = [
-                queue
-                for queue in queues
-                if now - self._sent_at.get((engine.alias, queue), float("-inf")) >= MIN_INTERVAL_SECONDS
-            ]
+            due, now = self.due(engine, queues), time.monotonic()
             self._sent_at.update(((engine.alias, queue), now) for queue in due)
             if len(self._sent_at) > MAX_QUEUES:  # callers may invent names of queues
                 recent = now - MIN_INTERVAL_SECONDS
@@ -57,7 +58,10 @@ def after_commit(database: str, action: Callable[[], object]) -> None:
 
 
 def notify_after_commit(engine: Engine, queues: set[str]) -> None:
-    if queues and engine.options.notify:
+    if not queues or not engine.options.notify:
+        return
+    connection = connections[engine.database]
+    if connection.in_atomic_block or not connection.autocommit or notifier.due(engine, queues):
         # NOTIFY takes a database-wide lock at commit, so the caller's transaction never contains one.
         after_commit(engine.database, partial(notifier.send, engine, queues))
 

@@ -135,7 +135,7 @@ def notify_from_elsewhere(database: str, payload: str) -> None:
     wrapper.settings_dict["OPTIONS"].pop("pool", None)
     try:
         with wrapper.cursor() as cursor:
-            cursor.execute(statement("notify"), {"channel": CHANNEL, "payload": payload})
+            cursor.execute(statement("notify"), {"channel": CHANNEL, "payload": payload, "is_alone": True})
     finally:
         wrapper.close()
 

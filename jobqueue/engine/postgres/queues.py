@@ -47,9 +47,10 @@ class PostgresQueues(Queues):
     _logged_full_at = float("-inf")
 
     def notify(self, queues: Iterable[str]) -> None:
+        is_alone = not self.db.has_caller()
         try:
             for queue in queues:
-                self.db.query("notify", channel=CHANNEL, payload=f"{self.db.backend} {queue}")
+                self.db.query("notify", channel=CHANNEL, payload=f"{self.db.backend} {queue}", is_alone=is_alone)
         except OperationalError as error:
             if getattr(error.__cause__, "sqlstate", None) != NOTIFICATION_QUEUE_FULL:
                 raise
