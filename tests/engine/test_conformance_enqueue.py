@@ -1,6 +1,8 @@
 """enqueue, on every engine."""
 
+import json
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import IntegrityError, connections
@@ -9,10 +11,11 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue.engine.inserts import Inserts
 from jobqueue.engine.postgres.engine import PostgresEngine
 from jobqueue.exceptions import DuplicateKey
+from jobqueue.models import Task
 from jobqueue.values.changes import CancelReport, RequeueReport
 from jobqueue.values.ids import new_id
 from jobqueue.values.records import CommitResult
-from jobqueue.values.states import Status
+from jobqueue.values.states import PoolName, Status
 from tests.engine.bench import Bench, new, outcome
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
@@ -49,6 +52,41 @@ def test_enqueue_stores_all_values(bench: Bench) -> None:
     assert (task.status, task.wake_at, task.expires_at, task.finished_at) == ("READY", None, None, None)
     assert (task.attempts, task.polls, task.executor_losses, task.claim_number) == (0, 0, 0, 0)
     assert (task.errors, task.worker_ids, task.return_value, task.inner_state) == ([], [], None, None)
+
+
+def test_plain_task_has_the_same_columns_as_a_tagged_one(bench: Bench) -> None:
+    """PostgreSQL inserts them by two functions."""
+    values = {"queue_name": "mail", "pool": PoolName.ASYNC, "priority": -3, "options": '{"timeout": 5}'}
+    tagged, plain, other = new(**values, tags='["t"]'), new(**values), new(**values)
+
+    bench.engine.enqueues.enqueue([tagged])
+    bench.engine.enqueues.enqueue([plain, other])
+
+    rows = [
+        Task.objects.using(bench.engine.database).filter(pk=row.id).values().get() for row in (tagged, plain, other)
+    ]
+    for row in rows:
+        row["rank"] -= row.pop("enqueued_at")
+        del row["id"]
+    assert rows[0].pop("tags") == ["t"]
+    assert rows[1].pop("tags") is rows[2].pop("tags") is None
+    assert rows[0] == rows[1] == rows[2]
+
+
+def test_batch_of_plain_tasks_stores_each_ones_arguments(bench: Bench) -> None:
+    texts = ["", "line\nbreak", "\r\u2028", 'quote"', "back\\slash", "{brace},", "NULL", "\t", "é", "%s", "\\N"]
+    rows = [new(args=json.dumps([text]), kwargs=json.dumps({text: text})) for text in texts]
+
+    answers = bench.engine.enqueues.enqueue(rows)
+
+    stored = [bench.row(answer.id) for answer in answers]
+    assert [row.id for row in rows] == [task.pk for task in stored]
+    assert [task.args for task in stored] == [[text] for text in texts]
+    assert [task.kwargs for task in stored] == [{text: text} for text in texts]
+    assert len({task.enqueued_at for task in stored}) == 1
+    assert {(task.status, answer.status, answer.created) for task, answer in zip(stored, answers, strict=True)} == {
+        ("READY", Status.READY, True)
+    }
 
 
 @pytest.mark.parametrize(("priority", "aging"), [(2, 60.0), (-1, 60.0), (100, 0.5)])

@@ -1,4 +1,4 @@
-"""The function that inserts tasks: it calls no operators of other roles."""
+"""The functions that insert tasks: they call no operators of other roles."""
 
 from __future__ import annotations
 
@@ -51,3 +51,4 @@ def test_create_task_calls_no_operators_of_other_roles(bench: Bench) -> None:
 
     row = new(priority=3, wake_after_seconds=5.0, expires_after_seconds=7.0, idempotency_key="k")
     assert bench.engine.enqueues.enqueue([row])[0].created
+    assert bench.engine.enqueues.enqueue([new(priority=3)])[0].created

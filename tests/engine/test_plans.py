@@ -45,7 +45,8 @@ BIG = {
     "jobqueue_schedule",
     "jobqueue_scheduletick",
 }
-FUNCTION = "jobqueue_enqueue("  # EXPLAIN does not show its statements; `Reader.counts` counts their rows
+# Also jobqueue_enqueue_plain. EXPLAIN does not show the statements of a function; `Reader.counts` counts their rows.
+FUNCTION = "jobqueue_enqueue"
 # Enough for 1,000 tasks of each of five queues. The 830,000 finished and 100,000 scheduled tasks exceed it by far.
 MAX_ROWS = 6000
 

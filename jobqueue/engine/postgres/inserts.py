@@ -3,31 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from operator import is_
+from operator import attrgetter, is_
 from uuid import UUID
 
 from jobqueue.engine.inserts import INSERT_BATCH, KEY_TRIES, Inserts, key_taken
-from jobqueue.engine.postgres.connection import STATUSES, PostgresDatabase, as_json
+from jobqueue.engine.postgres.connection import STATUSES, PostgresDatabase, as_array, as_json, as_text_array
 from jobqueue.values.records import Enqueued, NewTask
+from jobqueue.values.states import Status
 
-# The function of jobqueue/migrations/sql/enqueue.sql. rows: a JSON list of NewTask in the order of their keys.
+# Of jobqueue/migrations/sql/enqueue.sql. rows: a JSON list of NewTask in the order of their keys.
 ENQUEUE = """
 SELECT id, enqueued_at, status FROM jobqueue_enqueue(%(backend)s::text, %(aging)s::float8, %(rows)s::json)
 """
+# Of enqueue_plain.sql: for tasks that have nothing but the columns of SHARED and OWN.
+ENQUEUE_PLAIN = "SELECT jobqueue_enqueue_plain(%(shared)s, %(ids)s, %(args)s, %(kwargs)s)"
+SHARED = ("queue_name", "pool", "task_type", "priority", "max_attempts", "options")
+OWN = ("id", "args", "kwargs")
+read_shared = attrgetter(*SHARED)
+read_others = attrgetter(*(name for name in NewTask.__struct_fields__ if name not in (*SHARED, *OWN)))
+NO_OTHERS = read_others(NewTask(id=UUID(int=0), task_type=""))
+
+
+def is_plain(rows: Sequence[NewTask]) -> bool:
+    """Return whether rows share their options, and have no others than every task has."""
+    return set(map(read_others, rows)) == {NO_OTHERS} and len(set(map(read_shared, rows))) == 1
 
 
 class PostgresInserts(Inserts):
     db: PostgresDatabase
 
     def _insert(self, rows: Sequence[NewTask]) -> list[Enqueued]:
-        in_order = sorted(rows, key=lambda row: row.key or "")
         answers: list[Enqueued] = []
+        if is_plain(rows):
+            for start in range(0, len(rows), INSERT_BATCH):
+                answers += self._insert_plain(rows[start : start + INSERT_BATCH])
+            return answers
+        in_order = sorted(rows, key=lambda row: row.key or "")
         for start in range(0, len(rows), INSERT_BATCH):
             answers += self._insert_batch(in_order[start : start + INSERT_BATCH])
         if all(map(is_, in_order, rows)):
             return answers
         by_id = {row.id: answer for row, answer in zip(in_order, answers, strict=True)}
         return [by_id[row.id] for row in rows]
+
+    def _insert_plain(self, rows: Sequence[NewTask]) -> list[Enqueued]:
+        first = rows[0]
+        aging = f"{first.priority * self.db.options.aging}"
+        of_run = (f"{first.max_attempts}", first.options)
+        ((now,),) = self.db.fetch_prepared(
+            ENQUEUE_PLAIN,
+            shared=as_text_array(
+                (self.db.backend, first.queue_name, first.pool, first.task_type, f"{first.priority}", aging, *of_run)
+            ),
+            ids=as_array([row.id.hex for row in rows]),
+            args="\n".join([row.args for row in rows]),
+            kwargs="\n".join([row.kwargs for row in rows]),
+        )
+        return [Enqueued(row.id, now, Status.READY, True) for row in rows]
 
     def _insert_batch(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         missing, answers = rows, dict[UUID, Enqueued]()
