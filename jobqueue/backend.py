@@ -97,6 +97,7 @@ class JobQueueBackend(BaseTaskBackend):
             raise ImproperlyConfigured(f"TASKS[{alias!r}]['QUEUES'] must be a list such as [{queues!r}], not a text.")
         super().__init__(alias, params)
         self.keys = list(params)
+        self._valid: dict[str, AnyTask] = {}  # the declared tasks that validate_task() has accepted, by task_type
 
     @cached_property
     def settings(self) -> Options:
@@ -105,18 +106,23 @@ class JobQueueBackend(BaseTaskBackend):
 
     def validate_task(self, task: Task[..., Any]) -> None:
         """Raise InvalidTask if this backend cannot run the task."""
+        checked = task
         if isinstance(task, FunctionTask):
             task.raise_if_invalid()
-        if isinstance(task, FunctionTask) and isinstance(task.run_after, timedelta):
-            task = copy_unchecked(task, run_after=None)  # Django expects a datetime
+            if self._valid.get(task.task_type) is task:
+                return
+            if isinstance(task.run_after, timedelta):
+                checked = copy_unchecked(task, run_after=None)  # Django expects a datetime
         try:
-            super().validate_task(task)
+            super().validate_task(checked)
         except InvalidTask as refusal:
             problem = str(refusal)
             if self.queues and task.queue_name not in self.queues:
                 names = ", ".join(sorted(self.queues))
                 problem = f"unknown queue {task.queue_name!r}. QUEUES of TASKS[{self.alias!r}]: {names}."
             raise InvalidTask(f"{task.name}: {problem}") from None
+        if isinstance(task, FunctionTask) and registry.get(task.task_type) is task:
+            self._valid[task.task_type] = task
 
     def enqueue(self, task: Task[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> AnyResult:  # type: ignore[override]
         """
@@ -182,7 +188,11 @@ class JobQueueBackend(BaseTaskBackend):
                 raise InvalidSubmissions(errors)
             self._notify(engine, rows, answers)
         new = zip(submissions, rows, answers, strict=True)
-        self._send_enqueued([_make_result(row, request.task, answer) for request, row, answer in new if answer.created])
+        self._send_enqueued(
+            results.enqueued(row, request.task, answer.id, answer.enqueued_at)
+            for request, row, answer in new
+            if answer.created
+        )
         return answers
 
     def new_row(
@@ -231,34 +241,34 @@ class JobQueueBackend(BaseTaskBackend):
         """Notify executors of new and replaced tasks after the commit: of READY ones, and of BLOCKED ones."""
         from jobqueue.api.notifications import ADMIT_NOTIFICATION, notify_after_commit
 
-        pairs = zip(rows, answers, strict=True)
-        # A call that replaces may have made its task READY, moved it to this queue, or raised its priority.
-        inserted = {
-            (row.queue_name, answer.status, answer.created or row.on_conflict == "replace") for row, answer in pairs
-        }
-        ready = {queue for queue, status, may_run in inserted if status is Status.READY and may_run}
-        blocked = {ADMIT_NOTIFICATION + queue for queue, status, _ in inserted if status is Status.BLOCKED}
-        notify_after_commit(engine, ready | blocked)
+        queues = set()
+        for row, answer in zip(rows, answers, strict=True):
+            # A call that replaces may have made its task READY, moved it to this queue, or raised its priority.
+            if answer.status is Status.READY and (answer.created or row.on_conflict == "replace"):
+                queues.add(row.queue_name)
+            elif answer.status is Status.BLOCKED:
+                queues.add(ADMIT_NOTIFICATION + row.queue_name)
+        notify_after_commit(engine, queues)
 
     def _answer(self, task: AnyTask, rows: Sequence[NewTask], answers: Sequence[Enqueued]) -> list[AnyResult]:
         """Return the results of new tasks, and of those that hold a key. Send task_enqueued for the new ones."""
         stored = self._stored([answer.id for answer in answers if not answer.created])
-        made: list[AnyResult] = []
-        for row, answer in zip(rows, answers, strict=True):
-            if not answer.created and (holder := stored.get(answer.id)):
-                made.append(results.from_row(holder, registry.get(holder.task_type) or task))
-            else:
-                made.append(_make_result(row, task, answer))
-        self._send_enqueued([result for result, answer in zip(made, answers, strict=True) if answer.created])
+        made = [
+            results.from_row(holder, registry.get(holder.task_type) or task)
+            if not answer.created and (holder := stored.get(answer.id))
+            else results.enqueued(row, task, answer.id, answer.enqueued_at)
+            for row, answer in zip(rows, answers, strict=True)
+        ]
+        self._send_enqueued(result for result, answer in zip(made, answers, strict=True) if answer.created)
         return made
 
     def announce(self, ids: Sequence[UUID]) -> None:
         """Send task_enqueued for tasks that were inserted in another way than by enqueue()."""
         if is_heard(task_enqueued, logging.DEBUG):
             declared = [(row, registry.get(row.task_type)) for row in self._stored(ids).values()]
-            self._send_enqueued([results.from_row(row, task) for row, task in declared if task is not None])
+            self._send_enqueued(results.from_row(row, task) for row, task in declared if task is not None)
 
-    def _send_enqueued(self, created: Sequence[AnyResult]) -> None:
+    def _send_enqueued(self, created: Iterable[AnyResult]) -> None:
         if is_heard(task_enqueued, logging.DEBUG):
             for result in created:
                 task_enqueued.send(sender=type(self), task_result=result)
@@ -304,10 +314,6 @@ def _warn_of_late(task: AnyTask) -> None:
         printable(task.task_type),
         printable(location),
     )
-
-
-def _make_result(row: NewTask, task: AnyTask, answer: Enqueued) -> AnyResult:
-    return results.enqueued(row, task, id=answer.id, enqueued_at=answer.enqueued_at)
 
 
 def _parse_id(text: Any) -> UUID | None:

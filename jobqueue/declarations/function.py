@@ -335,11 +335,9 @@ def relative(location: str) -> str:
 
 def backend_named(alias: str) -> BaseTaskBackend:
     """Return a backend of TASKS. Raises InvalidTaskBackend, which lists the configured names."""
-    aliases = list(task_backends)
-    if not issubclass(type(alias), str) or alias not in aliases:
-        raise InvalidTaskBackend(
-            f"TASKS has no backend {short_repr(alias)}; it has {', '.join(map(repr, aliases)) or 'none'}."
-        )
+    if not issubclass(type(alias), str) or alias not in task_backends.settings:
+        names = ", ".join(map(repr, task_backends)) or "none"
+        raise InvalidTaskBackend(f"TASKS has no backend {short_repr(alias)}; it has {names}.")
     return task_backends[alias]
 
 

@@ -44,10 +44,11 @@ def new_task(
         takes_context=task.takes_context,
         max_bytes=options.max_payload_bytes,
     )
-    values = {"id": new_id(), **(columns or shared_columns(task, options)), **own}
+    if "id" not in own:
+        own["id"] = new_id()
     if task.concurrency is not None or task.rate is not None:
-        values |= limit_columns(task, read_parameters(task.func, task.takes_context), args, kwargs)
-    return NewTask(args=args_text, kwargs=kwargs_text, **values)
+        own |= limit_columns(task, read_parameters(task.func, task.takes_context), args, kwargs)
+    return NewTask(args=args_text, kwargs=kwargs_text, **(columns or shared_columns(task, options)), **own)
 
 
 def new_tasks(task: FunctionTask[..., Any], calls: Iterable[Call], options: Options) -> list[NewTask]:
@@ -82,7 +83,11 @@ def shared_columns(task: FunctionTask[..., Any], options: Options) -> dict[str, 
         columns["tags"] = json.dumps(task.tags)
     if task.key is not None:
         columns |= _uniqueness(task)
-    return columns | _moment("wake", task.run_after) | _moment("expires", task.expires)
+    if task.run_after is not None:
+        columns |= _moment("wake", task.run_after)
+    if task.expires is not None:
+        columns |= _moment("expires", task.expires)
+    return columns
 
 
 def _uniqueness(task: FunctionTask[..., Any]) -> dict[str, Any]:
@@ -96,10 +101,7 @@ def _uniqueness(task: FunctionTask[..., Any]) -> dict[str, Any]:
     return columns
 
 
-def _moment(name: str, value: datetime | timedelta | None) -> dict[str, Any]:
-    match value:
-        case timedelta():
-            return {f"{name}_after_seconds": value.total_seconds()}
-        case datetime():
-            return {f"{name}_at": value}
-    return {}
+def _moment(name: str, value: datetime | timedelta) -> dict[str, Any]:
+    if isinstance(value, timedelta):
+        return {f"{name}_after_seconds": value.total_seconds()}
+    return {f"{name}_at": value}

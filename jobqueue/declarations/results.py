@@ -49,8 +49,15 @@ def task_error(stored: Mapping[str, Any]) -> TaskError:
     )
 
 
-def _result(task: AnyTask, **values: Any) -> Result:
+def _result(task: AnyTask, *, return_value: Any = None, **values: Any) -> Result:
     """Make a TaskResult from arguments that are JSON. Its own constructor would normalize them again."""
+    result = object.__new__(TaskResult)
+    _fill(result, task, values)
+    _put(result, "_return_value", return_value)
+    return result
+
+
+def _fill(result: Result, task: AnyTask, values: Mapping[str, Any]) -> None:
     defaults: dict[str, Any] = {
         "status": TaskResultStatus.READY,
         "started_at": None,
@@ -58,17 +65,49 @@ def _result(task: AnyTask, **values: Any) -> Result:
         "last_attempted_at": None,
         "errors": [],
         "worker_ids": [],
-        "_return_value": None,
     }
-    result = object.__new__(TaskResult)
     for name, value in {"task": task, "backend": task.backend, **defaults, **values}.items():
         _put(result, name, value)
+
+
+class UnreadResult(TaskResult):  # type: ignore[type-arg]
+    """
+    The TaskResult of an inserted row, whose values are made when somebody reads one.
+
+    Nobody reads most of the thousands of results of enqueue_many(), and to make them takes as long as to make the rows.
+    `_return_value` holds what they are made of.
+    """
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._read(), name)
+
+    def __eq__(self, other: object) -> bool:
+        return self._read() == other
+
+    def __repr__(self) -> str:
+        return repr(self._read())
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._read().__reduce_ex__(protocol)
+
+    def _read(self) -> Result:
+        """Make this object the TaskResult that it stands for, and return it. Another thread may do so as well."""
+        if (source := self._return_value) is not None:
+            row, task, pk, enqueued_at = source
+            arguments = {"args": decode(row.args), "kwargs": decode(row.kwargs)}
+            _fill(self, task, {"id": str(pk), "enqueued_at": enqueued_at, **arguments})
+            _put(self, "__class__", TaskResult)
+            _put(self, "_return_value", None)
+        return self
+
+
+def enqueued(row: NewTask, task: AnyTask, pk: UUID, enqueued_at: datetime) -> Result:
+    """Return an inserted row as a TaskResult. task: with its options. pk: its id, or that of a holder of its key."""
+    result = object.__new__(UnreadResult)
+    _put(result, "_return_value", (row, task, pk, enqueued_at))
     return result
-
-
-def enqueued(row: NewTask, task: AnyTask, *, id: UUID, enqueued_at: datetime) -> Result:  # noqa: A002 - Django's name
-    """Return an inserted row as a TaskResult. task: with the options of the row."""
-    return _result(task, id=str(id), enqueued_at=enqueued_at, args=decode(row.args), kwargs=decode(row.kwargs))
 
 
 def from_row(row: models.Task, task: AnyTask) -> Result:
@@ -94,7 +133,7 @@ def from_row(row: models.Task, task: AnyTask) -> Result:
         kwargs=row.kwargs,
         errors=[*errors, CANCELLED] if row.status == Status.CANCELLED else errors,
         worker_ids=row.worker_ids,
-        _return_value=row.return_value if row.status == Status.SUCCESSFUL else None,
+        return_value=row.return_value if row.status == Status.SUCCESSFUL else None,
     )
 
 

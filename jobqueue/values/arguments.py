@@ -15,6 +15,8 @@ import msgspec
 from jobqueue.exceptions import InvalidArguments, PayloadTooLarge
 from jobqueue.values.json import Normalizer, Oversized, Rejected
 
+encode_json = msgspec.json.Encoder().encode
+
 
 def read_signature(function: Callable[..., Any]) -> inspect.Signature:
     """Return the signature of a function or class."""
@@ -112,15 +114,17 @@ def encode_arguments(
     if problem is not None:
         raise InvalidArguments(f"{name}: {problem}")
     normalizer = Normalizer(max_bytes)
+    normalize = normalizer.normalize
     position: int | str = 0
     plain_args: list[Any] = []
     plain_kwargs: dict[str, Any] = {}
     try:
         for position, value in enumerate(args):  # noqa: B007 - read by the except clauses
-            plain_args.append(normalizer.normalize(value))
+            plain_args.append(normalize(value))
         for position, value in kwargs.items():
-            plain_kwargs[normalizer.key(position)] = normalizer.normalize(value)
-        args_json, kwargs_json = msgspec.json.encode(plain_args), msgspec.json.encode(plain_kwargs)
+            plain_kwargs[normalizer.key(position)] = normalize(value)
+        args_json = encode_json(plain_args)
+        kwargs_json = encode_json(plain_kwargs) if plain_kwargs else b"{}"
         if len(args_json) + len(kwargs_json) > max_bytes:
             raise Oversized(max_bytes)
     except Oversized as oversized:

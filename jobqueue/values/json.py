@@ -89,6 +89,11 @@ class Normalizer:
         self._budget -= 1
         if self._budget < 0:
             raise Oversized(self.max_bytes)
+        kind = type(value)  # most values have one of these types, and no code of their own
+        if kind is str:
+            return self._text(value)
+        if value is None or kind is bool or (kind is int and MIN_INTEGER <= value <= MAX_INTEGER):
+            return value
         try:
             match value:
                 case str():
@@ -97,8 +102,6 @@ class Normalizer:
                     except TypeError:
                         return self.normalize(unwrapped(value), depth)
                     return self._text(text)
-                case None | True | False:
-                    return value
                 case int():
                     try:
                         number = int.__int__(value)

@@ -1,6 +1,8 @@
 """The contract of Django's task framework on both databases."""
 
+import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -17,6 +19,7 @@ from jobqueue.conf.compat import (
     PACKAGE,
     InvalidTask,
     TaskError,
+    TaskResult,
     TaskResultDoesNotExist,
     TaskResultMismatch,
     TaskResultStatus,
@@ -28,6 +31,8 @@ from jobqueue.declarations import registry
 from jobqueue.declarations.function import FunctionTask
 from jobqueue.models import Task
 from tests import tasks
+from tests.engine.sessions import threads
+from tests.waiting import DEADLINE_SECONDS
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 
@@ -222,6 +227,39 @@ def test_task_of_djangos_own_class_is_accepted(alias: str) -> None:
     assert registry.get("tests.tasks.add") is tasks.add
 
 
+@pytest.mark.parametrize("read", [repr, copy.copy, replace, lambda result: result == result.task.get_result(result.id)])
+def test_first_use_of_a_result_reads_all_of_it(add: Any, alias: str, read: Any) -> None:
+    """enqueue() makes the values of a result only when somebody reads them."""
+    result = add.enqueue(2, b=3)
+
+    answer = read(result)
+
+    assert type(result) is TaskResult
+    assert result == add.get_result(result.id)
+    assert answer in (True, repr(result), result)
+    assert "b" in vars(TaskResult)["kwargs"].__get__(result)
+
+
+def test_results_can_be_compared_before_anybody_reads_them(add: Any) -> None:
+    first, second, third = add.enqueue_many([((1,), {}), ((1,), {}), ((2,), {})])
+    assert first != second
+    assert add.get_result(str(rows(add.backend).order_by("pk").last().pk)) == third
+    assert not hasattr(add.enqueue(1), "no_such_name")
+    with pytest.raises(AttributeError):
+        add.enqueue(1).id = "another"
+
+
+def test_threads_read_the_same_results_at_once(add: Any) -> None:
+    made = add.enqueue_many([((number,), {}) for number in range(300)])
+
+    with threads(4) as start:
+        readers = [start(lambda: [(result.args, result.status, result.id) for result in made]) for _ in range(4)]
+        read = [reader.result(DEADLINE_SECONDS) for reader in readers]
+
+    assert [args for args, _, _ in read[0]] == [[number] for number in range(300)]
+    assert all(values == read[0] for values in read)
+
+
 # --- many
 
 
@@ -229,7 +267,7 @@ def test_enqueue_many_uses_one_statement_per_thousand(alias: str, signals: list[
     add = tasks.add.using(backend=alias)
     with CaptureQueriesContext(connections[options_for(alias).database]) as queries:
         results = add.enqueue_many(((number,), {"b": 2}) for number in range(2_500))
-    inserts = [query for query in queries if "jobqueue_enqueue(" in query["sql"]]
+    inserts = [query for query in queries if "jobqueue_enqueue_plain(" in query["sql"]]
     assert alias != "default" or len(inserts) == 3
     assert [result.args for result in results] == [[number] for number in range(2_500)]
     assert [seen for _, seen in signals] == results

@@ -224,7 +224,7 @@ def send_enqueued(engine: Engine, new: NewTask, enqueued_at: datetime) -> None:
     if (task := registry.get(new.task_type)) is not None:
         options = {"queue_name": new.queue_name, "priority": new.priority, "key": new.key}
         task = copy_unchecked(task, backend=engine.alias, run_after=new.wake_at, **options)
-        result = results.enqueued(new, task, id=new.id, enqueued_at=enqueued_at)
+        result = results.enqueued(new, task, new.id, enqueued_at)
         _send(task_enqueued, result, mask_for(new, engine.options))
 
 
