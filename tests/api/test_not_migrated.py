@@ -43,7 +43,7 @@ def lose_tables(backend: str) -> None:
 
 def lose_functions() -> None:
     with connection.cursor() as cursor:
-        cursor.execute("DROP FUNCTION jobqueue_enqueue")
+        cursor.execute("DROP FUNCTION jobqueue_enqueue, jobqueue_enqueue_plain")
 
 
 def check_sentence(error: BaseException, database: str = "default") -> None:
@@ -133,7 +133,7 @@ def test_executor_and_doctor_miss_functions() -> None:
     lose_functions()
 
     assert schema_problem("default") == (
-        "The database 'default' lacks functions (jobqueue_enqueue()). "
+        "The database 'default' lacks functions (jobqueue_enqueue(), jobqueue_enqueue_plain()). "
         "Run: manage.py migrate jobqueue --database default"
     )
-    assert "lacks functions (jobqueue_enqueue())" in jobqueue("doctor", "--backend", "default").out
+    assert "lacks functions (jobqueue_enqueue(), jobqueue_enqueue_plain())" in jobqueue("doctor", "--backend", "default").out
