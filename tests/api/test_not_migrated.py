@@ -136,4 +136,7 @@ def test_executor_and_doctor_miss_functions() -> None:
         "The database 'default' lacks functions (jobqueue_enqueue(), jobqueue_enqueue_plain()). "
         "Run: manage.py migrate jobqueue --database default"
     )
-    assert "lacks functions (jobqueue_enqueue(), jobqueue_enqueue_plain())" in jobqueue("doctor", "--backend", "default").out
+    assert (
+        "lacks functions (jobqueue_enqueue(), jobqueue_enqueue_plain())"
+        in jobqueue("doctor", "--backend", "default").out
+    )
