@@ -72,9 +72,9 @@ def _fill(result: Result, task: AnyTask, values: Mapping[str, Any]) -> None:
 
 class UnreadResult(TaskResult):  # type: ignore[type-arg]
     """
-    The TaskResult of an inserted row, whose values are made when somebody reads one.
+    The TaskResult of an inserted row. Its values are made at the first use.
 
-    Nobody reads most of the thousands of results of enqueue_many(), and to make them takes as long as to make the rows.
+    Callers use few of the thousands of results of enqueue_many(), and to make them takes as long as to make the rows.
     `_return_value` holds what they are made of.
     """
 

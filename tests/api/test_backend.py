@@ -229,7 +229,7 @@ def test_task_of_djangos_own_class_is_accepted(alias: str) -> None:
 
 @pytest.mark.parametrize("read", [repr, copy.copy, replace, lambda result: result == result.task.get_result(result.id)])
 def test_first_use_of_a_result_reads_all_of_it(add: Any, alias: str, read: Any) -> None:
-    """enqueue() makes the values of a result only when somebody reads them."""
+    """enqueue() leaves the values of a result to be made at its first use."""
     result = add.enqueue(2, b=3)
 
     answer = read(result)
@@ -240,7 +240,7 @@ def test_first_use_of_a_result_reads_all_of_it(add: Any, alias: str, read: Any) 
     assert "b" in vars(TaskResult)["kwargs"].__get__(result)
 
 
-def test_results_can_be_compared_before_anybody_reads_them(add: Any) -> None:
+def test_results_can_be_compared_before_another_use(add: Any) -> None:
     first, second, third = add.enqueue_many([((1,), {}), ((1,), {}), ((2,), {})])
     assert first != second
     assert add.get_result(str(rows(add.backend).order_by("pk").last().pk)) == third

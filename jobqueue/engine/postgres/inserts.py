@@ -24,7 +24,7 @@ read_others = attrgetter(*(name for name in NewTask.__struct_fields__ if name no
 NO_OTHERS = read_others(NewTask(id=UUID(int=0), task_type=""))
 
 
-def is_plain(rows: Sequence[NewTask]) -> bool:
+def are_plain(rows: Sequence[NewTask]) -> bool:
     """Return whether rows share their options, and have no others than every task has."""
     return set(map(read_others, rows)) == {NO_OTHERS} and len(set(map(read_shared, rows))) == 1
 
@@ -34,7 +34,7 @@ class PostgresInserts(Inserts):
 
     def _insert(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         answers: list[Enqueued] = []
-        if is_plain(rows):
+        if are_plain(rows):
             for start in range(0, len(rows), INSERT_BATCH):
                 answers += self._insert_plain(rows[start : start + INSERT_BATCH])
             return answers
