@@ -149,7 +149,7 @@ def read_attempt(running: RunningTask, connections: TaskConnections) -> Attempt 
 def prepare_declaration(
     declared: FunctionTask[..., Any], engine: Engine
 ) -> tuple[FunctionTask[..., Any], FunctionTask[..., Any], RunOptions]:
-    """Return what is the same in each run of a declared task; see ExecutorIdentity.prepared."""
+    """Return the task and the options that each run of a declaration has; see ExecutorIdentity.prepared."""
     task = declared
     if task.backend != engine.alias:  # enqueued by using(backend=...)
         task = copy_unchecked(task, backend=engine.alias)
