@@ -7,11 +7,13 @@ import mmap
 import platform
 import re
 import shutil
+import time
 from pathlib import Path
 
 START, STOP, DUMP = 0x43540004, 0x43540005, 0x43540000  # requests of callgrind.h
 # The function of valgrind.h that asks valgrind for something. Its instructions do nothing where there is no valgrind.
 ASK = bytes.fromhex("4889f8 31d2 48c1c703 48c1c70d 48c1c73d 48c1c733 4887db 4889d0 c3")
+SECONDS = 60.0  # until the process of a session has ended
 TOTALS = re.compile(r"(?m)^totals: (\d+)")
 
 
@@ -60,9 +62,18 @@ class Callgrind:
         return instructions(last)
 
 
+def file_of(folder: Path, pid: int) -> Path:
+    return folder / f"server.{pid}"
+
+
 def of_session(folder: Path, pid: int) -> int:
-    """Return the instructions of a session of PostgreSQL that has ended."""
-    return instructions(folder / f"server.{pid}")
+    """Return the instructions of a session of PostgreSQL that has ended, or is about to end."""
+    file, give_up_at = file_of(folder, pid), time.time() + SECONDS
+    while not file.exists() or not TOTALS.search(file.read_text(errors="replace")):
+        if time.time() > give_up_at:
+            raise RuntimeError(f"callgrind has not written {file}.")
+        time.sleep(0.01)
+    return instructions(file)
 
 
 def instructions(file: Path) -> int:

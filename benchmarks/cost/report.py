@@ -11,6 +11,7 @@ from pathlib import Path
 import django
 import psycopg
 
+from benchmarks.cost import profiles
 from tools.postgres_programs import binaries, run
 
 FILE = Path(__file__).parent / "cost.toml"
@@ -57,6 +58,22 @@ def rounded_text(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
+def functions(name: str, calls: Mapping[str, float], times: Mapping[str, float]) -> Iterator[str]:
+    """Yield how often a task calls each function of Python, and its CPU time with what it calls."""
+    yield f"\n{COLUMNS[name]}: calls and us of CPU of functions of Python for each task"
+    dearest = sorted(calls, key=lambda function: (-times.get(function, 0.0), -calls[function]))
+    for function in dearest[: profiles.ENTRIES]:
+        yield f"{calls[function]:8.3g} {times.get(function, 0.0):8.3g} {function}"
+
+
+def functions_of_server(name: str, file: Path) -> Iterator[str]:
+    """Yield the instructions of PostgreSQL's functions in the busiest session, with what they call."""
+    yield f"\n{COLUMNS[name]}: instructions of functions of PostgreSQL, in percent"
+    entries = list(profiles.functions_of_server(file))
+    for function, count in entries[: profiles.ENTRIES]:
+        yield f"{100 * count / entries[0][1]:6.1f} {function}"
+
+
 def stored() -> tuple[dict[str, str], Figures]:
     """Return the programs and the figures of cost.toml."""
     content = tomllib.loads(FILE.read_text())
@@ -75,7 +92,7 @@ def complaints(figures: Figures) -> Iterator[str]:
                 yield f"{COLUMNS[name]}: {figure} {rounded_text(value)}, and {rounded_text(number)} in cost.toml."
 
 
-def not_compared(figures: Figures) -> Iterator[str]:
+def not_compared() -> Iterator[str]:
     """Yield why figures of cost.toml are not compared."""
     made_with, _ = stored()
     now = programs()

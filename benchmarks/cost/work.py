@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -21,18 +23,20 @@ from typing import Protocol
 import django
 
 from benchmarks.cost import callgrind
+from benchmarks.cost.profiles import ProfileMeter
 from benchmarks.cost.server import Server
 from tools.postgres import Cluster
 
 Totals = dict[str, int]
 LONG = 1000.0
+TICK = 1e-5  # seconds that pass with each look at the clock
 BATCH = 400  # tasks of a claim, as in busy executors
 
 
 class Meter(Protocol):
     """Counts what a piece of work does."""
 
-    def of(self, act: Callable[[], object]) -> Totals: ...
+    def of(self, act: Callable[[], object], name: str) -> Totals: ...
 
 
 class CounterMeter:
@@ -41,7 +45,7 @@ class CounterMeter:
     def __init__(self, server: Server) -> None:
         self._server = server
 
-    def of(self, act: Callable[[], object]) -> Totals:
+    def of(self, act: Callable[[], object], name: str) -> Totals:
         from benchmarks.cost.calls import Calls
 
         mark = self._server.mark()
@@ -57,37 +61,40 @@ class CounterMeter:
 
 
 class InstructionMeter:
-    """CPU instructions of this process, and of PostgreSQL's sessions."""
+    """CPU instructions of this process, and of PostgreSQL's sessions. The file of the busiest session gets a name."""
 
     def __init__(self, server: Server, folder: Path) -> None:
         self._server, self._folder = server, folder
         self._callgrind = callgrind.Callgrind(folder)
 
-    def of(self, act: Callable[[], object]) -> Totals:
+    def of(self, act: Callable[[], object], name: str) -> Totals:
         mark = self._server.mark()
         self._callgrind.start()
         act()
         of_client = self._callgrind.stop()
         self._server.mark()
-        pids = self._server.sessions_since(mark)
-        of_server = sum(callgrind.of_session(self._folder, pid) for pid in pids)
-        return {"instructions of Python": of_client, "instructions of PostgreSQL": of_server}
+        sessions = {pid: callgrind.of_session(self._folder, pid) for pid in self._server.sessions_since(mark)}
+        busiest = max(sessions, key=lambda pid: sessions[pid])
+        callgrind.file_of(self._folder, busiest).rename(self._folder / name)
+        return {"instructions of Python": of_client, "instructions of PostgreSQL": sum(sessions.values())}
 
 
 def make_repeatable() -> None:
     """
     Let batches have the same size in each run, and do nothing that depends on how long they take.
 
-    A thread runs until it waits. So a worker runs all claimed tasks before the loop commits their outcomes. Under
-    valgrind a task takes a hundred times as long, and an executor would claim few.
+    A thread runs until it waits. So a worker runs all claimed tasks before the loop commits their outcomes. Time passes
+    with each look at the clock: under valgrind a task takes a hundred times as long.
     """
     from jobqueue.api import notifications
-    from jobqueue.executor import claim_policy, claims, maintenance, watchdog
+    from jobqueue.executor import watchdog
+    from jobqueue.executor.health import status
     from jobqueue.executor.pools import base
 
     sys.setswitchinterval(LONG)
+    time.monotonic = itertools.count(time.monotonic(), TICK).__next__
     base.MAX_PREFETCH, base.PREFETCH_SECONDS = BATCH, LONG
-    claims.EVICT_SECONDS = maintenance.CHECK_SECONDS = claim_policy.QUEUES_SECONDS = watchdog.CHECK_SECONDS = LONG
+    watchdog.CHECK_SECONDS = status.REPORT_SECONDS = LONG
     notifications.MIN_INTERVAL_SECONDS = 0.0  # each enqueue() notifies
     gc.freeze()  # as run_executors does
 
@@ -156,7 +163,7 @@ def measure(meter: Meter, few: int, many: int) -> dict[str, dict[str, float]]:
                 step(count)
                 connection.close()
 
-            totals.append(meter.of(act))
+            totals.append(meter.of(act, step.__name__))
             if step in (drain, drain_without_log):
                 assert Task.objects.filter(status="SUCCESSFUL").count() == tasks
         difference = (many - few) // share
@@ -173,11 +180,16 @@ def main() -> None:
     parser.add_argument(
         "--callgrind", type=Path, metavar="FOLDER", help="count instructions, which callgrind writes there"
     )
+    parser.add_argument("--profile", action="store_true", help="measure the CPU time of each function instead")
     options = parser.parse_args()
     django.setup()
     server = Server(Cluster(options.data))
     make_repeatable()
-    meter = CounterMeter(server) if options.callgrind is None else InstructionMeter(server, options.callgrind)
+    meter: Meter
+    if options.profile:
+        meter = ProfileMeter(server)
+    else:
+        meter = CounterMeter(server) if options.callgrind is None else InstructionMeter(server, options.callgrind)
     print(json.dumps(measure(meter, options.few, options.many)))
 
 
