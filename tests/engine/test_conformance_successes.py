@@ -15,18 +15,12 @@ from jobqueue.models import CounterDelta, Task
 from jobqueue.values.ids import new_id
 from jobqueue.values.records import ClaimedTask, CommitResult, Outcome
 from jobqueue.values.states import Status
-from tests.engine.bench import ERROR, Bench, outcome
+from tests.engine.bench import ERROR, Bench, outcome, success
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 
 TIMES = ("finished_at", "claimed_at", "started_at", "last_attempted_at", "enqueued_at", "rank")
 OWN = (*TIMES, "id", "queue_name")
-
-
-def success(claimed: ClaimedTask, **changes: Any) -> Outcome:
-    """Build the outcome of a function, as an executor does."""
-    values: dict[str, Any] = {"has_succeeded": True, "worker_id": "w", "run_seconds": 0.02, "return_value": "null"}
-    return outcome(claimed, **values | changes)
 
 
 def columns(row: Task) -> dict[str, Any]:
@@ -161,6 +155,7 @@ def test_success_of_a_locked_row_is_unknown_until_it_is_free(bench: Bench) -> No
         answer = bench.commit(success(locked), success(free))
 
         assert answer == CommitResult(done={free.id: Status.SUCCESSFUL}, unknown=frozenset({locked.id}))
+        other.rollback()
     finally:
         other.close()
     with transaction.atomic():

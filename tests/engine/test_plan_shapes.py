@@ -21,7 +21,7 @@ from jobqueue.models import Heartbeat, Task
 from jobqueue.models.clock import clock_to_compare
 from jobqueue.values.records import Effects, NewMessage
 from jobqueue.values.states import Status
-from tests.engine.bench import Bench, new, outcome
+from tests.engine.bench import Bench, new, outcome, success
 from tests.engine.conftest import make_bench
 from tests.engine.sessions import separate_schema
 from tests.engine.test_plans import Reader
@@ -195,6 +195,7 @@ CALLS: dict[str, tuple[Callable[[Bench], Any], Callable[[Bench, Any], Any]]] = {
     ),
     "claim_isolated": (claim, lambda bench, _: bench.claim_isolated(queues=QUEUES)),
     "commit": (claim, lambda bench, claims: bench.commit(*map(outcome, claims))),
+    "commit_successes": (claim, lambda bench, claims: bench.commit(*map(success, claims))),
     "commit_and_claim": (
         claim,
         lambda bench, claims: bench.engine.commit_and_claim(

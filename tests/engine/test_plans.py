@@ -31,7 +31,7 @@ from jobqueue.operations.overview import stats
 from jobqueue.values.policies import Overlap
 from jobqueue.values.records import Effects, NewMessage, Outcome
 from jobqueue.values.states import FINAL, LimitKind, PoolName, Status
-from tests.engine.bench import Bench, new, outcome
+from tests.engine.bench import Bench, new, outcome, success
 from tests.engine.conftest import make_bench
 from tests.engine.sessions import separate_schema
 
@@ -266,6 +266,12 @@ class TestBatches:
         ]
 
         assert len(read(lambda: bench.commit(*outcomes), at_least=5).done) == size
+
+    @pytest.mark.parametrize("result", ["null", '{"a": 1}'])
+    def test_commit_of_successes_reads_few_rows(self, bench: Bench, size: int, result: str) -> None:
+        outcomes = [success(claimed, return_value=result) for claimed in bench.claim(size, queues=QUEUES)]
+
+        assert len(read(lambda: bench.commit(*outcomes)).done) == size
 
     def test_commit_children_reads_few_rows(self, bench: Bench, size: int) -> None:
         parents = list(Task.objects.suspended().values_list("pk", flat=True)[:size])

@@ -24,6 +24,7 @@ from jobqueue.values.records import NO_EFFECTS, CommitResult, Outcome
 from jobqueue.values.states import Status
 
 BUCKETS = as_array(EDGES)
+NULL = "null"  # the result of a function that returns None
 IS_PLAIN, IS_PLAIN_SUCCESS = attrgetter("is_plain"), attrgetter("is_plain_success")
 MAY_UNBLOCK_OTHERS = attrgetter("may_unblock_others")
 
@@ -85,12 +86,13 @@ class PostgresCommits(Commits):
         self, outcomes: Sequence[Outcome], holder: UUID | None
     ) -> tuple[dict[UUID, Status], set[UUID]]:
         ids = [outcome.task_id for outcome in outcomes]
+        results = [outcome.return_value for outcome in outcomes]
         rows = self.db.query_prepared(
             "commit_successes",
             ids=as_values(ids),
             claim_numbers=as_values([outcome.claim_number for outcome in outcomes]),
             run_seconds=as_values([outcome.run_seconds or 0.0 for outcome in outcomes]),
-            return_values=as_json_array([outcome.return_value for outcome in outcomes]),
+            return_values=None if results.count(NULL) == len(results) else as_json_array(results),
             worker_id=outcomes[0].worker_id,
             holder=holder,
             edges=BUCKETS,
