@@ -58,6 +58,8 @@ class ClaimPolicy:
         self._queues_read_at = self._limits_read_at = AT_ONCE
         self._limited: frozenset[str] = frozenset()  # queues that have a max_running
         self._restricted = frozenset(settings.queue_limits)  # those, and the ones that this process limits
+        self._is_urgent = False  # in request(): the claim is for a task that became READY just now
+        self._is_outdated = False  # the last claim did not wait until queues and limits were read again
         self._ended: Counter[str] = Counter()  # how many tasks of such queues have left this process
 
     def on_notification(self, queue: str) -> bool:
@@ -113,7 +115,12 @@ class ClaimPolicy:
         if not any(limits.values()) or not (with_commit or time.monotonic() >= self._next_claim_at(limits)):
             return self._nothing
         limit = min(budget, sum(limits.values()))
-        return self._within_queue_limits(replace(self._nothing, queues=self.queues(), limit=limit, pool_limits=limits))
+        self._is_urgent = self._limits_read_at > AT_ONCE and any(self._is_due(name) for name in self._pools)
+        try:
+            request = replace(self._nothing, queues=self.queues(), limit=limit, pool_limits=limits)
+            return self._within_queue_limits(request)
+        finally:
+            self._is_urgent = False
 
     def _pool_limits(self, budget: int) -> dict[PoolName, int]:
         return {
@@ -128,7 +135,7 @@ class ClaimPolicy:
         now = time.monotonic()
         # A task that became READY just now may be the only one of its queue.
         remembered_seconds = QUEUES_GAP_SECONDS if self._poked_at > self._queues_read_at else QUEUES_SECONDS
-        if now - self._queues_read_at >= remembered_seconds:
+        if now - self._queues_read_at >= remembered_seconds and not self._puts_off(remembered_seconds):
             # One notification stands for all of its 5 ms. Its queue may look empty between two of these tasks.
             for queue in [queue for queue, at in self._notified.copy().items() if now - at >= QUEUES_SECONDS]:
                 del self._notified[queue]
@@ -161,9 +168,25 @@ class ClaimPolicy:
 
     def _read_limits(self) -> None:
         now = time.monotonic()
-        if now - self._limits_read_at >= QUEUES_SECONDS:
+        if now - self._limits_read_at >= QUEUES_SECONDS and not self._puts_off(QUEUES_SECONDS):
             self._limited, self._limits_read_at = frozenset(self._engine.queues.limited_queues()), now
             self._restricted = self._limited.union(self._settings.queue_limits)
+
+    def _puts_off(self, remembered_seconds: float) -> bool:
+        """Return whether to read later which queues are in use or limited: a new task does not wait for that."""
+        self._is_outdated = self._is_urgent and remembered_seconds == QUEUES_SECONDS
+        return self._is_outdated
+
+    def refresh(self) -> None:
+        """Read what the last claim has put off. If it has changed, claim again: that claim may have missed tasks."""
+        if not self._is_outdated:
+            return
+        self._is_outdated = False
+        before = self._queues, self._limited
+        self.queues()
+        self._read_limits()
+        if before != (self._queues, self._limited):
+            self._notified_at = time.monotonic()
 
     def limited(self, queues: Sequence[str]) -> Sequence[str]:
         """Return those of the queues that have a max_running."""

@@ -78,6 +78,10 @@ class Claimer:
         nothing = ClaimRequest(executor_id=self._identity.executor_id, queues=(), limit=0)
         return self._budgets.call("read_queues", request, nothing)
 
+    def refresh(self) -> None:
+        """Read what the last request has put off."""
+        self._budgets.call("read_queues", lambda _: self.policy.refresh(), None)
+
     def claim(self, request: ClaimRequest) -> ClaimedBatch:
         """Claim, and nothing else."""
         began_at, returning = time.monotonic(), [*self.awaiting_code.fitting]

@@ -173,6 +173,7 @@ class ExecutorLoop(threading.Thread):
         self.callbacks.submit()
         self.claims.notify_others(request, claims)
         self.claims.park()
+        self.claims.refresh()
         if self.stop.is_abandoned:
             self.stop.release_all()
         else:

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue.engine.postgres.engine import PostgresEngine
 from jobqueue.models import CounterDelta, Task
 from jobqueue.values.ids import new_id
-from jobqueue.values.records import ClaimedTask, CommitResult, Outcome
+from jobqueue.values.records import CommitResult, Outcome
 from jobqueue.values.states import Status
 from tests.engine.bench import ERROR, Bench, outcome, success
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
+from jobqueue.engine import engine_for
+from jobqueue.executor.claim_policy import ClaimPolicy
 from jobqueue.executor.pools.base import MAX_PREFETCH, Pool, PoolContext
 from jobqueue.executor.pools.event_loop import AsyncPool
+from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.models import Task
+from jobqueue.values.records import ClaimedBatch
 from jobqueue.values.states import PoolName, Status
 from tests.executor import tasks
 from tests.executor.harness import (
@@ -201,3 +207,31 @@ def test_event_loop_that_has_ended_blocks_nothing() -> None:
     assert pool.close(30.0)
 
     assert pool.blocked(0.0) is None
+
+
+@on_postgresql
+def test_claim_of_a_notified_task_waits_for_no_other_statement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which queues are in use and limited is read after the claim. If that has changed, another claim follows."""
+    now = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    engine, executor_id = engine_for("default"), uuid4()
+    pools = {PoolName.THREADS: IdlePool(1)}
+    policy = ClaimPolicy(engine, ExecutorSettings(), executor_id, pools, list)
+    first = policy.request(1, with_commit=False)
+    policy.claimed(first, ClaimedBatch(), now[0])
+    now[0] += 60.0
+    TaskFactory.create(queue_name="new")
+    policy.on_notification("mail")
+
+    with CaptureQueriesContext(connection) as before_claim:
+        request = policy.request(1, with_commit=False)
+    assert (list(request.queues), len(before_claim)) == (["mail"], 0)
+    now[0] += 0.1
+    policy.claimed(request, ClaimedBatch(), now[0])
+    with CaptureQueriesContext(connection) as after_claim:
+        policy.refresh()
+    assert len(after_claim) == 2
+
+    assert list(policy.request(1, with_commit=False).queues) == ["mail", "new"]
+    policy.claimed(request, ClaimedBatch(), now[0] + 0.1)
+    assert policy.request(1, with_commit=False).is_empty, "nothing is due until the next poll"
