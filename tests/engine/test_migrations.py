@@ -29,7 +29,7 @@ def test_task_table_has_storage_parameters_of_a_queue() -> None:
     options = storage()["jobqueue_task"]
 
     assert options is not None
-    assert {"fillfactor=85", "autovacuum_vacuum_scale_factor=0.01"} <= set(options)
+    assert {"fillfactor=55", "autovacuum_vacuum_scale_factor=0.01"} <= set(options)
 
 
 def test_postgresql_migration_runs_again_after_it_was_reversed() -> None:

@@ -224,6 +224,8 @@ def claims(bench: Bench, count: int) -> list[Outcome]:
 
 @pytest.mark.parametrize("size", [1, 100, 1000])
 class TestBatches:
+    """It has more than 20 methods because each statement that takes a batch is tested with the same sizes."""
+
     def test_enqueue_reads_few_rows(self, bench: Bench, size: int) -> None:
         read(lambda: bench.engine.enqueues.enqueue([new() for _ in range(size)]))
 

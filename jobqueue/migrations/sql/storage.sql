@@ -1,12 +1,11 @@
 -- Set the storage parameters of queue tables: each row is written a few times, then deleted.
 -- Parameters: {schema}. Locks: each table SHARE UPDATE EXCLUSIVE, briefly. Reads and writes continue. The last statement
 --   locks jobqueue_task ACCESS EXCLUSIVE and writes its indexes again: run it before tasks exist.
--- fillfactor: leave room for the next version of a row on its page.
+-- fillfactor: leave room for the next version of a row on its page. That of jobqueue_task is in room.sql.
 -- autovacuum: run at 1 % of dead rows instead of 20 %, without pauses. Each claim leaves a dead row that later
 --   claims have to skip. Statistics are renewed at 2 %, because those of a queue are soon outdated.
 -- statistics: a queue may hold one READY task in a thousand; without them estimates of its depth are far off.
 ALTER TABLE jobqueue_task SET (
-    fillfactor = 85,
     autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
     autovacuum_analyze_scale_factor = 0.02, autovacuum_analyze_threshold = 1000,
     toast.autovacuum_vacuum_scale_factor = 0.01, toast.autovacuum_vacuum_threshold = 1000,
