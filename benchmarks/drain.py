@@ -109,7 +109,9 @@ class Drain:
         elif not is_filled(database):
             database.fill(self.others, database.store.conditions[self.condition])
             prepare(database, self.condition)
-        if self.pinned or self.late:
+        if self.late:
+            return  # a vacuum of an empty table would let PostgreSQL plan for one
+        if self.pinned:
             database.settle()
             return
         have = database.takeable() if self.others else 0

@@ -26,7 +26,7 @@ LIMITED = [
 NOISE = 0.9  # a rate that differs by less is not worse
 WAL_BEFORE = 1_925  # bytes for each task at commit 7958207, by benchmarks/wal.py, median of three
 FEW_EXECUTORS, MANY_EXECUTORS = 2, 16
-DRAINED_PER_SECOND = 30_000  # by all executors, at most: so many tasks that they do not run out
+DRAINED_PER_SECOND = 40_000  # by all executors, at most: so many tasks that they do not run out
 
 
 @dataclass(frozen=True, slots=True)
