@@ -41,7 +41,7 @@ def programs() -> dict[str, str]:
     return {
         "counts_of": f"{pair}, PostgreSQL {server.split('.')[0]}",
         "instructions_of": f"Python {' '.join(sys.version.split())}, Django {django.get_version()}, psycopg "
-        f"{psycopg.__version__}, PostgreSQL {server}, {platform.machine()}",
+        f"{psycopg.__version__} ({psycopg.pq.__impl__}), PostgreSQL {server}, {platform.machine()}",
     }
 
 
