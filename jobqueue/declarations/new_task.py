@@ -17,7 +17,7 @@ from jobqueue.values import kinds
 from jobqueue.values.arguments import encode_arguments, read_parameters
 from jobqueue.values.ids import new_id
 from jobqueue.values.json import encode
-from jobqueue.values.records import NewTask
+from jobqueue.values.records import AlikeTasks, NewTask
 
 
 def new_task(
@@ -54,7 +54,7 @@ def new_task(
 def new_tasks(task: FunctionTask[..., Any], calls: Iterable[Call], options: Options) -> list[NewTask]:
     """Return the rows of many calls. Raises InvalidArguments with the number of the call."""
     columns = shared_columns(task, options)
-    rows = []
+    rows = AlikeTasks() if task.concurrency is None and task.rate is None else []
     for number, call in enumerate(calls):
         where = f"{task.name}(), call {number}"
         match call:

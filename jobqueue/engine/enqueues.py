@@ -18,7 +18,7 @@ from jobqueue.engine.limit_conditions import ready_status
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.models import KeyReservation, Task
 from jobqueue.models.clock import clock_to_compare, clock_to_store
-from jobqueue.values.records import Enqueued, NewTask
+from jobqueue.values.records import AlikeTasks, Enqueued, NewTask
 from jobqueue.values.states import Status
 
 ONCE_TRIES = 10  # other sessions may insert the same idempotency keys
@@ -30,9 +30,10 @@ REPLACED_COLUMNS = (
 REPLACEABLE = (Status.READY, Status.BLOCKED, Status.SCHEDULED, Status.AWAITING_CODE)
 
 
-def acts_on_taken_key(row: NewTask) -> bool:
-    """Return whether the row wants more than the answer which task has its key."""
-    return row.on_conflict != "keep" or row.unique_for_seconds is not None
+def act_on_taken_keys(rows: Sequence[NewTask]) -> bool:
+    """Return whether rows want more than the answer which task has their key."""
+    different = rows[:1] if isinstance(rows, AlikeTasks) else rows
+    return any(row.on_conflict != "keep" or row.unique_for_seconds is not None for row in different)
 
 
 @dataclass(eq=False)
@@ -51,7 +52,7 @@ class Enqueues(Part):
         Waits for a concurrent insert of the same key.
         """
         with self.db.transaction():
-            return self._insert_unique(rows) if any(map(acts_on_taken_key, rows)) else self.inserts.insert(rows)
+            return self._insert_unique(rows) if act_on_taken_keys(rows) else self.inserts.insert(rows)
 
     def enqueue_once(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         """

@@ -6,13 +6,15 @@ import os
 import struct
 import time
 from datetime import datetime
+from typing import Any
 from uuid import UUID, SafeUUID
 
 from jobqueue.values.posix import at_fork
 
 BLOCK = 512  # random numbers per call of the kernel, because each call releases the GIL
 
-_put = object.__setattr__
+_slots: Any = UUID
+_set_int, _set_is_safe = _slots.int.__set__, _slots.is_safe.__set__
 _random: list[int] = []
 _last_ns = 0
 
@@ -29,9 +31,9 @@ def new_id() -> UUID:
     fraction = (nanoseconds << 20) // 1_000_000
     head = milliseconds << 16 | 7 << 12 | fraction >> 8
     tail = 2 << 62 | (fraction & 0xFF) << 54 | _next_random() >> 10
-    pk = object.__new__(UUID)  # UUID(int=...) looks at four other ways to make one, and takes twice the time
-    _put(pk, "int", head << 64 | tail)
-    _put(pk, "is_safe", SafeUUID.unknown)
+    pk = object.__new__(UUID)  # UUID(int=...) also looks for its four other arguments, which takes three times as long
+    _set_int(pk, head << 64 | tail)
+    _set_is_safe(pk, SafeUUID.unknown)
     return pk
 
 

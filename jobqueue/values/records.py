@@ -70,6 +70,10 @@ class NewTask(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     max_wait_seconds: float | None = None
 
 
+class AlikeTasks(list[NewTask]):
+    """New tasks that differ in their ids and arguments only."""
+
+
 class Enqueued(Struct, frozen=True, gc=False):
     """Answer to one NewTask."""
 

@@ -14,7 +14,7 @@ from jobqueue.exceptions import DuplicateKey
 from jobqueue.models import Task
 from jobqueue.values.changes import CancelReport, RequeueReport
 from jobqueue.values.ids import new_id
-from jobqueue.values.records import CommitResult
+from jobqueue.values.records import AlikeTasks, CommitResult
 from jobqueue.values.states import PoolName, Status
 from tests.engine.bench import Bench, new, outcome
 
@@ -60,7 +60,7 @@ def test_plain_task_has_the_same_columns_as_a_tagged_one(bench: Bench) -> None:
     tagged, plain, other = new(**values, tags='["t"]'), new(**values), new(**values)
 
     bench.engine.enqueues.enqueue([tagged])
-    bench.engine.enqueues.enqueue([plain, other])
+    bench.engine.enqueues.enqueue(AlikeTasks([plain, other]))
 
     stored = Task.objects.using(bench.engine.database)
     rows: list[dict[str, Any]] = [{**stored.filter(pk=row.id).values().get()} for row in (tagged, plain, other)]
@@ -74,7 +74,7 @@ def test_plain_task_has_the_same_columns_as_a_tagged_one(bench: Bench) -> None:
 
 def test_batch_of_plain_tasks_stores_each_ones_arguments(bench: Bench) -> None:
     texts = ["", "line\nbreak", "\r\u2028", 'quote"', "back\\slash", "{brace},", "NULL", "\t", "é", "%s", "\\N"]
-    rows = [new(args=json.dumps([text]), kwargs=json.dumps({text: text})) for text in texts]
+    rows = AlikeTasks(new(args=json.dumps([text]), kwargs=json.dumps({text: text})) for text in texts)
 
     answers = bench.engine.enqueues.enqueue(rows)
 

@@ -240,7 +240,8 @@ class PostgresDatabase(Database):
     def fetch_prepared(self, text: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
         with self._prepared_cursor() as cursor:
             cursor.execute(text, self.common | parameters)
-            rows: list[tuple[Any, ...]] = cursor.fetchall()
+            with cursor.db.wrap_database_errors:  # Django's own fetchall() makes a function for each call
+                rows: list[tuple[Any, ...]] = cursor.cursor.fetchall()
             return rows
 
     def _prepared_cursor(self) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-from jobqueue.engine.enqueues import Enqueues, acts_on_taken_key
+from jobqueue.engine.enqueues import Enqueues, act_on_taken_keys
 from jobqueue.engine.inserts import INSERT_BATCH
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.values.records import Enqueued, NewTask
@@ -15,10 +15,9 @@ class PostgresEnqueues(Enqueues):
     db: PostgresDatabase
 
     def enqueue(self, rows: Sequence[NewTask]) -> list[Enqueued]:
-        keyed = [row for row in rows if row.key is not None]
-        if len(rows) > INSERT_BATCH or any(acts_on_taken_key(row) for row in keyed):
+        if len(rows) > INSERT_BATCH or act_on_taken_keys(rows):
             return super().enqueue(rows)
-        with self.db.read_committed() if keyed else nullcontext():
+        with self.db.read_committed() if any(row.key is not None for row in rows) else nullcontext():
             return self.inserts.insert(rows)
 
     def _take_key(self, row: NewTask) -> bool:

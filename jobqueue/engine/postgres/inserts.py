@@ -8,25 +8,18 @@ from uuid import UUID
 
 from jobqueue.engine.inserts import INSERT_BATCH, KEY_TRIES, Inserts, key_taken
 from jobqueue.engine.postgres.connection import STATUSES, PostgresDatabase, as_array, as_json, as_text_array
-from jobqueue.values.records import Enqueued, NewTask
+from jobqueue.values.records import AlikeTasks, Enqueued, NewTask
 from jobqueue.values.states import Status
 
 # Of jobqueue/migrations/sql/enqueue.sql. rows: a JSON list of NewTask in the order of their keys.
 ENQUEUE = """
 SELECT id, enqueued_at, status FROM jobqueue_enqueue(%(backend)s::text, %(aging)s::float8, %(rows)s::json)
 """
-# Of enqueue_plain.sql: for tasks that have nothing but the columns of SHARED and OWN.
+# Of enqueue_plain.sql. PLAIN: the columns that it sets. In the others, a plain task has the default.
 ENQUEUE_PLAIN = "SELECT jobqueue_enqueue_plain(%(shared)s, %(ids)s, %(args)s, %(kwargs)s)"
-SHARED = ("queue_name", "pool", "task_type", "priority", "max_attempts", "options")
-OWN = ("id", "args", "kwargs")
-read_shared = attrgetter(*SHARED)
-read_others = attrgetter(*(name for name in NewTask.__struct_fields__ if name not in (*SHARED, *OWN)))
+PLAIN = ("id", "args", "kwargs", "queue_name", "pool", "task_type", "priority", "max_attempts", "options")
+read_others = attrgetter(*(name for name in NewTask.__struct_fields__ if name not in PLAIN))
 NO_OTHERS = read_others(NewTask(id=UUID(int=0), task_type=""))
-
-
-def are_plain(rows: Sequence[NewTask]) -> bool:
-    """Return whether rows share their options, and have no others than every task has."""
-    return set(map(read_others, rows)) == {NO_OTHERS} and len(set(map(read_shared, rows))) == 1
 
 
 class PostgresInserts(Inserts):
@@ -34,7 +27,7 @@ class PostgresInserts(Inserts):
 
     def _insert(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         answers: list[Enqueued] = []
-        if are_plain(rows):
+        if (isinstance(rows, AlikeTasks) or len(rows) == 1) and read_others(rows[0]) == NO_OTHERS:
             for start in range(0, len(rows), INSERT_BATCH):
                 answers += self._insert_plain(rows[start : start + INSERT_BATCH])
             return answers
