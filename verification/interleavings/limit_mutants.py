@@ -14,9 +14,8 @@ from jobqueue.engine.limits import Limits
 from jobqueue.engine.postgres.admissions import PostgresAdmissions
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.engine.postgres.engine import PostgresEngine
-from jobqueue.engine.postgres.enqueues import PostgresEnqueues
 from jobqueue.engine.postgres.executors import PostgresExecutors
-from jobqueue.engine.postgres.inserts import PostgresInserts
+from jobqueue.engine.postgres.inserts import PostgresEnqueues, PostgresInserts
 from jobqueue.engine.postgres.tasks import PostgresTasks
 from jobqueue.models import KeyReservation, Task, TaskQuerySet
 from jobqueue.models.clock import clock_to_store

@@ -8,10 +8,9 @@ The parts of the engine that differ on PostgreSQL, under the same names. `sql/` 
 * `connection`: PostgreSQL for the engine: statements from files, transactions, formats of values
 * `counters`: counters as statements of PostgreSQL
 * `engine`: the engine on PostgreSQL: parts that run set-based statements in place of the portable ones
-* `enqueues`: enqueue: one statement for many tasks, as a rule
 * `executors`: executors as statements of PostgreSQL
 * `inbox`: rows of messages, as statements of PostgreSQL
-* `inserts`: insert the rows of new tasks, up to 1,000 in one statement
+* `inserts`: enqueue and insert new tasks, up to 1,000 in one statement
 * `queues`: queues as statements of PostgreSQL
 * `tasks`: tasks as statements of PostgreSQL
 * `ticks`: ticks as statements of PostgreSQL

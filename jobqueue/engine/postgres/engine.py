@@ -9,10 +9,9 @@ from jobqueue.engine.postgres.code_waits import PostgresCodeWaits
 from jobqueue.engine.postgres.commit import PostgresCommits
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.engine.postgres.counters import PostgresCounters
-from jobqueue.engine.postgres.enqueues import PostgresEnqueues
 from jobqueue.engine.postgres.executors import PostgresExecutors
 from jobqueue.engine.postgres.inbox import PostgresInbox
-from jobqueue.engine.postgres.inserts import PostgresInserts
+from jobqueue.engine.postgres.inserts import PostgresEnqueues, PostgresInserts
 from jobqueue.engine.postgres.queues import PostgresQueues
 from jobqueue.engine.postgres.tasks import PostgresTasks
 from jobqueue.engine.postgres.ticks import PostgresTicks

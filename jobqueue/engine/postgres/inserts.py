@@ -1,11 +1,13 @@
-"""Insert the rows of new tasks on PostgreSQL, up to 1,000 in one statement."""
+"""Enqueue and insert new tasks on PostgreSQL, up to 1,000 in one statement."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from operator import attrgetter, is_
 from uuid import UUID
 
+from jobqueue.engine.enqueues import Enqueues, act_on_taken_keys
 from jobqueue.engine.inserts import INSERT_BATCH, KEY_TRIES, Inserts, key_taken
 from jobqueue.engine.postgres.connection import STATUSES, PostgresDatabase, as_array, as_json, as_text_array
 from jobqueue.values.records import AlikeTasks, Enqueued, NewTask
@@ -74,3 +76,17 @@ class PostgresInserts(Inserts):
         """Return the last holder of each key, live or ended. See key_holders.sql."""
         rows = self.db.query_prepared("key_holders", keys=list(keys))
         return {key: Enqueued(pk, at, STATUSES[status], False) for key, pk, at, status in rows}
+
+
+class PostgresEnqueues(Enqueues):
+    db: PostgresDatabase
+
+    def enqueue(self, rows: Sequence[NewTask]) -> list[Enqueued]:
+        if len(rows) > INSERT_BATCH or act_on_taken_keys(rows):
+            return super().enqueue(rows)
+        with self.db.read_committed() if any(row.key is not None for row in rows) else nullcontext():
+            return self.inserts.insert(rows)
+
+    def _take_key(self, row: NewTask) -> bool:
+        values = {"key": row.key, "task_id": row.id, "seconds": row.unique_for_seconds}
+        return bool(self.db.query_prepared("reserve_key", **values))
