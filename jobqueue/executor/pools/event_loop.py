@@ -111,22 +111,24 @@ class AsyncPool(Pool):
 
     def _start(self, task: RunningTask) -> None:
         try:
-            attempt = asyncio.Task(self._attempt(task), loop=self._loop)  # bypasses a factory that a body may have set
+            # This bypasses a factory that a body may have set.
+            attempt = asyncio.Task(self._attempt(task), loop=self._loop)
         except BaseException as error:  # noqa: BLE001 - asyncio would only log it, and the task would stay RUNNING
             self._finish(release_aborted(task, error))
             return
         _unregister_task(attempt)  # all_tasks() does not show it, so that no body can cancel it or wait for it
         self._tasks.add(attempt)
-        attempt.add_done_callback(self._tasks.discard)
 
     async def _attempt(self, task: RunningTask) -> None:
-        thread = BodyThread(self._permits, "jobqueue-async")
+        thread = BodyThread(self._permits, self._borrowed_threads, "jobqueue-async")
         try:
-            completed = await run_async_task(task, self._context.on_start, thread, self._borrowed_threads)
+            completed = await run_async_task(task, self._context.on_start, thread)
         except BaseException as error:
             if self._is_closing and isinstance(error, asyncio.CancelledError):
                 raise
             completed = release_aborted(task, error)
+        if (attempt := asyncio.current_task()) is not None:
+            self._tasks.discard(attempt)
         self._finish(completed)
 
     def _finish(self, completed: CompletedAttempt) -> None:
@@ -136,7 +138,7 @@ class AsyncPool(Pool):
             running.variables = running.variables.copy()  # tasks that the body has left may run in the original
             running.variables.run(running_here.set, None)  # as in ThreadPool: no circle of references
             if (following := self._take_after(running)) is not None:
-                self._loop.call_soon(self._start, following, context=following.variables)
+                following.variables.run(self._start, following)
             self._context.on_completed(completed)
         except BaseException as failure:  # noqa: BLE001 - asyncio would only log it, and the task would stay RUNNING
             self._context.on_failure(failure)

@@ -58,27 +58,35 @@ def make_owned_task(loop: asyncio.AbstractEventLoop, body: Any, **options: Any) 
     return task
 
 
-class BodyThread(ThreadPoolExecutor):
+class BodyThread(Executor):
     """
     The thread of one async body: its ORM calls run there, and have connections of their own.
 
-    The thread starts with the first call. permits: limits how many bodies have database connections at once. A body
-    that gets none waits in its thread.
+    The thread, and all that it needs, is made for the first call. permits: limits how many bodies have database
+    connections at once. A body that gets none waits in its thread. later: for what the body leaves behind on the loop
+    and calls the ORM when the body is over.
     """
 
-    def __init__(self, permits: Permits, name: str) -> None:
-        super().__init__(max_workers=1, thread_name_prefix=name, initializer=self._enter)
-        self._permits = permits
+    def __init__(self, permits: Permits, later: Executor, name: str) -> None:
+        self._permits, self._later, self._name = permits, later, name
+        self._thread: ThreadPoolExecutor | None = None
+        self._is_closed = False
         self.connections = TaskConnections()
-        self.is_used = False
+
+    @property
+    def is_used(self) -> bool:
+        return self._thread is not None
 
     def _enter(self) -> None:
         self._permit = self._permits.acquire()
         self.connections.enter()
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self.is_used = True
-        return super().submit(self._call, partial(function, *args, **kwargs))
+        if self._is_closed:
+            return self._later.submit(function, *args, **kwargs)
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, self._name, self._enter)
+        return self._thread.submit(self._call, partial(function, *args, **kwargs))
 
     def _call(self, function: Callable[[], Any]) -> Any:
         self._permit.is_resting = False
@@ -90,9 +98,10 @@ class BodyThread(ThreadPoolExecutor):
 
     def close(self) -> None:
         """Close the connections and end the thread, as soon as its calls have returned."""
-        if self.is_used:
-            super().submit(self._leave)
-        self.shutdown(wait=False)
+        self._is_closed = True
+        if self._thread is not None:
+            self._thread.submit(self._leave)
+            self._thread.shutdown(wait=False)
 
     def _leave(self) -> None:
         self.connections.leave()
@@ -100,7 +109,7 @@ class BodyThread(ThreadPoolExecutor):
 
 
 async def run_async_task(
-    running: RunningTask, on_start: Callable[[Attempt], None], thread: BodyThread, later_threads: Executor
+    running: RunningTask, on_start: Callable[[Attempt], None], thread: BodyThread
 ) -> CompletedAttempt:
     """
     Run one claimed task to its outcome.
@@ -109,7 +118,6 @@ async def run_async_task(
     reads states and results. A body that needs none of that starts no thread: with a thread for each body, an executor
     ran 1,500 empty tasks a second instead of 6,600, and had 117 threads instead of 16. asgiref's own executor has no
     hook for that, nor one that resets and limits connections, so this function gives asgiref ours.
-    later_threads: for what the body leaves behind on the loop and calls the ORM when the body is over.
     """
 
     def begin() -> Attempt | CompletedAttempt:
@@ -136,7 +144,6 @@ async def run_async_task(
         end = partial(running.variables.run, lambda: end_attempt(attempt, finish_in_thread(attempt, ending)))
         return await asyncio.get_running_loop().run_in_executor(thread, end)
     finally:
-        SyncToAsync.context_to_thread_executor[context] = later_threads
         thread.close()
 
 
@@ -173,10 +180,10 @@ async def run_cancellably(attempt: Attempt) -> Returned | Raised:
     running.variables = copy_context()  # with what receivers of task_started have set
     task = BodyTask(_guarded(attempt), loop=loop, context=running.variables)
     task.owner = running
-    of_body = Context()  # cancelling the body cancels what it waits for: that may be tasks of its neighbours
-    of_body.run(running_here.set, running)
 
     def stop(_: type[Interrupted]) -> bool:
+        of_body = Context()  # cancelling the body cancels what it waits for: that may be tasks of its neighbours
+        of_body.run(running_here.set, running)
         loop.call_soon_threadsafe(task.cancel, context=of_body)
         attempt.connections.cancel()
         return True
@@ -185,11 +192,12 @@ async def run_cancellably(attempt: Attempt) -> Returned | Raised:
         running.arm(stop)
     except Interrupted:
         task.cancel()
-    await asyncio.wait([task])
     try:
-        ending: Returned | Raised = task.result()
+        ending: Returned | Raised = await task
         return ending
     except asyncio.CancelledError as cancelled:
+        if not task.done():  # this task was cancelled, at the end of the pool
+            raise
         if running.reason is None:
             return Raised(from_the_body(cancelled))
         return Raised(running.reason().with_traceback(from_the_body(cancelled).__traceback__))
