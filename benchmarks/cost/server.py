@@ -17,6 +17,7 @@ STATEMENT = re.compile(r"LOG:  (?:statement|execute [^:]*): (.*)")
 AUTHORIZED = re.compile(r"\[(\d+)\].*LOG:  connection authorized")
 OTHERS = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
 COUNTERS = "SELECT blks_hit + blks_read, tup_inserted + tup_updated FROM pg_stat_database WHERE datname = 'postgres'"
+RECORDS = re.compile(r"(?m)^(\w+/\S+) +(\d+) \([^)]*\) +(\d+) \(")  # of pg_waldump: kind, number, bytes
 INDEX_ENTRIES = ("Btree/INSERT_LEAF", "Btree/INSERT_POST", "Btree/SPLIT_L", "Btree/SPLIT_R")
 SECONDS = 60.0  # until the sessions that did the work have ended
 
@@ -75,7 +76,7 @@ class Server:
         statements = STATEMENT.findall(self.log_since(mark))
         now = self.mark()
         self._row("SELECT pg_logical_emit_message(true, '', '')::text")  # flushes what was written before
-        records = self._records(mark.wal_position, now.wal_position)
+        records, sizes = self._records(mark.wal_position, now.wal_position)
         return {
             "statements": len(statements),
             "commits to disk": records["Transaction/COMMIT"],
@@ -83,19 +84,19 @@ class Server:
             "index entries": sum(records[name] for name in INDEX_ENTRIES),
             "buffers": now.buffers - mark.buffers,
             "WAL records": records.total(),
-            "WAL bytes": byte_of(now.wal_position) - byte_of(mark.wal_position),
+            "WAL bytes": sizes.total(),
         }
 
-    def _records(self, start: str, end: str) -> Counter[str]:
-        """Count the records between two positions of the write-ahead log, by their kind."""
+    def _records(self, start: str, end: str) -> tuple[Counter[str], Counter[str]]:
+        """
+        Count the records between two positions of the write-ahead log, and their bytes, by their kind.
+
+        Without the images of whole pages: how many there are depends on which pages the last checkpoint wrote.
+        """
         folder = str(self._cluster.data / "pg_wal")
         answer = run("pg_waldump", "--path", folder, "--start", start, "--end", end, "--stats=record")
         if answer.returncode:
             raise RuntimeError(f"pg_waldump failed:\n{answer.stdout}")
-        return Counter({name: int(count) for name, count in re.findall(r"(?m)^(\w+/\S+) +(\d+) ", answer.stdout)})
-
-
-def byte_of(position: str) -> int:
-    """Return a position in the write-ahead log, such as 0/1A2B3C, as a number."""
-    high, low = position.split("/")
-    return (int(high, 16) << 32) + int(low, 16)
+        lines = RECORDS.findall(answer.stdout)
+        counts = Counter({name: int(count) for name, count, _ in lines})
+        return counts, Counter({name: int(size) for name, _, size in lines})

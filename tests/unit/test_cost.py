@@ -9,7 +9,6 @@ import pytest
 from benchmarks.cost import report
 from benchmarks.cost.callgrind import instructions
 from benchmarks.cost.profiles import functions_of_server
-from benchmarks.cost.server import byte_of
 
 PROGRAMS = {"counts_of": "Python 3.11", "instructions_of": "Python 3.11.7 of this machine"}
 COSTS = {"instructions of Python": 100_000.0, "statements": 2.0}
@@ -53,10 +52,6 @@ def test_table_has_a_row_for_each_figure_and_a_column_for_each_work() -> None:
     rows = [*report.table({"enqueue": COSTS, "drain": COSTS})]
     assert rows[0] == "| for each plain task | `enqueue()` | claim, run and commit |"
     assert rows[2:] == ["| instructions of Python | 100,000 | 100,000 |", "| statements | 2 | 2 |"]
-
-
-def test_positions_in_the_log_are_read_as_numbers() -> None:
-    assert byte_of("2/10") - byte_of("1/FFFFFFFF") == 0x11
 
 
 def test_instructions_of_all_parts_of_a_file_are_added(tmp_path: Path) -> None:
