@@ -14,12 +14,13 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from benchmarks.cost.callgrind import instructions
 from benchmarks.cost.calls import PACKAGE, name_of
 from benchmarks.cost.server import Server
 
 LINE = re.compile(r"^ *([\d,]+) \(.*?\)  \?\?\?:(\S+)")
 ENTRIES = 60  # of each list
-AROUND = {"main", "PostmasterMain", "BackendMain", "PostgresMain"}  # and what else contains all of the others
+AROUND = 0.99  # of all instructions: a function with more only contains the others
 
 
 class ProfileMeter:
@@ -57,10 +58,13 @@ def is_supported() -> bool:
     return sys.version_info < (3, 12)
 
 
-def functions_of_server(file: Path) -> Iterator[tuple[str, int]]:
-    """Yield functions of a session and their instructions, with those of the functions that they call."""
+def functions_of_server(file: Path) -> Iterator[tuple[str, float]]:
+    """Yield functions of a session, and the part of its instructions that they and what they call executed."""
     command = ["callgrind_annotate", "--inclusive=yes", "--threshold=100", str(file)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    total = instructions(file)
     for line in done.stdout.splitlines():
-        if (match := LINE.match(line)) and "'" not in match[2] and match[2] not in AROUND:
-            yield match[2], int(match[1].replace(",", ""))
+        if (match := LINE.match(line)) and "'" not in match[2]:
+            part = int(match[1].replace(",", "")) / total
+            if part < AROUND:
+                yield match[2], part

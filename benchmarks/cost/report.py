@@ -6,6 +6,7 @@ import platform
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 
 import django
@@ -69,9 +70,8 @@ def functions(name: str, calls: Mapping[str, float], times: Mapping[str, float])
 def functions_of_server(name: str, file: Path) -> Iterator[str]:
     """Yield the instructions of PostgreSQL's functions in the busiest session, with what they call."""
     yield f"\n{COLUMNS[name]}: instructions of functions of PostgreSQL, in percent"
-    entries = list(profiles.functions_of_server(file))
-    for function, count in entries[: profiles.ENTRIES]:
-        yield f"{100 * count / entries[0][1]:6.1f} {function}"
+    for function, part in islice(profiles.functions_of_server(file), profiles.ENTRIES):
+        yield f"{100 * part:6.1f} {function}"
 
 
 def stored() -> tuple[dict[str, str], Figures]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 import pytest
 
 from benchmarks.cost import report
-from benchmarks.cost.callgrind import instructions
+from benchmarks.cost.callgrind import instructions, problem
 from benchmarks.cost.profiles import functions_of_server
 
 PROGRAMS = {"counts_of": "Python 3.11", "instructions_of": "Python 3.11.7 of this machine"}
@@ -64,9 +65,19 @@ def test_functions_of_a_session_leave_out_those_around_all_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "callgrind_annotate"
-    lines = ["9,000 (90.0%)  ???:PostgresMain [/postgres]", "8,000 (80.0%)  ???:heap_insert [/postgres]"]
+    lines = ["9,999 (99.9%)  ???:PostgresMain [/postgres]", "8,000 (80.0%)  ???:heap_insert [/postgres]"]
     lines += ["8,000 (80.0%)  ???:ExecProcNode'2 [/postgres]", "no function"]
     program.write_text("#!/bin/sh\ncat <<'END'\n" + "\n".join(lines) + "\nEND\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert [*functions_of_server(tmp_path / "of_drain")] == [("heap_insert", 8000)]
+    file = tmp_path / "drain"
+    file.write_text("totals: 10000\n")
+    assert [*functions_of_server(file)] == [("heap_insert", 0.8)]
+
+
+def test_instructions_are_not_counted_without_valgrind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setenv("PATH", "")
+    assert problem() == "valgrind is not installed"
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    assert problem() == "there is no count of instructions for riscv64"
