@@ -53,6 +53,8 @@ def main() -> int:
                 print(*report.functions(name, calls[name], times.get(name, {})), sep="\n")
                 if problem is None:
                     print(*report.functions_of_server(name, folder / name), sep="\n")
+    if options.profile and not profiles.is_supported():
+        print("\nThe CPU time of functions is not measured: it needs a Python below 3.12.")
     if problem is not None:
         print(f"\nInstructions are not counted: {problem}.")
     if options.write:
