@@ -8,6 +8,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
+from msgspec import Struct
+
 from jobqueue.conf.compat import TaskError, TaskResult, TaskResultStatus
 from jobqueue.declarations.function import FunctionTask, copy_unchecked
 from jobqueue.values.json import decode
@@ -70,12 +72,21 @@ def _fill(result: Result, task: AnyTask, values: Mapping[str, Any]) -> None:
         _put(result, name, value)
 
 
+class Source(Struct, frozen=True, gc=False):
+    """The values that make the result of an inserted row."""
+
+    row: NewTask
+    task: AnyTask  # with the options of the row
+    id: UUID  # of the row, or of a task that has its key
+    enqueued_at: datetime
+
+
 class UnreadResult(TaskResult):  # type: ignore[type-arg]
     """
     The TaskResult of an inserted row. Its values are made at the first use.
 
     Callers use few of the thousands of results of enqueue_many(), and to make them takes as long as to make the rows.
-    `_return_value` holds what they are made of.
+    `_return_value` holds their Source.
     """
 
     __slots__ = ()
@@ -95,9 +106,8 @@ class UnreadResult(TaskResult):  # type: ignore[type-arg]
     def _read(self) -> Result:
         """Make this object the TaskResult that it stands for, and return it. Another thread may do so as well."""
         if (source := self._return_value) is not None:
-            row, task, pk, enqueued_at = source
-            arguments = {"args": decode(row.args), "kwargs": decode(row.kwargs)}
-            _fill(self, task, {"id": str(pk), "enqueued_at": enqueued_at, **arguments})
+            arguments = {"args": decode(source.row.args), "kwargs": decode(source.row.kwargs)}
+            _fill(self, source.task, {"id": str(source.id), "enqueued_at": source.enqueued_at, **arguments})
             _put(self, "__class__", TaskResult)
             _put(self, "_return_value", None)
         return self
@@ -106,7 +116,7 @@ class UnreadResult(TaskResult):  # type: ignore[type-arg]
 def enqueued(row: NewTask, task: AnyTask, pk: UUID, enqueued_at: datetime) -> Result:
     """Return an inserted row as a TaskResult. task: with its options. pk: its id, or that of a holder of its key."""
     result = object.__new__(UnreadResult)
-    _put(result, "_return_value", (row, task, pk, enqueued_at))
+    _put(result, "_return_value", Source(row, task, pk, enqueued_at))
     return result
 
 
