@@ -49,8 +49,8 @@ class PostgresQueues(Queues):
     def notify(self, queues: Iterable[str]) -> None:
         is_alone = not self.db.has_caller()
         try:
-            for queue in queues:
-                self.db.query("notify", channel=CHANNEL, payload=f"{self.db.backend} {queue}", is_alone=is_alone)
+            for payload in [f"{self.db.backend} {queue}" for queue in queues]:
+                self.db.query_prepared("notify", channel=CHANNEL, payload=payload, is_alone=is_alone)
         except OperationalError as error:
             if getattr(error.__cause__, "sqlstate", None) != NOTIFICATION_QUEUE_FULL:
                 raise
