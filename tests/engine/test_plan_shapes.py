@@ -130,6 +130,7 @@ def bench(request: pytest.FixtureRequest, shape: Bench, statistics: str, db: Non
         yield fresh
         raw.prepare_threshold = None
         cursor.execute("RESET plan_cache_mode")
+        cursor.execute("RESET enable_seqscan")
 
 
 QUEUES = [f"queue-{number}" for number in range(5)] + ["own"]

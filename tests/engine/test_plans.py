@@ -131,6 +131,7 @@ def big_queue(django_db_setup: None, django_db_blocker: Any) -> Iterator[Bench]:
         yield make_bench("postgresql")
         connection.connection.prepare_threshold = before
         cursor.execute("RESET plan_cache_mode")
+        cursor.execute("RESET enable_seqscan")
 
 
 @pytest.fixture(scope="module", params=["empty", "fresh"])
@@ -166,22 +167,24 @@ READ = """
 
 
 class Reader:
-    """Run EXPLAIN ANALYZE before each statement, undo it, and count the rows that the statement reads."""
+    """
+    Count the rows that each statement reads.
 
-    def __init__(self, most_rows: int, tables: Collection[str] = BIG) -> None:
+    explains: run EXPLAIN ANALYZE before it, and undo that. EXPLAIN makes a plan of its own.
+    """
+
+    def __init__(self, most_rows: int, tables: Collection[str] = BIG, *, explains: bool = True) -> None:
         self.most_rows = most_rows
         self.tables = tables
+        self.explains = explains
         self.statements = 0
         self.faults: list[str] = []
 
     def __call__(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
         if any(name in sql for name in (*self.tables, FUNCTION)) and not sql.startswith("EXPLAIN"):
             self.statements += 1
-            execute("SAVEPOINT reader", None, False, context)
-            for node in explain(execute, sql, params, context, "ANALYZE, TIMING OFF, "):
-                if node["Relation Name"] in self.tables:
-                    self.check_node(node, sql)
-            execute("ROLLBACK TO SAVEPOINT reader", None, False, context)
+            if self.explains:
+                self.explain(execute, sql, params, context)
         before = self.counts()
         answer = execute(sql, params, many, context)
         for table, counts in self.counts().items():
@@ -191,6 +194,13 @@ class Reader:
                     f"{table}: {sequential} rows in sequence, {by_index} by index, as it ran: {sql[:600]}"
                 )
         return answer
+
+    def explain(self, execute: Callable[..., Any], sql: str, params: Any, context: Any) -> None:
+        execute("SAVEPOINT reader", None, False, context)
+        for node in explain(execute, sql, params, context, "ANALYZE, TIMING OFF, "):
+            if node["Relation Name"] in self.tables:
+                self.check_node(node, sql)
+        execute("ROLLBACK TO SAVEPOINT reader", None, False, context)
 
     def counts(self) -> dict[str, tuple[int, int]]:
         rows = connection.connection.execute(READ, [list(self.tables)])
