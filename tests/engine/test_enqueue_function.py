@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from django.db import DatabaseError, connection, transaction
 
+from jobqueue.models import Task
+from jobqueue.values.records import AlikeTasks
 from tests.engine.bench import Bench, new
 from tests.engine.conftest import make_bench
 
@@ -52,3 +54,19 @@ def test_create_task_calls_no_operators_of_other_roles(bench: Bench) -> None:
     row = new(priority=3, wake_after_seconds=5.0, expires_after_seconds=7.0, idempotency_key="k")
     assert bench.engine.enqueues.enqueue([row])[0].created
     assert bench.engine.enqueues.enqueue([new(priority=3)])[0].created
+
+
+@pytest.mark.parametrize(("count", "left_out"), [(1, "1 of 1"), (3, "1 of 3")])
+def test_task_that_a_trigger_leaves_out_is_an_error(bench: Bench, count: int, left_out: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE FUNCTION leave_out() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;"
+            "CREATE TRIGGER leave_out BEFORE INSERT ON jobqueue_task FOR EACH ROW WHEN (NEW.args = '[0]')"
+            " EXECUTE FUNCTION leave_out()"
+        )
+    rows = AlikeTasks(new(args=f"[{number}]") for number in range(count))
+
+    with pytest.raises(DatabaseError, match=f"left out {left_out} new tasks"), transaction.atomic():
+        bench.engine.enqueues.enqueue(rows)
+
+    assert not Task.objects.exists()
