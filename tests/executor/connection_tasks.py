@@ -254,3 +254,13 @@ def look_at_session() -> list[Any]:
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SELECT current_setting('transaction_isolation'), current_setting('transaction_read_only')")
         return [*seen, *cursor.fetchone()]
+
+
+@task
+def look_at_connections_in_a_coroutine() -> str:
+    """Let asgiref keep the wrappers of coroutines beside those of the thread."""
+
+    async def look() -> str:
+        return connections["default"].alias
+
+    return asyncio.run(look())

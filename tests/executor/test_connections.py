@@ -226,6 +226,15 @@ def test_a_connection_cut_after_its_login_is_not_used_again(
     assert [(row_of(result).status, row_of(result).executor_losses) for result in later] == [(Status.SUCCESSFUL, 0)] * 3
 
 
+def test_a_connection_is_reset_after_a_body_that_ran_coroutines(burst: Burst) -> None:
+    connection_tasks.look_at_connections_in_a_coroutine.enqueue()
+    sessions = connection_tasks.session_of_database.enqueue_many([((), {})] * 2)
+
+    burst(threads=1)
+
+    assert {row_of(result).status for result in sessions} == {Status.SUCCESSFUL}
+
+
 def test_no_write_is_lost_after_a_receiver_of_connections_failed(
     burst: Burst, monkeypatch: pytest.MonkeyPatch, persistent: None
 ) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import select
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.backends.signals import connection_created
 from django.db.transaction import TransactionManagementError
 from psycopg.pq import TransactionStatus
 
@@ -38,13 +37,14 @@ class TaskConnections:
     def __init__(self) -> None:
         self.process = this_process()  # of the process that the thread belongs to
         self._wrappers: Sequence[BaseDatabaseWrapper] = ()  # all of Django's for this thread, open or not
-        self.is_used = False  # one of them may have been opened since the last reset()
         self.kept: dict[str, BaseDatabaseWrapper] = {}  # by alias: replaced, with a connection that was reset
         self._driver_settings: dict[Any, tuple[Any, ...]] = {}  # by psycopg's connection, as Django opened it
+        self._locals: Mapping[str, object] | None = None  # of the thread, where Django keeps its wrappers
         self._refused: tuple[str, BaseException] | None = None  # the last login that failed: alias and error
 
     def enter(self) -> None:
         _current.connections = self
+        self._locals = locals_of_this_thread()
         self._watch_all()
 
     def leave(self) -> None:
@@ -58,15 +58,23 @@ class TaskConnections:
         In a copy of the process, which the code that just ran has forked, end the copy.
         """
         leave_if_forked(self.process)
-        if self.is_used:  # Django's list of a thread's wrappers takes long: most bodies of some sites use none
+        if self._is_used():
             self._release_all()
         for alias, idle in [*self.kept.items()] if self.kept else ():
             idle.close_if_unusable_or_obsolete()
             if idle.connection is None:
                 del self.kept[alias]
 
+    def _is_used(self) -> bool:
+        """Return whether a wrapper has been used since the last reset(), also one that a body has put in."""
+        if self._locals is None or self._driver_settings or self._refused is not None:
+            return True
+        for value in self._locals.values():
+            if isinstance(value, BaseDatabaseWrapper) and (value.connection is not None or value.queries_log):
+                return True
+        return False
+
     def _release_all(self) -> None:
-        self.is_used = False
         for wrapper in connections.all():
             wrapper.queries_log.clear()
             if wrapper.connection is None:
@@ -114,7 +122,6 @@ class TaskConnections:
         self, wrapper: BaseDatabaseWrapper, login: Callable[[dict[str, Any]], Any], parameters: dict[str, Any]
     ) -> Any:
         """Return the connection that was kept, or a new one."""
-        self.is_used = True
         idle = self.kept.pop(wrapper.alias, None)
         if idle is not None and not idle.connection.closed and not has_unread_input(idle.connection):
             wrapper.close_at = idle.close_at
@@ -196,15 +203,6 @@ class _Current(threading.local):
 _current = _Current()
 
 
-def _on_connection(**_: object) -> None:
-    """Note a connection of a wrapper that the body has put in place of ours, too."""
-    if (current := _current.connections) is not None:
-        current.is_used = True
-
-
-connection_created.connect(_on_connection)
-
-
 def reset(*, has_run_code: bool) -> None:
     """
     Reset this thread's connections before a body. The executor's own threads have none of this kind.
@@ -214,6 +212,16 @@ def reset(*, has_run_code: bool) -> None:
     current = _current.connections
     if current is not None and (has_run_code or current.kept):
         current.reset()
+
+
+def locals_of_this_thread() -> Mapping[str, object] | None:
+    """
+    Return what Django keeps for this thread: its wrappers, and those of coroutines that have run here. None: unknown.
+
+    Django's all() takes 4 us for one wrapper, most of it in asgiref's locals.
+    """
+    storage = getattr(getattr(connections, "_connections", None), "_storage", None)
+    return vars(storage) if isinstance(storage, threading.local) else None
 
 
 def driver_settings(raw: Any) -> tuple[Any, ...]:
