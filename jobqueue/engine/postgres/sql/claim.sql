@@ -45,9 +45,7 @@ RETURNING task.id, task.task_type, task.queue_name, task.priority, task.args::te
     task.inner_state::text, task.options::text, task.metadata::text, task.errors::text, task.worker_ids::text,
     task.parent_id, task.key, task.claim_number, task.attempts, task.max_attempts, task.polls, task.executor_losses,
     task.rank, task.enqueued_at, task.started_at, task.claimed_at,
-    GREATEST(
-        0, EXTRACT(EPOCH FROM task.claimed_at - task.rank) - task.priority * %(aging)s::float8
-    )::float8 AS wait_seconds,
+    GREATEST(0, date_part('epoch', task.claimed_at - task.rank) - task.priority * %(aging)s::float8) AS wait_seconds,
     COALESCE(task.expires_at <= task.claimed_at AND task.polls = 0, FALSE) AS is_expired,
     task.unread_polls, task.stale_polls, task.timed_out, task.timeout_at, task.pool,
     task.concurrency_key, task.rate_key

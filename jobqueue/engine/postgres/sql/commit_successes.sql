@@ -33,7 +33,7 @@ written AS (
         stale_polls = 0, timed_out = FALSE, wake_at = NULL, timeout_at = NULL, finished_at = clock_timestamp(),
         worker_ids = CASE
             WHEN jsonb_array_length(task.worker_ids) < 100 THEN task.worker_ids ELSE task.worker_ids - 0
-        END || to_jsonb(%(worker_id)s::text),
+        END || (SELECT to_jsonb(%(worker_id)s::text)),
         return_value = CASE
             WHEN %(return_values)s::text[] IS NULL THEN 'null'::jsonb
             ELSE COALESCE((
