@@ -75,10 +75,10 @@ def _fill(result: Result, task: AnyTask, values: Mapping[str, Any]) -> None:
 class Source(Struct, frozen=True, gc=False):
     """The values that make the result of an inserted row."""
 
-    row: NewTask
+    row: NewTask  # as it was given to the engine
     task: AnyTask  # with the options of the row
     id: UUID  # of the row, or of a task that has its key
-    enqueued_at: datetime
+    enqueued_at: datetime  # the moment of the insert
 
 
 class UnreadResult(TaskResult):  # type: ignore[type-arg]
