@@ -216,7 +216,7 @@ def reset(*, has_run_code: bool) -> None:
 
 def locals_of_this_thread() -> Mapping[str, object] | None:
     """
-    Return what Django keeps for this thread: its wrappers, and those of coroutines that have run here. None: unknown.
+    Return Django's wrappers of this thread, and of coroutines that have run in it. None: unknown.
 
     Django's all() takes 4 us for one wrapper, most of it in asgiref's locals.
     """
