@@ -38,8 +38,8 @@ hypothesis.settings.load_profile("unhurried")
 Options = Callable[..., None]  # the fixture `options`
 
 FEW_PAGES = "64"  # of 8 kB
-# Folders with the longest waits first. `unit` is last: mypy takes half a minute without a cache.
-LONGEST = ("faults", "acceptance", "simulation", "interleavings", "unit")
+# Folders with the longest files first, so that no process waits for another at the end.
+LONGEST = ("faults", "acceptance", "executor", "simulation", "interleavings", "schedules", "unit", "engine", "browser")
 
 
 @pytest.fixture
