@@ -160,3 +160,16 @@ def test_success_of_a_locked_row_is_unknown_until_it_is_free(bench: Bench) -> No
         other.close()
     with transaction.atomic():
         assert bench.commit(success(locked)).done == {locked.id: Status.SUCCESSFUL}
+
+
+def test_successes_with_large_results_take_the_statement_without_a_limit(
+    bench: Bench, is_own_statement: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobqueue.engine.postgres.commit.MAX_RESULTS_CHARS", 10)
+    claimed, other = bench.running(), bench.running()
+
+    with CaptureQueriesContext(connection) as queries:
+        bench.commit(success(claimed, return_value='"123456"'), success(other, return_value='"123456"'))
+
+    assert bench.row(claimed.id).return_value == bench.row(other.id).return_value == "123456"
+    assert not any("jsonb_object_agg" in query["sql"] for query in queries.captured_queries)

@@ -25,6 +25,8 @@ from jobqueue.values.states import Status
 
 BUCKETS = as_array(EDGES)
 NULL = "null"  # the result of a function that returns None
+# Of one commit_successes.sql, whose one jsonb object holds 256 MiB: six bytes for a character of short numbers.
+MAX_RESULTS_CHARS = 32_000_000
 IS_PLAIN, IS_PLAIN_SUCCESS = attrgetter("is_plain"), attrgetter("is_plain_success")
 MAY_UNBLOCK_OTHERS = attrgetter("may_unblock_others")
 
@@ -105,7 +107,11 @@ class PostgresCommits(Commits):
 
 def are_plain_successes(outcomes: Sequence[Outcome]) -> bool:
     """Return whether commit_successes.sql can commit outcomes, which are those of one executor."""
-    return all(map(IS_PLAIN_SUCCESS, outcomes)) and len({outcome.worker_id for outcome in outcomes}) == 1
+    return (
+        all(map(IS_PLAIN_SUCCESS, outcomes))
+        and len({outcome.worker_id for outcome in outcomes}) == 1
+        and sum(len(outcome.return_value) for outcome in outcomes if outcome.return_value) <= MAX_RESULTS_CHARS
+    )
 
 
 def as_written(outcome: Outcome, entering: Status) -> Outcome:
