@@ -184,7 +184,10 @@ class TestConsole:
         assert "task.succeeded" in lines[0]
 
     @on_postgresql
-    @pytest.mark.parametrize("tool", ["handler", "filter of the handler", "filter of the logger", "replaced method"])
+    @pytest.mark.parametrize(
+        "tool",
+        ["handler", "filter of the handler", "method of the handler", "filter of the logger", "replaced method"],
+    )
     def test_tool_of_the_site_gets_a_record_with_all_fields(
         self,
         burst: Burst,
@@ -210,6 +213,9 @@ class TestConsole:
                 request.addfinalizer(lambda: ours.removeHandler(collector))
             case "filter of the handler":
                 monkeypatch.setattr(ours.handlers[0], "filters", [collect])
+            case "method of the handler":
+                handle = ours.handlers[0].handle
+                monkeypatch.setattr(ours.handlers[0], "handle", lambda record: (collect(record), handle(record)))
             case "filter of the logger":
                 logger = logging.getLogger(EVENTS)
                 monkeypatch.setattr(logger, "filters", [*logger.filters, collect])
@@ -227,3 +233,16 @@ class TestConsole:
         assert fields["task_id"] == str(result.id)
         assert {"task", "queue", "attempt", "wait_ms", "duration_ms", "executor", "status"} <= fields.keys()
         assert "task.succeeded" in self.line(stream, result)
+
+    @on_postgresql
+    def test_level_of_the_console_holds_for_tasks_that_succeed(
+        self, burst: Burst, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        console = only_console().handlers[0]
+        monkeypatch.setattr(console, "level", logging.WARNING)
+        tasks.add.enqueue(1)
+
+        burst(threads=1)
+
+        console.flush()
+        assert "task.succeeded" not in stream.getvalue()

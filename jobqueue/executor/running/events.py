@@ -106,13 +106,13 @@ def log_successes(ended: Sequence[CompletedAttempt]) -> bool:
     Return False if code of the site may see them: report_end() is to be called for each.
     """
     console = logger.only_handler()
-    if not isinstance(console, ConsoleHandler) or is_heard(task_finished, logging.INFO):
+    if not isinstance(console, ConsoleHandler) or not console.is_as_made or is_heard(task_finished, logging.INFO):
         return False
     if logger.isEnabledFor(logging.INFO):
         try:
             console.write_events(logging.INFO, logger.logger.name, map(describe_success, ended))
-        except MemoryError:
-            return False  # each line alone needs less
+        except Exception:  # noqa: BLE001 - memory may be short: each line alone needs less
+            return False
     return True
 
 

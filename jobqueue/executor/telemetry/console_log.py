@@ -37,6 +37,11 @@ class ConsoleHandler(QueueHandler):
         """Queue the record itself. A copy, which only another process needs, costs a tenth of an executor's time."""
         return record
 
+    @property
+    def is_as_made(self) -> bool:
+        """Whether it writes all records: its level and its methods are those that it was made with."""
+        return self.level == logging.NOTSET and vars(self).keys().isdisjoint(("handle", "emit", "enqueue", "prepare"))
+
     def write_events(self, level: int, logger: str, events: Iterable[Event]) -> None:
         """Write events without records, which cost most of a line's time. They have the same moment."""
         created, name = time.time(), logging.getLevelName(level)
