@@ -83,9 +83,9 @@ class Source(Struct, frozen=True, gc=False):
 
 class UnreadResult(TaskResult):  # type: ignore[type-arg]
     """
-    The TaskResult of an inserted row. Its values are made at the first use.
+    The TaskResult of an inserted row, which makes its values at the first use.
 
-    Callers use few of the thousands of results of enqueue_many(), and to make them takes as long as to make the rows.
+    Callers of enqueue_many() read few of its results, and making all of them would take as long as making the rows.
     `_return_value` holds their Source.
     """
 
@@ -104,7 +104,7 @@ class UnreadResult(TaskResult):  # type: ignore[type-arg]
         return self._read().__reduce_ex__(protocol)
 
     def _read(self) -> Result:
-        """Make this object the TaskResult that it stands for, and return it. Another thread may do so as well."""
+        """Turn this object into an ordinary TaskResult, and return it. Several threads may do this at once."""
         if (source := self._return_value) is not None:
             arguments = {"args": decode(source.row.args), "kwargs": decode(source.row.kwargs)}
             _fill(self, source.task, {"id": str(source.id), "enqueued_at": source.enqueued_at, **arguments})

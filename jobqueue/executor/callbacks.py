@@ -22,7 +22,7 @@ from jobqueue.values.states import Status
 logger = get_logger(__name__)
 
 MAX_BACKLOG = 1000  # the executor claims nothing while receivers of signals are so far behind
-Announcement = Callable[[], None] | list[CompletedAttempt]  # the latter of tasks that have succeeded
+Announcement = Callable[[], None] | list[CompletedAttempt]  # a list: tasks that have succeeded
 
 
 class ResultCallbacks(SiteThreads):
@@ -59,7 +59,7 @@ class ResultCallbacks(SiteThreads):
             self._add(partial(events.report_end, completed, status))
 
     def add_successes(self, ended: list[CompletedAttempt]) -> None:
-        """Do the same for tasks that have succeeded and spawned nothing."""
+        """Announce tasks that have succeeded and spawned nothing."""
         if ended and events.are_successes_observed():
             self._next.append(ended)
             self._added += len(ended)

@@ -173,12 +173,12 @@ class ClaimPolicy:
             self._restricted = self._limited.union(self._settings.queue_limits)
 
     def _puts_off(self, remembered_seconds: float) -> bool:
-        """Return whether to read later which queues are in use or limited: a new task does not wait for that."""
+        """Return whether a claim comes before the look at queues and limits, so that a new task does not wait."""
         self._is_outdated = self._is_urgent and remembered_seconds == QUEUES_SECONDS
         return self._is_outdated
 
     def refresh(self) -> None:
-        """Read what the last claim has put off. If it has changed, claim again: that claim may have missed tasks."""
+        """Read what the last claim did not wait for. If it has changed, claim again to find tasks that were missed."""
         if not self._is_outdated:
             return
         self._is_outdated = False

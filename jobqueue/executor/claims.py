@@ -79,7 +79,7 @@ class Claimer:
         return self._budgets.call("read_queues", request, nothing)
 
     def refresh(self) -> None:
-        """Read what the last request has put off."""
+        """Read the queues and limits that the last claim did not wait for."""
         self._budgets.call("read_queues", lambda _: self.policy.refresh(), None)
 
     def claim(self, request: ClaimRequest) -> ClaimedBatch:
@@ -267,7 +267,7 @@ class Claimer:
             self.policy.claim_soon()
 
     def succeeded(self, ended: Sequence[CompletedAttempt]) -> None:
-        """Do the same for tasks that ended SUCCESSFUL and changed nothing else."""
+        """Act on the ends of tasks that were SUCCESSFUL and changed nothing else."""
         if ended and self.isolation.is_running:
             self.isolation.ended()
         self.policy.ended(completed.running.claimed.queue_name for completed in ended)

@@ -192,7 +192,7 @@ class Outcomes:
             self._connection.restart()  # it logs a failure and leaves the rest to the sweep
 
     def _let_go(self, ended: Sequence[Confirmed]) -> None:
-        """Let go of tasks. Those that ended SUCCESSFUL and changed nothing else need little."""
+        """Remove tasks that ended. Those that were SUCCESSFUL and changed nothing else are handled together."""
         if not ended:
             return
         self._running_tasks.remove([completed.running for completed, _ in ended])

@@ -356,7 +356,7 @@ class ExecutorProcess:
         if out is None:
             return
         names = {thread.ident: thread.name for thread in threading.enumerate()}
-        for ident, frame in sys._current_frames().items():  # faulthandler may crash beside threads that run
+        for ident, frame in sys._current_frames().items():  # faulthandler may crash while other threads run
             out.write(f"Thread {names.get(ident, ident)} (most recent call last):\n")
             traceback.print_stack(frame, file=out)
         now = time.monotonic()

@@ -251,7 +251,7 @@ class Supervisor:
             silent, status = now - child.reports.reported_at, child.reports.status
             if status is None or silent <= self._frozen_after or is_stopped(pid):
                 continue
-            if child.number in self._frozen:  # it has had a turn to print its stacks
+            if child.number in self._frozen:  # it has had time to print its stacks
                 child.process.kill()
                 continue
             logger.error(

@@ -25,7 +25,7 @@ MAX_TASK_ATTEMPTS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A kind that is no type of msgspec."""
+    """A kind of values for which msgspec has no type."""
 
     is_valid: Callable[[Any], bool]  # takes a value
     description: str  # of valid values, after "must be"

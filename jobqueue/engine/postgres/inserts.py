@@ -17,7 +17,7 @@ from jobqueue.values.states import Status
 ENQUEUE = """
 SELECT id, enqueued_at, status FROM jobqueue_enqueue(%(backend)s::text, %(aging)s::float8, %(rows)s::json)
 """
-# Of enqueue_plain.sql. PLAIN: the columns that it sets. In the others, a plain task has the default.
+# Of enqueue_plain.sql. PLAIN: the fields that it takes. In all other fields, a plain task has the default.
 ENQUEUE_PLAIN = "SELECT jobqueue_enqueue_plain(%(shared)s, %(ids)s, %(args)s, %(kwargs)s)"
 PLAIN = ("id", "args", "kwargs", "queue_name", "pool", "task_type", "priority", "max_attempts", "options")
 read_others = attrgetter(*(name for name in NewTask.__struct_fields__ if name not in PLAIN))

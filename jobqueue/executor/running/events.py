@@ -103,7 +103,7 @@ def log_successes(ended: Sequence[CompletedAttempt]) -> bool:
     """
     Log tasks that have succeeded and spawned nothing, if only the console of `run_executors` gets the lines.
 
-    Return False if code of the site may see them: report_end() is to be called for each.
+    Return False if code of the site may see the lines. The caller then calls report_end() for each task.
     """
     console = logger.only_handler()
     if not isinstance(console, ConsoleHandler) or not console.is_as_made or is_heard(task_finished, logging.INFO):

@@ -43,7 +43,7 @@ class ConsoleHandler(QueueHandler):
         return self.level == logging.NOTSET and vars(self).keys().isdisjoint(("handle", "emit", "enqueue", "prepare"))
 
     def write_events(self, level: int, logger: str, events: Iterable[Event]) -> None:
-        """Write events without records, which cost most of a line's time. They have the same moment."""
+        """Write events without making records, which takes most of a line's time. All get the same time."""
         created, name = time.time(), logging.getLevelName(level)
         lines = [self._formatter.format_event(created, name, logger, *event) for event in events]
         self.queue.put_nowait("\n".join(lines))

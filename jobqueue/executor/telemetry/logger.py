@@ -35,9 +35,10 @@ class ExecutorLogger(SafeLogger):
 
     def only_handler(self) -> logging.Handler | None:
         """
-        Return the handler of all records of this logger, if nothing else sees them. Then it can do without records.
+        Return the only handler of this logger, or None if anything else may see its records.
 
-        Error trackers see them by a filter, by a factory of records, or by a method that they have replaced.
+        Without anything else, lines can be written without records. Error trackers see records through a filter, a
+        record factory, or a method that they have replaced.
         """
         logger: logging.Logger | None = self.logger
         handlers: list[logging.Handler] = []
@@ -55,7 +56,7 @@ class ExecutorLogger(SafeLogger):
 
 
 def is_of_logging(method: Any) -> bool:
-    """Return whether a method of a logger is Python's own."""
+    """Return whether a method of a logger is that of Python's `logging`."""
     function = method.__func__ if type(method) is MethodType else None
     return type(function) is FunctionType and function.__globals__ is vars(logging)
 

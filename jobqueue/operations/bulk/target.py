@@ -293,7 +293,7 @@ class EndOfPage(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True)
 class ReadyPart:
-    """READY tasks. Their index has the queue and the pool before the rank, so a page has tasks of one of each."""
+    """READY tasks. Their index begins with the queue and the pool, so a page has tasks of one queue and pool."""
 
     rows: QuerySet[Task]
     entries: QuerySet[Task]  # of the index: the rows and others, among which the next queue and pool are found

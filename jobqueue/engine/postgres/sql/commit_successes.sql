@@ -2,12 +2,12 @@
 -- Parameters: ids, claim_numbers, run_seconds, return_values: of the outcomes, in the same order; return_values: NULL if
 --   all are JSON's null; worker_id; aging: seconds per point of priority; edges: of the counters' buckets; holder: the
 --   executor that made the claims, NULL for any.
--- Answer: nothing about the rows that it has written; of the others, whether they belong to another claim (FALSE: they
---   are missing, or other sessions have locked them).
+-- Answer: the tasks whose rows it has not written, and whether each belongs to another claim. FALSE: the row is missing,
+--   or another session has locked it.
 -- Index: the primary key. Locks: the rows in id order FOR NO KEY UPDATE, skipping locked ones.
--- Traps: as in commit.sql, which writes all other outcomes. This statement has a third of its columns.
--- Trap: joined to the CTE, each row is looked up in the index by itself, which took half of the statement's time. So one
---   array finds all rows, and one object has their results.
+-- Traps: as in commit.sql, which writes all other outcomes and three times as many columns. A join with the CTE would
+--   look up each row in the index by itself, which took half of the statement's time. So one array finds all rows, and
+--   one object has their results.
 WITH given AS (
     SELECT * FROM unnest(
         %(ids)s::uuid[], %(claim_numbers)s::bigint[], %(run_seconds)s::float8[], %(return_values)s::text[]
