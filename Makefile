@@ -1,7 +1,7 @@
 # Only relative paths and `python -m`: neither make nor a script's first line bears a space in the path of the checkout.
 PYTHON ?= python3
 ARGS ?=
-# The newest Python here: django-ox needs 3.12.
+# The newest Python that is installed: django-ox needs 3.12.
 BENCH_PYTHON ?= $(shell PYTHONPATH=.ci $(PYTHON) -c "import matrix; print([*matrix.find_pythons().values()][-1])")
 PHOTOS ?=
 WORKERS ?= 4
@@ -36,11 +36,11 @@ help:
 	@echo "make verify-orders  run 2,000 orders of each race that has too many to run all"
 	@echo "make bench-crashes  run crash campaigns against procrastinate and django-tasks-db, 15 minutes"
 	@echo "make bench    measure this queue beside its peers, an hour and a half (make bench-quick: two minutes)"
-	@echo "make bench-goals   measure what docs/performance.md aims at beside pgqueuer and others, and say what is met, 25 minutes"
+	@echo "make bench-goals   compare plain tasks with pgqueuer and others, and print which goals are met, 25 minutes"
 	@echo "make bench-actors  measure polls of actors per second beside the naive protocol (ARGS='--rounds 9')"
 	@echo "make bench-wake    measure how soon an actor among a million is polled after its message"
 	@echo "make bench-schedules  measure an idle executor beside 10,000 schedules, and how late tasks of ticks are"
-	@echo "make cost     count what a plain task costs, and compare it with the last commit (ARGS=--write: set the numbers)"
+	@echo "make cost     count what a plain task costs, and compare it with cost.toml (ARGS=--write: write cost.toml)"
 	@echo "make load     submit a thousand tasks over HTTP and see that none is lost (ARGS='-n 10000 -c 50')"
 	@echo "make lint     check style, types, English, budgets and migrations"
 	@echo "make format   let ruff format the code"
@@ -50,7 +50,7 @@ help:
 	@echo
 	@echo "WORKERS=0                             (test) one test after the other; 4 processes side by side otherwise"
 	@echo "PYTHON=python3.12                     the Python of a new .venv"
-	@echo "BENCH_PYTHON=python3.13               the Python of a new .venv-bench; the newest here otherwise"
+	@echo "BENCH_PYTHON=python3.13               the Python of a new .venv-bench (default: the newest installed)"
 	@echo "PG_BIN=/usr/lib/postgresql/15/bin     the PostgreSQL of tests and demo, in place of the embedded 18"
 	@echo "DATABASE_URL=postgresql://...         (test) a server of yours, in place of a throw-away one"
 

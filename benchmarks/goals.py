@@ -1,4 +1,4 @@
-"""The goals of the hot path beside the best settings of other queues, measured and judged: `make bench-goals`."""
+"""Measure plain tasks beside other queues, and compare the figures with the goals: `make bench-goals`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Count what a plain task costs, and compare it with the numbers of the last commit."""
+"""Count what a plain task costs, and compare it with the figures in cost.toml."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tools.postgres import Cluster
 from tools.postgres_programs import server_account, short_temporary_folder
 
 TASKS = (400, 1200)  # of the two pieces of work that are compared
-ADVICE = "Make it cheaper, or run `make cost ARGS=--write`, and say in the commit what it bought."
+ADVICE = "Lower the cost. Or run `make cost ARGS=--write`, and say in the commit message what the cost is for."
 FUNCTION = "function "
 
 
@@ -30,7 +30,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make cost ARGS=...", description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the counts to cost.toml")
     parser.add_argument("--no-instructions", action="store_true", help="count without valgrind, in a few seconds")
-    parser.add_argument("--profile", action="store_true", help="name the functions in which the cost is, too")
+    parser.add_argument("--profile", action="store_true", help="also list the functions that cost most")
     options = parser.parse_args()
     problem = "--no-instructions" if options.no_instructions else callgrind.problem()
     with (

@@ -89,7 +89,8 @@ def complaints(figures: Figures) -> Iterator[str]:
             is_of = "instructions_of" if figure.startswith(INSTRUCTIONS) else "counts_of"
             value = figures[name].get(figure)
             if value is not None and made_with[is_of] == now[is_of] and value > number * (1 + TOLERANCE) + SLACK:
-                yield f"{COLUMNS[name]}: {figure} {rounded_text(value)}, and {rounded_text(number)} in cost.toml."
+                counted, bound = rounded_text(value), rounded_text(number)
+                yield f"{COLUMNS[name]}: {counted} {figure}, more than 3 % above {bound} in cost.toml."
 
 
 def not_compared() -> Iterator[str]:
@@ -98,7 +99,8 @@ def not_compared() -> Iterator[str]:
     now = programs()
     for what in ("instructions_of", "counts_of"):
         if made_with[what] != now[what]:
-            yield f"Not compared: {what.replace('_', ' ')} {now[what]}. cost.toml has those of {made_with[what]}."
+            kind = what.removesuffix("_of").capitalize()
+            yield f"{kind} are not compared: these are of {now[what]}, those in cost.toml of {made_with[what]}."
 
 
 def write(figures: Figures) -> None:

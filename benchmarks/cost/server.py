@@ -79,7 +79,7 @@ class Server:
         records, sizes = self._records(mark.wal_position, now.wal_position)
         return {
             "statements": len(statements),
-            "commits to disk": records["Transaction/COMMIT"],
+            "commits": records["Transaction/COMMIT"],
             "row versions": now.row_versions - mark.row_versions,
             "index entries": sum(records[name] for name in INDEX_ENTRIES),
             "buffers": now.buffers - mark.buffers,
