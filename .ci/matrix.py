@@ -112,7 +112,7 @@ def run_suite(interpreter: Path, arguments: list[str]) -> tuple[int, str]:
         "-p",
         "no:cacheprovider",
         "-n",
-        "4",
+        "5",
         "--dist",
         "loadfile",
         "--no-loadscope-reorder",
