@@ -24,7 +24,7 @@ OURS := JOBQUEUE_PG_BIN JOBQUEUE_SAMPLES JOBQUEUE_ORDER JOBQUEUE_SEED JOBQUEUE_S
 # With PYTHONDONTWRITEBYTECODE each of the hundreds of processes that the tests start would compile what it imports.
 unexport DJANGO_SETTINGS_MODULE PYTHONDONTWRITEBYTECODE $(filter-out $(OURS),$(filter JOBQUEUE_%,$(.VARIABLES)))
 
-.PHONY: help demo serve test test-slow test-all verify verify-orders bench-crashes bench bench-quick bench-goals bench-actors bench-wake bench-schedules cost load lint format translations matrix venv venv-bench clean
+.PHONY: help demo serve test test-slow test-all verify verify-orders bench-crashes bench bench-quick bench-goals bench-actors bench-wake bench-schedules cost flame load lint format translations matrix venv venv-bench clean
 
 help:
 	@echo "make demo     import photographs through the queue and show what happened (PHOTOS=folder: your own)"
@@ -41,6 +41,7 @@ help:
 	@echo "make bench-wake    measure how soon an actor among a million is polled after its message"
 	@echo "make bench-schedules  measure an idle executor beside 10,000 schedules, and how late tasks of ticks are"
 	@echo "make cost     count what a plain task costs, and compare it with cost.toml (ARGS=--write: write cost.toml)"
+	@echo "make flame    draw where an executor's time in Python goes while it drains tasks: docs/drain-flame.svg"
 	@echo "make load     submit a thousand tasks over HTTP and see that none is lost (ARGS='-n 10000 -c 50')"
 	@echo "make lint     check style, types, English, budgets and migrations"
 	@echo "make format   let ruff format the code"
@@ -100,6 +101,9 @@ bench-schedules: venv
 
 cost: venv
 	@$(PY) -m benchmarks.cost $(ARGS)
+
+flame: venv-bench
+	@$(BENCH_PY) -m benchmarks.flame $(ARGS)
 
 load: venv
 	@$(PY) -m tools.load_test $(ARGS)
