@@ -13,7 +13,7 @@ django.setup()
 
 from django_ox.bulk import enqueue_many  # noqa: E402
 
-from benchmarks.peers.ox_tasks import noop, note  # noqa: E402
+from benchmarks.peers.framework_tasks import noop, note  # noqa: E402
 
 
 class Producer:

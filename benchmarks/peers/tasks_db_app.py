@@ -11,7 +11,7 @@ from django.core.management import call_command
 os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.peers.tasks_db_settings"
 django.setup()
 
-from benchmarks.peers.tasks_db_tasks import noop, note  # noqa: E402
+from benchmarks.peers.framework_tasks import noop, note  # noqa: E402
 
 
 class Producer:

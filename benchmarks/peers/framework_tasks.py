@@ -1,4 +1,4 @@
-"""Tasks of the site of django-tasks-db."""
+"""Tasks of the sites of django-tasks-db and django-ox, which both are backends of Django's task framework."""
 
 from __future__ import annotations
 
