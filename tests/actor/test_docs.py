@@ -15,7 +15,7 @@ from jobqueue.api.schedules import create
 from jobqueue.declarations.checks import check_schedules
 from jobqueue.declarations.schedules import Declaration, declarations
 from jobqueue.engine import engine_for
-from jobqueue.models import Task
+from jobqueue.models import Schedule, Task
 from jobqueue.schedules.expressions import Every
 from tests.tasks import add
 
@@ -69,6 +69,9 @@ def test_how_to_pauses_resumes_and_runs_a_schedule() -> None:
     create(Declaration("warm-home", add, Every(minutes=5), "", args=[1]))
 
     exec(compile(f"from datetime import timedelta\n{periodic_example(3)}", HOW_TO, "exec"), {})
+
+    assert Schedule.objects.get().paused_at is None
+    assert Task.objects.get().schedule_id == Schedule.objects.get().pk
 
 
 @pytest.mark.django_db
