@@ -30,11 +30,12 @@ def become_program() -> None:
     """
     Note that this process runs nothing but an executor: what its bodies have started is to end with it.
 
-    From then on SIGABRT and fatal signals print the stacks of all threads, also while a body keeps the GIL.
+    From then on SIGABRT and fatal signals print the stacks of all threads, also while a body keeps the GIL: to stderr,
+    or to the file that the site has given to faulthandler.
     """
     global _is_program
     _is_program = True
-    if sys.__stderr__ is not None:
+    if sys.__stderr__ is not None and not faulthandler.is_enabled():
         with contextlib.suppress(OSError, ValueError, RuntimeError):  # stderr is closed
             faulthandler.enable(sys.__stderr__)
 
