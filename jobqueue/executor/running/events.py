@@ -106,7 +106,11 @@ def log_successes(ended: Sequence[CompletedAttempt]) -> bool:
     Return False if code of the site may see the lines. The caller then calls report_end() for each task.
     """
     console = logger.only_handler()
-    if not isinstance(console, ConsoleHandler) or not console.is_as_made or is_heard(task_finished, logging.INFO):
+    if (
+        not isinstance(console, ConsoleHandler)
+        or not console.writes_all_records
+        or is_heard(task_finished, logging.INFO)
+    ):
         return False
     if logger.isEnabledFor(logging.INFO):
         try:

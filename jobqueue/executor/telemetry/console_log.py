@@ -38,8 +38,8 @@ class ConsoleHandler(QueueHandler):
         return record
 
     @property
-    def is_as_made(self) -> bool:
-        """Whether it writes all records: its level and its methods are those that it was made with."""
+    def writes_all_records(self) -> bool:
+        """False if the site has set a level, or replaced a method."""
         return self.level == logging.NOTSET and vars(self).keys().isdisjoint(("handle", "emit", "enqueue", "prepare"))
 
     def write_events(self, level: int, logger: str, events: Iterable[Event]) -> None:

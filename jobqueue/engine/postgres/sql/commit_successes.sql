@@ -1,4 +1,4 @@
--- Commit successes that change nothing but their own rows, and of these only what every success changes.
+-- Commit successes that change only their own rows, and there only the columns that every success changes.
 -- Parameters: ids, claim_numbers, run_seconds, return_values: of the outcomes, in the same order; return_values: NULL if
 --   all are JSON's null; worker_id; aging: seconds per point of priority; edges: of the counters' buckets; holder: the
 --   executor that made the claims, NULL for any.
