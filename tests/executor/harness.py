@@ -91,15 +91,13 @@ class Running:
         return self.join()
 
 
-# With only these applications, a test's end empties few tables and does not recreate permissions.
-APPLICATIONS = ["jobqueue", "tests"]
-on_postgresql = pytest.mark.django_db(transaction=True, available_apps=APPLICATIONS)
+on_postgresql = pytest.mark.django_db(transaction=True)
 
 
 def on_both_databases(test: Callable[..., None]) -> Callable[..., None]:
     """Run a test on PostgreSQL and on SQLite; it takes the alias of the backend."""
     run: Any = pytest.mark.parametrize("backend", ["default", "sqlite"])(test)
-    mark = pytest.mark.django_db(transaction=True, databases=["default", "sqlite"], available_apps=APPLICATIONS)
+    mark = pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
     return cast("Callable[..., None]", mark(run))
 
 

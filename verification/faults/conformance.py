@@ -48,5 +48,5 @@ def create_database(url: str, name: str) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("django_db") is not None:
-            mark = pytest.mark.django_db(transaction=True, databases=["default"], available_apps=["jobqueue", "tests"])
+            mark = pytest.mark.django_db(transaction=True, databases=["default"])
             item.add_marker(mark, append=False)

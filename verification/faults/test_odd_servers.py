@@ -21,7 +21,7 @@ from tests.fixtures import FEW_PAGES
 from tests.models import Effect
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True, available_apps=["jobqueue", "tests"])
+pytestmark = pytest.mark.django_db(transaction=True)
 FAR = 2**40
 
 

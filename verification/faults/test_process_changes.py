@@ -14,7 +14,7 @@ from tests.actors import Fibonacci
 from tests.waiting import wait_until
 from verification.faults import process_changes
 
-pytestmark = pytest.mark.django_db(transaction=True, available_apps=["jobqueue", "tests"])
+pytestmark = pytest.mark.django_db(transaction=True)
 IMPORTED = {"TESTS_IMPORT": process_changes.__name__}
 
 

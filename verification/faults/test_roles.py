@@ -17,7 +17,7 @@ from tests.actors import ByHand, Fibonacci
 from tests.models import Effect
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True, available_apps=["jobqueue", "tests"])
+pytestmark = pytest.mark.django_db(transaction=True)
 ROLE = "jobqueue_role"
 IDLED = "terminating connection due to idle-in-transaction timeout"
 

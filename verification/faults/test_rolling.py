@@ -22,7 +22,7 @@ from tests.actors import Fibonacci
 from tests.models import Effect
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True, available_apps=["jobqueue", "tests"])
+pytestmark = pytest.mark.django_db(transaction=True)
 NEWER_MIGRATION = "9999_newer"
 
 
