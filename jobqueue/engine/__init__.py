@@ -18,6 +18,7 @@ The engine: all changes of the queue's rows go through it.
 * `heartbeats`: which executors are alive, silent or gone
 * `inbox`: rows of messages: insert, read, count and delete them, and wake their receivers
 * `inserts`: insert the rows of new tasks
+* `journal`: the recorded calls of workflows: read and record them
 * `limit_conditions`: which tasks count for a limit by key, which wait for it, and which must be admitted
 * `limits`: the numbers of limits by key that people set, and how many tasks wait for each limit
 * `messages`: messages to tasks, from code, other tasks and ended children; and the wake-up of tasks that wait

@@ -18,6 +18,7 @@ from jobqueue.engine.enqueues import Enqueues
 from jobqueue.engine.executors import Executors
 from jobqueue.engine.inbox import InboxStatements
 from jobqueue.engine.inserts import Inserts
+from jobqueue.engine.journal import Journals, JournalStatements
 from jobqueue.engine.limits import Limits
 from jobqueue.engine.messages import Messages
 from jobqueue.engine.queues import Queues
@@ -50,6 +51,7 @@ class Engine:
     messages_class: type[Messages] = Messages
     inserts_class: type[Inserts] = Inserts
     enqueues_class: type[Enqueues] = Enqueues
+    entries_class: type[JournalStatements] = JournalStatements
     tasks_class: type[Tasks] = Tasks
     claims_class: type[Claims] = Claims
     code_waits_class: type[CodeWaits] = CodeWaits
@@ -80,6 +82,8 @@ class Engine:
         self.commits = self.commits_class(
             db, self.inserts, self.tasks, self.messages, self.counters, self.admissions, self.code_waits
         )
+        self.entries = self.entries_class(db)
+        self.journal = Journals(db, self.entries, self.tasks, self.messages)
         self.executors = self.executors_class(db, self.messages, self.counters, self.admissions)
 
     def commit_and_claim(

@@ -6,6 +6,7 @@ Columns are described in migrations/sql/comments.sql.
 * `clock`: the database's clock, as an expression
 * `counters`: the tables of counters
 * `indexes`: indexes and constraints of the tables, and the order of keys in them
+* `journal`: the table of recorded calls of workflows
 * `limits`: the tables of limits by key and of unique keys
 * `pauses`: pauses of queues and schedules: their columns, and when such a row is paused
 * `reports`: the tables of what bodies report while they run
@@ -15,6 +16,7 @@ Columns are described in migrations/sql/comments.sql.
 
 from jobqueue.models.counters import Counter, CounterDelta, CounterPeriod
 from jobqueue.models.indexes import LimitKeyField
+from jobqueue.models.journal import JournalEntry
 from jobqueue.models.limits import AdmissionRequest, KeyReservation, Limit, RateStart
 from jobqueue.models.pauses import NO_PAUSE, Pausable, is_paused
 from jobqueue.models.reports import TaskLog, TaskProgress
@@ -52,6 +54,7 @@ __all__ = [
     "Executor",
     "Heartbeat",
     "InboxMessage",
+    "JournalEntry",
     "KeyReservation",
     "Limit",
     "LimitKeyField",

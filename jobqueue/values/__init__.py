@@ -9,6 +9,7 @@ Values that all other parts of the queue exchange, and how they become text and 
 * `failpoints`: named points where a test makes this process die, freeze, wait or fail
 * `history`: the history of a task: what its other columns do not keep of successful polls, releases and requeues
 * `ids`: ids of tasks: UUIDv7, made in Python, so that a parent knows its child's id before the insert
+* `journal`: the journal of a workflow: its entries, and what a suspended workflow waits for
 * `json`: JSON text for rows, and values from rows
 * `kinds`: the kinds of values that people set: which ones are valid, and the sentence about a wrong one
 * `limit_keys`: the keys of limits as rows store them: the name of the limit, a separator, and the key

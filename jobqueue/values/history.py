@@ -26,7 +26,7 @@ class Event(StrEnum):
     REQUEUED = "REQUEUED"
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class HistoryLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A line of a task's history: one attempt or poll that has ended, or a requeue."""
 
     event: Event  # how it ended
@@ -54,14 +54,14 @@ def format_line(
 ) -> str:
     """Return the line of an entry. Times are rounded to milliseconds."""
     wait, run = round(wait_seconds, 3), round(run_seconds, 3)
-    entry = Entry(event, round(at.timestamp(), 3), wait, run, executor, consumed, spawned, sent, claim_number)
+    entry = HistoryLine(event, round(at.timestamp(), 3), wait, run, executor, consumed, spawned, sent, claim_number)
     return f"{msgspec.json.encode(entry).decode()}\n"
 
 
-def read_history(text: str | None) -> Iterator[Entry]:
+def read_history(text: str | None) -> Iterator[HistoryLine]:
     """Yield the entries of a column, oldest first, without lines that cannot be read: the first one may be cut."""
     for line in (text or "").split("\n"):
         try:
-            yield msgspec.json.decode(line, type=Entry)
+            yield msgspec.json.decode(line, type=HistoryLine)
         except msgspec.MsgspecError:
             continue

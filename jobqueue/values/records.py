@@ -16,6 +16,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from jobqueue.values.journal import Entry, Restart
 from jobqueue.values.states import PoolName, Status
 
 INTERNAL_PREFIX = "jobqueue."  # of the names of tasks that are part of this package
@@ -165,6 +166,10 @@ class Effects:
     spawn: Sequence[NewTask] = ()  # children to insert
     send: Sequence[NewMessage] = ()  # messages to insert
     cancel_children: bool = False  # if the task ends, cancel its live descendants
+    journal: Sequence[Entry] = ()  # entries to write
+    forget: Sequence[str] = ()  # names of entries to delete, before others are written
+    restart: Restart | None = None  # delete the journal before entries are written, and change the arguments
+    finishes_itself: bool = False  # it knows whether a cancel was requested, and ends when its compensations have run
 
 
 NO_EFFECTS = Effects()

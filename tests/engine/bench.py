@@ -12,7 +12,17 @@ from uuid import UUID, uuid4
 from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, Value
 
 from jobqueue.engine.engine import Engine
-from jobqueue.models import Executor, Heartbeat, InboxMessage, Queue, RateStart, Schedule, ScheduleTick, Task
+from jobqueue.models import (
+    Executor,
+    Heartbeat,
+    InboxMessage,
+    JournalEntry,
+    Queue,
+    RateStart,
+    Schedule,
+    ScheduleTick,
+    Task,
+)
 from jobqueue.values.ids import new_id
 from jobqueue.values.records import (
     ClaimedBatch,
@@ -175,7 +185,7 @@ class Bench:
 
     def time_passes(self, seconds: float, *, but: Sequence[type] = ()) -> None:
         """Make all stored times older by these seconds."""
-        for model in (Task, Executor, Heartbeat, InboxMessage, Queue, RateStart, Schedule, ScheduleTick):
+        for model in (Task, Executor, Heartbeat, InboxMessage, JournalEntry, Queue, RateStart, Schedule, ScheduleTick):
             if model not in but:
                 model._default_manager.using(self.engine.database).update(
                     **{

@@ -19,7 +19,17 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 
 FOLDER = Path(__file__).parent
 FUNCTIONS = ("create_task", "send_to_task", "enqueue", "enqueue_plain")  # files with one function each, jobqueue_<file>
-FILES = ("storage", "room", "tags", *FUNCTIONS, "comments", "comments_of_code", "comments_of_limits", "heartbeats")
+FILES = (
+    "storage",
+    "room",
+    "tags",
+    *FUNCTIONS,
+    "comments",
+    "comments_of_code",
+    "comments_of_limits",
+    "heartbeats",
+    "journal",
+)
 # The functions name the schema of the tables, which the caller's search_path may lack.
 SCHEMA_OF_TABLES = """
 SELECT quote_ident(nspname) FROM pg_namespace JOIN pg_class ON pg_namespace.oid = relnamespace

@@ -22,7 +22,7 @@ from jobqueue.operations.formatting import attempt_number, headline, ready_since
 from jobqueue.operations.log_entries import REQUEUE
 from jobqueue.operations.payloads import from_timestamp, read_moment
 from jobqueue.operations.task.reports import ShownLog
-from jobqueue.values.history import Entry, Event, read_history
+from jobqueue.values.history import Event, HistoryLine, read_history
 
 ERRORS_SHOWN = 20  # as many as a row keeps
 LOGGED_WITHIN = timedelta(seconds=15)  # a bulk action is logged after its last batch
@@ -138,7 +138,7 @@ def _status_of(error: Mapping[str, Any], path: str) -> str:
     return Task.Status.CANCELLED if path == "jobqueue.exceptions.TaskCancelled" else Task.Status.FAILED
 
 
-def _step_of_entry(entry: Entry, log: Iterable[Any]) -> Step:
+def _step_of_entry(entry: HistoryLine, log: Iterable[Any]) -> Step:
     at = from_timestamp(entry.at)
     if entry.event is Event.REQUEUED:
         return Step(at=at, is_requeue=True, note=_requeued(at, log))
@@ -163,7 +163,7 @@ def _requeued(at: datetime | None, log: Iterable[Any]) -> str:
     return _("Requeued")
 
 
-def _notes(entry: Entry) -> Iterator[str]:
+def _notes(entry: HistoryLine) -> Iterator[str]:
     if entry.event is Event.RELEASED:
         yield _("released by its executor; not counted")
     elif entry.event is Event.STALE:
