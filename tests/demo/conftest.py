@@ -1,11 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import UUID
 
+import psycopg
 import pytest
+from django.conf import settings
 from django.core.files.base import ContentFile
+from psycopg import sql
 
 from demo_project.photos import actors
 from demo_project.photos.models import Album, Photo
@@ -44,3 +48,20 @@ def make_album(make_photo) -> Callable[..., Album]:
         return album
 
     return make
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
+    """The database of the site: its name in the page, and what its settings add."""
+    if request.param == "SQLite":
+        yield request.param, ""
+        return
+    url = request.getfixturevalue("process_environment")["DATABASE_URL"]
+    name = f"mysite_{os.getpid()}"
+    here = {key: settings.DATABASES["default"][key] for key in ("USER", "PASSWORD", "HOST", "PORT", "OPTIONS")}
+    with psycopg.connect(url, dbname="postgres", autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        try:
+            yield request.param, f'DATABASES["default"].update({here | {"NAME": name}!r})\n'
+        finally:
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
