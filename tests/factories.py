@@ -14,7 +14,17 @@ import factory
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 
-from jobqueue.models import CounterPeriod, Executor, Heartbeat, InboxMessage, Queue, Schedule, ScheduleTick, Task
+from jobqueue.models import (
+    CounterPeriod,
+    Executor,
+    Heartbeat,
+    InboxMessage,
+    JournalEntry,
+    Queue,
+    Schedule,
+    ScheduleTick,
+    Task,
+)
 from jobqueue.values.ids import new_id
 
 Row = TypeVar("Row")
@@ -172,6 +182,20 @@ class MessageFactory(UsingFactory[InboxMessage]):
 
     sent_at = factory.LazyFunction(lambda: ago(5))
     body = factory.LazyFunction(lambda: {"text": "hello"})
+
+
+class EntryFactory(UsingFactory[JournalEntry]):
+    """An entry of a journal: of a step that succeeded, unless other columns are given."""
+
+    class Meta:
+        model = JournalEntry
+
+    name = factory.Sequence(lambda n: f"charge_card#{n + 2}")
+    kind = "STEP"
+    status = "SUCCESSFUL"
+    attempts = 1
+    started_at = factory.LazyFunction(lambda: ago(12))
+    finished_at = factory.LazyAttribute(lambda row: None if row.status in ("WAITING", "RETRYING") else ago(10))
 
 
 class ScheduleFactory(UsingFactory[Schedule]):

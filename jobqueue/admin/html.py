@@ -23,7 +23,8 @@ from jobqueue.values.text import number_text
 MAX_FOLDS, MAX_FOLD_DEPTH = 50, 4  # of a JSON value: each fold is a stop of the Tab key
 
 
-# Shapes, because not all readers see the colours. The last two are of ticks without a task.
+# Shapes, because not all readers see the colours. SKIPPED and DELETED are of ticks without a task, those after them of
+# entries of journals.
 SHAPES = {
     "READY": "○",
     "BLOCKED": "◇",
@@ -36,8 +37,18 @@ SHAPES = {
     "CANCELLED": "⊘",
     "SKIPPED": "↷",
     "DELETED": "□",
+    "WAITING": "❚❚",
+    "RETRYING": "↻",
+    "TIMED_OUT": "◷",
 }
-WORDS = {**dict(Task.Status.choices), "SKIPPED": gettext_lazy("Skipped"), "DELETED": gettext_lazy("Task deleted")}
+WORDS = {
+    **dict(Task.Status.choices),
+    "SKIPPED": gettext_lazy("Skipped"),
+    "DELETED": gettext_lazy("Task deleted"),
+    "WAITING": gettext_lazy("Waiting"),
+    "RETRYING": gettext_lazy("Retrying"),
+    "TIMED_OUT": gettext_lazy("Timed out"),
+}
 
 # CSS class, shape, word
 EXECUTOR_BADGES: dict[ExecutorState, tuple[str, str, Text]] = {

@@ -87,8 +87,8 @@ class TaskPage(Page):
     """One task: GET shows it, POST performs one of the actions."""
 
     def get_urls(self) -> list[URLPattern]:
-        views = {action.name: self._post_view(action.permission, self._action_view(action)) for action in ACTIONS}
-        views["send"] = self._post_view("send_message", self._send)
+        views = {action.name: self.post_view(action.permission, self._action_view(action)) for action in ACTIONS}
+        views["send"] = self.post_view("send_message", self._send)
         return [self.address(f"<path:object_id>/{name}/", view, name) for name, view in views.items()]
 
     def view(self, request: HttpRequest, object_id: str | None) -> HttpResponse:
@@ -112,7 +112,12 @@ class TaskPage(Page):
 
         # A backend that TASKS no longer has cannot change its tasks.
         allowed = [action for action in ACTIONS if may(action.permission)] if task.backend in api.aliases() else []
-        description = describe_task(task, with_payload=may("view_payload"))
+        before = request.GET.get("before", "")
+        description = describe_task(
+            task,
+            with_payload=may("view_payload"),
+            entries_before=int(before) if before.isascii() and before.isdigit() and len(before) < 19 else None,
+        )
         is_asked = task.status == Task.Status.RUNNING and task.cancel_requested_at is not None
         left_out = [CANCEL] if is_asked and not description["children"].live else []
         left_out += [REQUEUE] if is_internal(task.task_type) else []
@@ -137,11 +142,11 @@ class TaskPage(Page):
             parse_column(task.args_text), parse_column(task.kwargs_text), parse_column(task.inner_state_text)
         )
 
-    def _post_view(self, permission: str, do: View) -> Any:
-        """Return a view of POST for one task. It needs the permission, and that to view tasks."""
+    def post_view(self, permission: str, do: View, *, shows: bool = False) -> Any:
+        """Return a view of POST for one task. It needs the permission, and that to view tasks. shows: of GET, too."""
 
         def view(request: HttpRequest, object_id: str) -> HttpResponse:
-            if request.method != "POST":
+            if request.method != "POST" and not (shows and request.method == "GET"):
                 return HttpResponseNotAllowed(["POST"])
             task = self.admin.get_object(request, unquote(object_id))
             if not self.admin.has_view_permission(request, task) or not request.user.has_perm(f"jobqueue.{permission}"):
@@ -161,13 +166,13 @@ class TaskPage(Page):
                 run.perform([task.pk])
             except OperationalError:  # lock timeout
                 text = _("Nothing was changed: another transaction has locked the task. Try again in a moment.")
-                return self._answer(request, task, text, messages.ERROR)
+                return self.answer(request, task, text, messages.ERROR)
             if run.affected:
                 audit_log.write(request, [task], str(run.action.label))
                 if action is DELETE:
                     self.admin.message_user(request, str(run), level_of(run))
                     return HttpResponseRedirect(self._list_address(request))
-            return self._answer(request, task, str(run), level_of(run))
+            return self.answer(request, task, str(run), level_of(run))
 
         return view
 
@@ -186,10 +191,10 @@ class TaskPage(Page):
             button=button,
             refusal=_("Keep it") if number == 1 else action.refusal,
             is_destructive=action.is_destructive,
-            back=self._address(request, task),
+            back=self.task_address(request, task),
         )
 
-    def _address(self, request: HttpRequest, task: Task) -> str:
+    def task_address(self, request: HttpRequest, task: Task) -> str:
         return self._keep_filters(request, self.reverse("change", task.pk))
 
     def _list_address(self, request: HttpRequest) -> str:
@@ -205,7 +210,7 @@ class TaskPage(Page):
         if not takes_messages(task):
             unknown = _("Message not sent: this site has no actor of this name.")
             ended = _("Message not sent: the task has ended.")
-            return self._answer(request, task, ended if task.is_finished else unknown, messages.WARNING)
+            return self.answer(request, task, ended if task.is_finished else unknown, messages.WARNING)
         kind = next(
             (message_kind for message_kind in _kinds(task) if message_kind.name == request.POST.get("kind")), None
         )
@@ -223,17 +228,17 @@ class TaskPage(Page):
             return self.gone(request, str(task.pk))
         except OperationalError:  # lock timeout
             text = _("Message not sent: another transaction has locked the task. Try again in a moment.")
-            return self._answer(request, task, text, messages.ERROR)
+            return self.answer(request, task, text, messages.ERROR)
         except JobQueueError as error:
-            return self._answer(request, task, _("Message not sent: %(error)s") % {"error": error}, messages.WARNING)
+            return self.answer(request, task, _("Message not sent: %(error)s") % {"error": error}, messages.WARNING)
         # Without the body: readers of the log may lack the permission to see messages.
         audit_log.write(request, [task], _("Send message %(number)s") % {"number": number})
         text = _("Message sent (no. %(number)s).") % {"number": number}
-        return self._answer(request, task, text, messages.SUCCESS)
+        return self.answer(request, task, text, messages.SUCCESS)
 
-    def _answer(self, request: HttpRequest, task: Task, text: str, level: int) -> HttpResponse:
+    def answer(self, request: HttpRequest, task: Task, text: str, level: int) -> HttpResponse:
         self.admin.message_user(request, text, level)
-        return HttpResponseRedirect(self._address(request, task))
+        return HttpResponseRedirect(self.task_address(request, task))
 
     def gone(self, request: HttpRequest, object_id: str) -> HttpResponse:
         text = _("Unknown task %(id)s. Ended tasks are pruned after a while.") % {"id": unquote(object_id)}

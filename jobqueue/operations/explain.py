@@ -45,6 +45,7 @@ class TaskFacts:
     unread: int = 0  # messages in its inbox
     live_children: int = 0  # children that have not ended
     is_orphan: bool = False  # its parent has ended
+    wait: str = ""  # what a workflow waits for, as a sentence; empty for other tasks
 
     @property
     def last_error(self) -> Mapping[str, Any]:
@@ -267,6 +268,8 @@ def _running(task: Task, facts: TaskFacts) -> Iterator[str]:
 
 def _suspended(task: Task, facts: TaskFacts) -> Iterator[str]:
     is_due = task.wake_at is not None and task.wake_at <= facts.now
+    if facts.wait:
+        yield facts.wait.replace("%", "%%")
     if facts.unread and task.unread_polls and task.wake_at is not None and not is_due:
         yield _("It will check its unread messages again in %(wake)s.")
     elif facts.unread:
@@ -275,7 +278,7 @@ def _suspended(task: Task, facts: TaskFacts) -> Iterator[str]:
     elif is_due:
         yield _("Its wait ended %(wake)s ago.")
         yield _("It becomes ready in a moment.") if facts.alive else _("No executor is running to wake it.")
-    else:
+    elif not facts.wait:
         until = _("Waiting for a message, until %(moment)s (in %(wake)s).")
         yield until if task.wake_at else _("Waiting for a message for %(suspended)s, without a timeout.")
         yield from _live_children(facts)

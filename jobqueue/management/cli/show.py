@@ -20,6 +20,7 @@ from jobqueue.operations.formatting import attempt_number, clock_time, duration
 from jobqueue.operations.limits import KeyState
 from jobqueue.operations.payloads import DisplayedValue
 from jobqueue.operations.task.detail import describe_task, find_task
+from jobqueue.operations.task.journal import ShownJournal
 from jobqueue.operations.task.reports import ShownProgress
 from jobqueue.operations.task.timeline import Timeline
 from jobqueue.operations.task.tree import Branch
@@ -46,6 +47,8 @@ WIDTH = max(map(len, (*COLUMNS.values(), "Concurrency limit")))
 
 def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("id", type=UUID, help="task id")
+    parser.add_argument("--journal", action="store_true", help="show the journal of a workflow: its newest entries")
+    parser.add_argument("--before", type=int, metavar="ENTRY", help="with --journal, entries before the one of this id")
 
 
 def show(console: Console, flags: Any) -> None:
@@ -53,7 +56,9 @@ def show(console: Console, flags: Any) -> None:
     task = find_task(str(flags.id), dict.fromkeys(engine.database for engine in engines(flags.backend)))
     if task is None:
         raise CommandError(f"Unknown task {flags.id}. Ended tasks are deleted after RETENTION.")
-    page = describe_task(task, with_payload=True)
+    page = describe_task(task, with_payload=True, entries_before=flags.before)
+    if not (flags.journal or flags.before):
+        page["journal"] = None
     if console.is_json:
         console.write_json(_as_json(task, page))
         return
@@ -75,6 +80,7 @@ def _lines(task: Task, page: Mapping[str, Any], width: int) -> Iterator[str]:
     yield from value_lines("Arguments", page["arguments"])
     for name in ("result", "state", "metadata", "options"):
         yield from value_lines(name.capitalize(), [page[name]] if page[name] else [])
+    yield from _journal(page["journal"])
     yield from _timeline(page["timeline"])
     yield from _messages(page)
     yield from _children(page["children"])
@@ -131,6 +137,25 @@ def value_lines(title: str, values: Iterable[DisplayedValue]) -> Iterator[str]:
         yield from textwrap.indent(f"{name}{value.text or f'({value.note})'}", INDENT).splitlines()
         if value.text and value.note:
             yield f"{INDENT}({value.note})"
+
+
+def _journal(journal: ShownJournal | None) -> Iterator[str]:
+    if journal is None:
+        return
+    states = ", ".join(f"{count:,} {status.lower()}" for status, count in journal.states)
+    yield from ("", f"Journal: {states}")
+    if journal.older is not None:
+        yield f"{INDENT}Older entries: --before {journal.older}"
+    for entry in journal.entries:
+        at = clock_time(entry.started_at) if entry.started_at else "?"
+        took = [] if entry.seconds is None else [f"took {duration(entry.seconds)}"]
+        attempts = [f"{entry.attempts} attempts"] if entry.attempts > 1 else []
+        child = [f"{entry.child.task.pk} {entry.child.task.status}"] if entry.child else []
+        parts = [entry.status.lower(), *took, *attempts, *child, *filter(None, [entry.note])]
+        yield f"{INDENT}{at} {entry.name} {entry.title} {', '.join(parts)}"
+        yield from (f"{INDENT * 2}{line}" for line in (entry.line, entry.headline) if line)
+    if journal.newer is not None:
+        yield f"{INDENT}Newer entries: --before {journal.newer}"
 
 
 def _timeline(timeline: Timeline) -> Iterator[str]:
@@ -203,6 +228,7 @@ def _as_json(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
         "arguments": {value.name: _read(value) for value in page["arguments"]},
         **{name: _read(page[name]) for name in ("result", "state", "metadata")},
         "progress": page["reported"] and page["reported"].as_json(),
+        **({} if page["journal"] is None else {"journal": page["journal"].as_json()}),
         "timeline": [step.as_json() for step in reversed(page["timeline"].steps)],
         "errors": page["errors"],
         "messages": [

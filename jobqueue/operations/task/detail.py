@@ -30,6 +30,7 @@ from jobqueue.operations.payloads import (
     tags_of,
 )
 from jobqueue.operations.task.inbox import find_actor, read_inbox
+from jobqueue.operations.task.journal import read_journal
 from jobqueue.operations.task.reports import read_logs, read_progress
 from jobqueue.operations.task.timeline import read_timeline
 from jobqueue.operations.task.tree import read_ancestors, read_tree
@@ -44,8 +45,12 @@ def find_task(pk: str, among: Iterable[str]) -> Task | None:
     return None
 
 
-def describe_task(task: Task, *, with_payload: bool) -> dict[str, Any]:
-    """Return the details by name. with_payload: whether the reader may see payloads and errors."""
+def describe_task(task: Task, *, with_payload: bool, entries_before: int | None = None) -> dict[str, Any]:
+    """
+    Return the details by name.
+
+    with_payload: whether the reader may see payloads and errors. entries_before: which page of a journal.
+    """
     database = task._state.db or DEFAULT_DB_ALIAS
     values: dict[str, Any] = {column: parse_column(getattr(task, f"{column}_text")) for column in RAW}
     patterns = options_of(task.backend).redact
@@ -58,6 +63,9 @@ def describe_task(task: Task, *, with_payload: bool) -> dict[str, Any]:
     key = key_that_matters(task)
     blocked_by = limits[key] if key is not None and task.status == Task.Status.BLOCKED else None
     log = log_entries.read_entries(task)
+    journal = read_journal(
+        database, task, values["inner_state"], patterns, secrets, with_payload=with_payload, before=entries_before
+    )
     logs = read_logs(database, task, patterns, secrets) if with_payload else {}
     facts = task_facts(
         task,
@@ -66,6 +74,7 @@ def describe_task(task: Task, *, with_payload: bool) -> dict[str, Any]:
         unread=inbox.unread,
         live_children=children.live,
         limit=limits[key] if key is not None else None,
+        wait=journal.wait if journal is not None else "",
         is_orphan=ancestors.parent is not None and ancestors.parent.has_ended,
     )
     context: dict[str, Any] = {
@@ -90,6 +99,7 @@ def describe_task(task: Task, *, with_payload: bool) -> dict[str, Any]:
         "schedule": schedule_of(task, database),
         "tick_at": read_moment(options.get("scheduled_at")) if isinstance(options := values["options"], dict) else None,
         "children": children,
+        "journal": journal,
         "inbox": inbox,
         "keeps_messages": options_of(task.backend).keep_messages,
         "is_actor": find_actor(task) is not None,

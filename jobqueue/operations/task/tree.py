@@ -8,7 +8,7 @@ by parent_id, which only the index of children provides, so statistics cannot le
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
@@ -134,24 +134,37 @@ def read_tree(database: str, root: UUID) -> Branch:
 
 def _draw(database: str, tree: Branch) -> None:
     """Draw the bars of all shown tasks, on one scale."""
-    nodes = {node.task.pk: node for node in tree.descendants()}
-    if not nodes:
-        return
-    rows = Task.objects.using(database).filter(pk__in=nodes).annotate(now=Now())
+    tree.start, tree.end, bars = _read_bars(database, [node.task.pk for node in tree.descendants()])
+    for node in tree.descendants():
+        node.bar = bars.get(node.task.pk)
+
+
+def read_nodes(database: str, ids: Collection[UUID]) -> tuple[datetime | None, datetime | None, dict[UUID, Node]]:
+    """Read some tasks with their bars, on one scale. Return its start and end, too."""
+    start, end, bars = _read_bars(database, ids)
+    rows = Task.objects.using(database).filter(pk__in=list(bars)).values_list(*Relative._fields) if bars else ()
+    tasks = [Relative(*row) for row in rows]
+    return start, end, {task.pk: Node(task, Branch(task.pk), bars.get(task.pk)) for task in tasks}
+
+
+def _read_bars(database: str, ids: Collection[UUID]) -> tuple[datetime | None, datetime | None, dict[UUID, Bar]]:
+    """Read the start and the end of the scale, and the bars by task."""
+    if not ids:
+        return None, None, {}
+    rows = Task.objects.using(database).filter(pk__in=ids).annotate(now=Now())
     times = list(rows.values_list("pk", "enqueued_at", "started_at", Coalesce("finished_at", "now")))
-    tree.start = min((enqueued for _, enqueued, *_ in times), default=None)
-    tree.end = max((ended for *_, ended in times), default=None)
-    if tree.start is None or tree.end is None:
-        return
-    first, length = tree.start, max((tree.end - tree.start).total_seconds(), 0.001)
-
-    def to_pixels(at: datetime) -> int:
-        return int(BAR_WIDTH * (at - first).total_seconds() / length + 0.5)
-
-    for pk, enqueued, started, ended in times:
+    first = min((enqueued for _, enqueued, *_ in times), default=None)
+    last = max((ended for *_, ended in times), default=None)
+    bars: dict[UUID, Bar] = {}
+    for pk, enqueued, started, ended in times if first is not None and last is not None else ():
+        length = max((last - first).total_seconds(), 0.001)  # type: ignore[operator]
+        waits_from, runs_from, upto = (
+            int(BAR_WIDTH * (at - first).total_seconds() / length + 0.5) for at in (enqueued, started or ended, ended)
+        )
         wait = ((started or ended) - enqueued).total_seconds()
         run = None if started is None else max(0.0, (ended - started).total_seconds())
-        nodes[pk].bar = Bar(to_pixels(enqueued), to_pixels(started or ended), to_pixels(ended), max(0.0, wait), run)
+        bars[pk] = Bar(waits_from, runs_from, upto, max(0.0, wait), run)
+    return first, last, bars
 
 
 def _count_children(database: str, parents: Mapping[UUID, Branch], limit: int) -> list[Relative]:
