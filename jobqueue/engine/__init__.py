@@ -14,11 +14,12 @@ The engine: all changes of the queue's rows go through it.
 * `due_schedules`: a row of a schedule as a value for its ticks, and the next tick as columns of the row
 * `engine`: the engine of one backend: its verbs, and the parts that perform them
 * `enqueues`: enqueue tasks: insert their rows, and do what is wanted if a unique key is taken
+* `entries`: rows of journals: read, write and delete the recorded calls of workflows
 * `executors`: heartbeats, commands, and the rescue of tasks from lost executors
 * `heartbeats`: which executors are alive, silent or gone
 * `inbox`: rows of messages: insert, read, count and delete them, and wake their receivers
 * `inserts`: insert the rows of new tasks
-* `journal`: the recorded calls of workflows: read and record them
+* `journal`: the journals of workflows: read them, and record calls
 * `limit_conditions`: which tasks count for a limit by key, which wait for it, and which must be admitted
 * `limits`: the numbers of limits by key that people set, and how many tasks wait for each limit
 * `messages`: messages to tasks, from code, other tasks and ended children; and the wake-up of tasks that wait

@@ -29,6 +29,7 @@ from jobqueue.engine.database import (
     read_list,
     with_texts,
 )
+from jobqueue.engine.entries import EntryStatements, newest
 from jobqueue.engine.inserts import Inserts
 from jobqueue.engine.messages import Messages, make_ending
 from jobqueue.engine.tasks import LockedRow, Tasks
@@ -36,7 +37,17 @@ from jobqueue.engine.timeouts import SHORT_WAIT, is_locked
 from jobqueue.exceptions import DuplicateKey, MessageAlreadyConsumed, TaskFinished, TaskNotFound
 from jobqueue.models.clock import Clock, clock_to_store, rank_from
 from jobqueue.values.failpoints import failpoint
-from jobqueue.values.records import ClaimedTask, CommitResult, Enqueued, NewMessage, NewTask, Outcome, release_outcome
+from jobqueue.values.records import (
+    NO_EFFECTS,
+    ClaimedTask,
+    CommitResult,
+    Effects,
+    Enqueued,
+    NewMessage,
+    NewTask,
+    Outcome,
+    release_outcome,
+)
 from jobqueue.values.safe_log import safe_logger
 from jobqueue.values.states import FINAL, WAITING, Status
 
@@ -68,6 +79,7 @@ class Commits(Part):
     counters: Counters
     admissions: Admissions
     code_waits: CodeWaits
+    entries: EntryStatements  # of journals
 
     def commit(
         self,
@@ -143,12 +155,17 @@ class Commits(Part):
             if busy.isdisjoint(reached[outcome.task_id]) and descendants_of.get(outcome.task_id, set()) <= locked.keys()
         ]
 
+        self._write_journals(ready)
         to_cancel = {pk for outcome in ready for pk in descendants_of.get(outcome.task_id, ())}
         cancelled = to_cancel | {pk for pk, row in locked.items() if row.cancel_requested_at is not None}
-        entering = {o.task_id: final_status(o, is_cancelled=o.task_id in cancelled) for o in ready}
+        deferring = self.entries.that_finish_themselves(cancelled & {o.task_id for o in ready})
+        entering = {
+            o.task_id: final_status(o, is_cancelled=o.task_id in cancelled, defers=o.task_id in deferring)
+            for o in ready
+        }
         notified = self._perform(ready, entering)
         # The search for children to cancel could not find these: they are inserted only now.
-        ends_children = cancelled.union(parents)
+        ends_children = {pk for pk in cancelled if entering.get(pk) in FINAL}.union(parents)
         self.tasks.cancel_queued([child.id for o in ready if o.task_id in ends_children for child in o.effects.spawn])
         endings = [end for o in ready if (end := ending(o, entering[o.task_id], locked[o.task_id]))]
         notified |= self.messages.notify_parents(endings)
@@ -157,6 +174,7 @@ class Commits(Part):
         left = {o.task_id: len(o.effects.unread) for o in ready if entering[o.task_id] is Status.SUSPENDED}
         entering |= dict.fromkeys(self.messages.with_more_unread(left), Status.READY)
         self._write([(outcome, entering[outcome.task_id]) for outcome in ready])
+        self.tasks.request_cancel(to_cancel & deferring)
         self.code_waits.begin([o for o in ready if entering[o.task_id] is Status.AWAITING_CODE])
         self.admissions.settle(
             {outcome.task_id: outcome.begun_seconds for outcome in ready if outcome.may_unblock_others}
@@ -201,6 +219,29 @@ class Commits(Part):
             log_dropped(len(droppable) - len(reached))
             notified.update(reached)
         return notified - {child.id for child in children}
+
+    def perform_effects(self, claimed: ClaimedTask, effects: Effects) -> set[UUID]:
+        """
+        Consume, spawn and send in the middle of a poll, whose row the caller's transaction has locked.
+
+        Return the receivers of messages. They are woken after the commit.
+        """
+        outcome = replace(release_outcome(claimed), effects=effects)
+        return self._perform([outcome], {claimed.id: outcome.status})
+
+    def _write_journals(self, outcomes: Sequence[Outcome]) -> None:
+        """Delete and write entries of journals, and change the arguments of a workflow that begins a new one."""
+        changed = {o.task_id: o.effects for o in outcomes if o.effects is not NO_EFFECTS}
+        if restarted := {pk: effects.restart for pk, effects in changed.items() if effects.restart is not None}:
+            self.entries.delete_of(restarted)
+            for pk, restart in restarted.items():
+                texts = {"args": json_from(restart.args), "kwargs": json_from(restart.kwargs)}
+                self.db.tasks.filter(pk=pk).update(**texts)
+        for pk, effects in changed.items():
+            if effects.forget:
+                self.entries.forget(pk, effects.forget)
+        if written := {pk: newest(effects.journal) for pk, effects in changed.items() if effects.journal}:
+            self.entries.write(written)
 
     def _consume(self, outcomes: Sequence[Outcome]) -> None:
         """
@@ -343,9 +384,17 @@ def other_tasks_of(outcome: Outcome) -> set[UUID]:
     return receivers if outcome.parent_id is None else receivers | {outcome.parent_id}
 
 
-def final_status(outcome: Outcome, *, is_cancelled: bool) -> Status:
-    """Return the state that an outcome leads to. A cancelled task does not run again."""
-    return Status.CANCELLED if is_cancelled and outcome.status not in FINAL else outcome.status
+def final_status(outcome: Outcome, *, is_cancelled: bool, defers: bool = False) -> Status:
+    """
+    Return the state that an outcome leads to. A cancelled task does not run again, unless its journal defers that.
+
+    Then it runs until its compensations have run. The poll that learns of the cancel does not wait for a message.
+    """
+    if not is_cancelled or outcome.status in FINAL or outcome.effects.finishes_itself:
+        return outcome.status
+    if not defers:
+        return Status.CANCELLED
+    return Status.READY if outcome.status is Status.SUSPENDED else outcome.status
 
 
 def ending(outcome: Outcome, entering: Status, row: LockedRow) -> NewMessage | None:

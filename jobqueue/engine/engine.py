@@ -15,10 +15,11 @@ from jobqueue.engine.commit import REFUSALS, Commits, is_refusal
 from jobqueue.engine.counters import Counters
 from jobqueue.engine.database import Database
 from jobqueue.engine.enqueues import Enqueues
+from jobqueue.engine.entries import EntryStatements
 from jobqueue.engine.executors import Executors
 from jobqueue.engine.inbox import InboxStatements
 from jobqueue.engine.inserts import Inserts
-from jobqueue.engine.journal import Journals, JournalStatements
+from jobqueue.engine.journal import Journals
 from jobqueue.engine.limits import Limits
 from jobqueue.engine.messages import Messages
 from jobqueue.engine.queues import Queues
@@ -51,7 +52,7 @@ class Engine:
     messages_class: type[Messages] = Messages
     inserts_class: type[Inserts] = Inserts
     enqueues_class: type[Enqueues] = Enqueues
-    entries_class: type[JournalStatements] = JournalStatements
+    entries_class: type[EntryStatements] = EntryStatements
     tasks_class: type[Tasks] = Tasks
     claims_class: type[Claims] = Claims
     code_waits_class: type[CodeWaits] = CodeWaits
@@ -72,19 +73,21 @@ class Engine:
         self.inbox = self.inbox_class(db, self.admissions)
         self.messages = self.messages_class(db, self.inbox)
         self.reports = Reports(db)
+        self.entries = self.entries_class(db)
         self.inserts = self.inserts_class(db, self.counters, self.admissions)
         self.enqueues = self.enqueues_class(db, self.inserts, self.admissions)
-        self.tasks = self.tasks_class(db, self.inserts, self.messages, self.counters, self.admissions, self.reports)
+        self.tasks = self.tasks_class(
+            db, self.inserts, self.messages, self.counters, self.admissions, self.reports, self.entries
+        )
         self.ticks = self.ticks_class(db, self.inserts, self.tasks)
         self.schedules = self.schedules_class(db, self.ticks)
         self.claims = self.claims_class(db, self.queues)
         self.code_waits = self.code_waits_class(db, self.admissions, self.claims)
         self.commits = self.commits_class(
-            db, self.inserts, self.tasks, self.messages, self.counters, self.admissions, self.code_waits
+            db, self.inserts, self.tasks, self.messages, self.counters, self.admissions, self.code_waits, self.entries
         )
-        self.entries = self.entries_class(db)
-        self.journal = Journals(db, self.entries, self.tasks, self.messages)
-        self.executors = self.executors_class(db, self.messages, self.counters, self.admissions)
+        self.journal = Journals(db, self.entries, self.commits, self.messages)
+        self.executors = self.executors_class(db, self.messages, self.counters, self.admissions, self.entries)
 
     def commit_and_claim(
         self,

@@ -15,6 +15,7 @@ from jobqueue.engine.admissions import Admissions
 from jobqueue.engine.counters import Counters
 from jobqueue.engine.database import ERRORS_KEPT, WORKERS_KEPT, Part, read_list, with_texts
 from jobqueue.engine.ends import ended
+from jobqueue.engine.entries import EntryStatements
 from jobqueue.engine.heartbeats import is_silent, silent
 from jobqueue.engine.messages import Messages, make_ending
 from jobqueue.exceptions import ExecutorLost
@@ -36,6 +37,7 @@ class Executors(Part):
     messages: Messages
     counters: Counters
     admissions: Admissions
+    entries: EntryStatements  # of journals
 
     def heartbeat(self, executor: ExecutorInfo) -> list[OwnedTask] | None:
         """
@@ -101,10 +103,10 @@ class Executors(Part):
         """
         Take RUNNING tasks from lost executors: those without a heartbeat within the timeout.
 
-        The tasks become READY at their old rank with one more loss, FAILED at the limit of losses, or CANCELLED if
-        requested. A task that was claimed within CLAIM_COUNTS_SECONDS stays. An executor without a heartbeat gets
-        one, and a full timeout for the next. may: called once if an executor is silent. If it returns False, no task
-        is taken. Locks: the rows, skipping locked ones.
+        The tasks become READY at their old rank with one more loss, FAILED at the limit of losses, or CANCELLED if that
+        was requested and no journal defers it. A task that was claimed within CLAIM_COUNTS_SECONDS stays. An executor
+        without a heartbeat gets one, and a full timeout for the next. may: called once if an executor is silent. If it
+        returns False, no task is taken. Locks: the rows, skipping locked ones.
         """
         silent = self._silent_executors()
         if not silent or not may():
@@ -117,6 +119,11 @@ class Executors(Part):
             rows = self._lock_lost(ids)
             busy = self.messages.inbox.unreachable({row.parent_id for row in rows if row.parent_id is not None})
             now = self.db.now()
+            asked = {row.pk for row in rows if row.cancel_requested_at is not None}
+            deferring = self.entries.that_finish_themselves(asked)
+            for row in rows:
+                if row.pk in deferring:
+                    row.cancel_requested_at = None  # here only: the row keeps the request
             taken = [self._release_lost(row, silent, now) for row in rows if row.parent_id not in busy]
             self.admissions.request([rescued.id for rescued, _ in taken])
             self.admissions.count_lost([rescued.id for rescued, _ in taken])

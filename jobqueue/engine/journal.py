@@ -1,104 +1,54 @@
-"""The recorded calls of workflows: read and record them."""
+"""The journals of workflows: read them, and record calls."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any
+from functools import partial
 from uuid import UUID
 
-from django.db.models import QuerySet, TextField
-from django.db.models.functions import Cast
+from django.db import transaction
 
-from jobqueue.engine.database import Part, json_from
+from jobqueue.engine.commit import Commits
+from jobqueue.engine.database import Part
+from jobqueue.engine.entries import EntryStatements, newest
 from jobqueue.engine.messages import Messages
-from jobqueue.engine.tasks import Tasks
 from jobqueue.exceptions import ClaimLost
-from jobqueue.models import JournalEntry
 from jobqueue.values.failpoints import failpoint
-from jobqueue.values.journal import OPEN, Entry, EntryKind, EntryStatus, Journal
+from jobqueue.values.journal import Entry, Journal
 from jobqueue.values.records import NO_EFFECTS, ClaimedTask, Effects
-
-KINDS = {kind.value: kind for kind in EntryKind}  # calling EntryKind takes a microsecond
-STATUSES = {status.value: status for status in EntryStatus}
-TEXTS = ("arguments", "value", "error")  # JSON columns
-COLUMNS = (
-    "name", "kind", "status", "arguments", "digest", "value", "error", "attempts", "child_id", "started_at",
-    "finished_at", "due_at",
-)  # fmt: skip
-
-
-@dataclass(eq=False)
-class JournalStatements(Part):
-    """The statements that a journal needs. PostgreSQL has its own."""
-
-    @property
-    def _rows(self) -> QuerySet[JournalEntry]:
-        return JournalEntry.objects.using(self.db.using)
-
-    def read(self, task_id: UUID) -> Journal:
-        """Return the recorded calls of a task, and whether its cancel was requested. Locks: none."""
-        rows = self._rows.filter(task_id=task_id).order_by("pk")
-        rows = rows.annotate(**{f"{name}_text": Cast(name, TextField()) for name in TEXTS})
-        columns = [f"{name}_text" if name in TEXTS else name for name in COLUMNS]
-        requested = self.db.tasks.filter(pk=task_id, cancel_requested_at__isnull=False)
-        return Journal([as_entry(values) for values in rows.values_list(*columns)], requested.exists())
-
-    def write(self, entries_of: Mapping[UUID, Sequence[Entry]]) -> None:
-        """Write entries of tasks that this transaction has locked."""
-        now = self.db.now()
-        rows = [as_row(task_id, entry, now) for task_id, entries in entries_of.items() for entry in entries]
-        self._rows.bulk_create(rows, update_conflicts=True, unique_fields=["task", "name"], update_fields=COLUMNS[1:])
-
-    def forget(self, task_id: UUID, names: Collection[str]) -> None:
-        """Delete entries of a task that this transaction has locked."""
-        self._rows.filter(task_id=task_id, name__in=names)._raw_delete(self.db.using)
-
-    def delete_of(self, ids: Collection[UUID]) -> None:
-        """Delete the journals of tasks."""
-        self._rows.filter(task_id__in=ids)._raw_delete(self.db.using)
 
 
 @dataclass(eq=False)
 class Journals(Part):
-    statements: JournalStatements
-    tasks: Tasks
+    entries: EntryStatements
+    commits: Commits
     messages: Messages
 
     def read(self, task_id: UUID) -> Journal:
         """Return the recorded calls of a task, and whether its cancel was requested. Locks: none."""
-        return self.statements.read(task_id)
+        return self.entries.read(task_id)
 
     def record(
         self, claimed: ClaimedTask, executor_id: UUID, entries: Sequence[Entry], effects: Effects = NO_EFFECTS
     ) -> None:
         """
-        Write entries, with what the calls did, while the executor holds the claim. Raises ClaimLost if it does not.
+        Write entries, with the effects of their calls, in the caller's transaction or in one of its own.
 
-        In the caller's transaction if there is one. Locks: the task's row FOR NO KEY UPDATE.
+        Raises ClaimLost, and writes nothing, if the executor does not hold the claim any more. Raises as a commit does
+        if the database refuses a value or an effect. Receivers of messages are woken after the commit.
+        Locks: the task's row FOR NO KEY UPDATE, waiting for others; then the receivers FOR KEY SHARE.
         """
-        with self.db.transaction():
-            rows = self.db.lock([claimed.id], wait=True).running()
-            if not rows.filter(claim_number=claimed.claim_number, executor_id=executor_id).only("pk"):
+        failpoint("record.before")
+        if effects is NO_EFFECTS:
+            if not self.entries.record(claimed, executor_id, newest(entries)):
                 raise ClaimLost
-            self.statements.write({claimed.id: entries})
-            failpoint("record.before")
-
-
-def as_entry(values: Sequence[Any]) -> Entry:
-    """Return the value of a row. values: of COLUMNS."""
-    fields = dict(zip(COLUMNS, values, strict=True))
-    return Entry(**fields | {"kind": KINDS[fields["kind"]], "status": STATUSES[fields["status"]]})
-
-
-def as_row(task_id: UUID, entry: Entry, now: datetime) -> JournalEntry:
-    """Return the row of an entry, with the times that it leaves to the database's clock."""
-    columns: dict[str, Any] = {name: getattr(entry, name) for name in COLUMNS}
-    columns |= {name: json_from(columns[name]) for name in TEXTS if columns[name] is not None}
-    columns["started_at"] = entry.started_at or now - timedelta(seconds=entry.run_seconds)
-    if entry.status not in OPEN:
-        columns["finished_at"] = entry.finished_at or now
-    if entry.due_at is None and entry.due_seconds is not None:
-        columns["due_at"] = now + timedelta(seconds=entry.due_seconds)
-    return JournalEntry(task_id=task_id, **columns)
+        else:
+            with self.db.transaction():
+                # In this order, because the claim is the fence of the effects.
+                if not self.entries.record(claimed, executor_id, newest(entries)):
+                    raise ClaimLost
+                notified = self.commits.perform_effects(claimed, effects)
+                if notified:
+                    transaction.on_commit(partial(self.messages.wake_or_defer, notified), using=self.db.using)
+        failpoint("record.after")

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
-from django.db.models import Case, Exists, F, OuterRef, When
+from django.db.models import BooleanField, Case, Exists, ExpressionWrapper, F, OuterRef, Q, When
 from django.db.models.functions import Coalesce
 
 from jobqueue.engine.admissions import Admissions
 from jobqueue.engine.counters import Counters
 from jobqueue.engine.database import Part, appended
 from jobqueue.engine.ends import ended
+from jobqueue.engine.entries import EntryStatements
 from jobqueue.engine.heartbeats import silent
 from jobqueue.engine.inbox import UNSUCCESSFUL
 from jobqueue.engine.inserts import Inserts
@@ -31,9 +33,14 @@ from jobqueue.values.states import FINAL, WAITING, Status
 
 PARENTS_PER_QUERY = 1000
 EXECUTORS_KEPT_SECONDS = 86_400
+# A workflow has a state from its first commit on. One that ended without any commit was claimed, and has not succeeded.
+MAY_HAVE_JOURNAL = ExpressionWrapper(
+    Q(inner_state__isnull=False) | Q(claim_number__gt=0) & ~Q(status=Status.SUCCESSFUL), BooleanField()
+)
 # For cancel() and its `may`.
 CANCEL_COLUMNS = (
-    "pk", "status", "parent_id", "parent_notified_at", "cancel_requested_at", "backend", "task_type", "queue_name"
+    "pk", "status", "parent_id", "parent_notified_at", "cancel_requested_at", "claim_number", "backend", "task_type",
+    "queue_name",
 )  # fmt: skip
 
 
@@ -52,11 +59,18 @@ class LockedRow:
 
 @dataclass(eq=False)
 class Tasks(Part):
+    """
+    Changes of tasks that people ask for, and their deletion.
+
+    It has more than 20 methods because each change of tasks is one.
+    """
+
     inserts: Inserts
     messages: Messages
     counters: Counters
     admissions: Admissions
     reports: Reports
+    entries: EntryStatements  # of journals
 
     # --- cancel
 
@@ -66,11 +80,14 @@ class Tasks(Part):
         *,
         tree: bool = False,
         wait: bool = True,
+        at_once: bool = False,
         may: Callable[[Task], bool] | None = None,
     ) -> CancelReport:
         """
         Cancel live tasks. Queued tasks end at once, running tasks at the next heartbeat of their executor.
 
+        A workflow whose journal defers the cancel becomes READY, and ends when its compensations have run. at_once: end
+        it without them, and running tasks, too: their executors lose the claim.
         tree: cancel all live descendants, too. A descendant with an earlier request is not counted again.
         may: whether a task may be cancelled. If not, it is `not_allowed`; its descendants are checked nevertheless.
         The caller wakes `parents` after the commit.
@@ -95,7 +112,7 @@ class Tasks(Part):
                 busy |= below & requested
             repeated = {row.pk for row in rows if row.cancel_requested_at is not None} - requested
             denied = frozenset(row.pk for row in rows if may is not None and row.status not in FINAL and not may(row))
-            ended, running, parents = self.cancel_locked([row for row in rows if row.pk not in denied])
+            ended, running, parents = self.cancel_locked([row for row in rows if row.pk not in denied], at_once=at_once)
         return CancelReport(
             cancelled=len(ended),
             requested=len(running - repeated),
@@ -125,20 +142,36 @@ class Tasks(Part):
             seen |= children.keys()
         return live
 
-    def cancel_locked(self, rows: Iterable[Task | LockedRow]) -> tuple[set[UUID], set[UUID], set[UUID]]:
+    def cancel_locked(
+        self, rows: Iterable[Task | LockedRow], *, at_once: bool = False
+    ) -> tuple[set[UUID], set[UUID], set[UUID]]:
         """
-        End the locked tasks that are not RUNNING. Request the cancel of the others from their executors.
+        End the locked tasks that are not RUNNING and whose journals do not defer it. Request the cancel of the others.
 
-        Return the ended tasks, the running ones, and the parents that got a message.
+        Return the ended tasks, the others, and the tasks to wake after the commit: parents that got a message, and
+        workflows that are READY now. at_once: as in cancel().
         """
         live = {row.pk: row for row in rows if row.status not in FINAL}
         running = {pk for pk, row in live.items() if row.status == Status.RUNNING}
-        queued = live.keys() - running
+        deferring = set[UUID]()
+        if at_once:
+            self.db.tasks.filter(pk__in=running).update(claimed_at=None, executor_id=None)
+            running = set()
+        else:
+            claimed = {pk for pk, row in live.items() if row.claim_number > 0}
+            deferring = self.entries.that_finish_themselves(claimed - running)
+        queued = live.keys() - running - deferring
         self.cancel_queued(queued)
-        if running:
-            self.db.tasks.filter(pk__in=running).update(cancel_requested_at=Coalesce("cancel_requested_at", Clock()))
+        self.request_cancel(running | deferring)
+        if asked := [pk for pk in deferring if live[pk].cancel_requested_at is None]:
+            self._run_now(self.db.tasks.filter(pk__in=asked))
         endings = [ending for pk in queued if (ending := make_ending(live[pk], Status.CANCELLED, None))]
-        return queued, running, self.messages.report_ends(endings)
+        return queued, running | deferring, self.messages.report_ends(endings) | deferring
+
+    def request_cancel(self, ids: Collection[UUID]) -> None:
+        """Ask locked tasks to end. Their executors read it with a heartbeat, workflows with their journals."""
+        if ids:
+            self.db.tasks.filter(pk__in=ids).update(cancel_requested_at=Coalesce("cancel_requested_at", Clock()))
 
     def cancel_queued(self, ids: Collection[UUID]) -> None:
         """End tasks that this transaction has locked or inserted."""
@@ -225,20 +258,20 @@ class Tasks(Part):
         The next poll of a SUSPENDED task does not see a timeout: `timed_out` stays False.
         """
 
-        def change(rows: TaskQuerySet) -> int:
-            scheduled = list(rows.scheduled().values_list("pk", flat=True))
-            suspended = list(rows.suspended().values_list("pk", flat=True))
-            self.db.tasks.filter(pk__in=scheduled).update(
-                status=ready_status(),
-                counts_while_waiting=Case(When(rate_key__isnull=True, then=False), default=F("counts_while_waiting")),
-                rank=rank_from(Clock(), self.db.options.aging),
-                wake_at=None,
-            )
-            self.admissions.request(scheduled)
-            self.messages.inbox.wake_locked(suspended)
-            return len(scheduled) + len(suspended)
+        return self._change(ids, WAITING, self._run_now, wait=wait)
 
-        return self._change(ids, WAITING, change, wait=wait)
+    def _run_now(self, rows: TaskQuerySet) -> int:
+        scheduled = list(rows.scheduled().values_list("pk", flat=True))
+        suspended = list(rows.suspended().values_list("pk", flat=True))
+        self.db.tasks.filter(pk__in=scheduled).update(
+            status=ready_status(),
+            counts_while_waiting=Case(When(rate_key__isnull=True, then=False), default=F("counts_while_waiting")),
+            rank=rank_from(Clock(), self.db.options.aging),
+            wake_at=None,
+        )
+        self.admissions.request(scheduled)
+        self.messages.inbox.wake_locked(suspended)
+        return len(scheduled) + len(suspended)
 
     def discard(self, ids: Collection[UUID], *, wait: bool = True) -> ChangeReport:
         """Make FAILED tasks CANCELLED now, so that no list of failures has them. Locks: the rows in id order."""
@@ -253,7 +286,7 @@ class Tasks(Part):
 
         def change(rows: TaskQuerySet) -> int:
             ids = list(rows.values_list("pk", flat=True))
-            self._delete_locked(ids)
+            self._delete_locked(ids, ids)
             return len(ids)
 
         return self._change(ids, FINAL, change, wait=wait, no_key=False)
@@ -321,15 +354,17 @@ class Tasks(Part):
         )
         old = old.order_by("backend", "status", "finished_at")
         with self.db.transaction():
-            ids = [row.pk for row in self.db.with_lock(old, no_key=False).only("pk")[:limit]]
-            self._delete_locked(ids)
-            return len(ids)
+            rows: list[Any] = list(
+                self.db.with_lock(old.annotate(has_journal=MAY_HAVE_JOURNAL), no_key=False).only("pk")[:limit]
+            )
+            self._delete_locked([row.pk for row in rows], [row.pk for row in rows if row.has_journal])
+            return len(rows)
 
     def prune_messages(self, limit: int = 1000) -> int:
         """
-        Delete messages of the ended tasks that prune() deletes next: a single task may have too many for it.
+        Delete messages and entries of journals of the ended tasks that prune() deletes next.
 
-        Return how many. limit: of each status. Locks: the messages.
+        A single task may have too many for it. Return how many. limit: of each status. Locks: these rows.
         """
         count = 0
         for status, kept_seconds in self.db.options.retention.items():
@@ -342,9 +377,12 @@ class Tasks(Part):
             rows = self.db.messages.filter(task_id__in=next_one).order_by("pk")
             ids = list(rows.values_list("pk", flat=True)[:limit])
             count += self.db.messages.filter(pk__in=ids)._raw_delete(self.db.using) if ids else 0
+            count += sum(self.entries.delete_some(pk, limit) for pk in next_one)
         return count
 
-    def _delete_locked(self, ids: Sequence[UUID]) -> None:
+    def _delete_locked(self, ids: Sequence[UUID], with_journal: Sequence[UUID]) -> None:
+        if with_journal:
+            self.entries.delete_of(with_journal)
         if ids:
             self.messages.inbox.delete_of(ids)
             self.reports.delete_of(ids)

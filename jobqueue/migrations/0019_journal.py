@@ -46,5 +46,5 @@ class Migration(migrations.Migration):
                 "constraints": [models.UniqueConstraint(fields=("task", "name"), name="jobqueue_journal_name")],
             },
         ),
-        migrations.RunPython(run_files("journal"), migrations.RunPython.noop),
+        migrations.RunPython(run_files("journal", "record"), migrations.RunPython.noop),
     ]

@@ -25,6 +25,8 @@ POINTS: Final = (
     "claim.before",
     "claim.after",  # this process has not used the database's answer
     "begin",  # messages are read, and no body has started
+    "record.before",  # the call of a workflow has been made, and nothing is sent
+    "record.after",
     "commit.before",
     "commit.after",
     "atomic.before",  # an atomic body and its outcome, or the function that a poll returned

@@ -288,7 +288,7 @@ class ReleaseCountsAnAttempt(PostgresEngine):
     class commits_class(PostgresCommits):
         def _write_rows(
             self, outcomes: Sequence[Outcome], holder: UUID | None = None
-        ) -> tuple[dict[UUID, Status], set[UUID]]:
+        ) -> tuple[dict[UUID, Status], set[UUID], set[UUID]]:
             def failed(outcome: Outcome) -> Outcome:
                 is_released = outcome.status is Status.READY and not outcome.has_succeeded
                 return structs.replace(outcome, attempts=outcome.attempts + 1) if is_released else outcome
@@ -390,23 +390,27 @@ class CancelsRunningTasks(PostgresEngine):
     """Ends a RUNNING task as if it were queued."""
 
     class tasks_class(PostgresTasks):
-        def cancel_locked(self, rows: Iterable[Any]) -> tuple[set[UUID], set[UUID], set[UUID]]:
+        def cancel_locked(
+            self, rows: Iterable[Any], *, at_once: bool = False
+        ) -> tuple[set[UUID], set[UUID], set[UUID]]:
             all_rows = list(rows)
             for row in all_rows:
                 if row.status == Status.RUNNING:
                     row.status = Status.READY
-            return super().cancel_locked(all_rows)
+            return super().cancel_locked(all_rows, at_once=at_once)
 
 
 class CancelOmitsParentReport(PostgresEngine):
     """Does not report a cancelled child, so the parent waits for ever."""
 
     class tasks_class(PostgresTasks):
-        def cancel_locked(self, rows: Iterable[Any]) -> tuple[set[UUID], set[UUID], set[UUID]]:
+        def cancel_locked(
+            self, rows: Iterable[Any], *, at_once: bool = False
+        ) -> tuple[set[UUID], set[UUID], set[UUID]]:
             all_rows = list(rows)
             for row in all_rows:
                 row.parent_id = None
-            return super().cancel_locked(all_rows)
+            return super().cancel_locked(all_rows, at_once=at_once)
 
 
 class RequeueKeepsAttempts(PostgresEngine):

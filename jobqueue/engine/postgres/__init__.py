@@ -7,6 +7,7 @@ The parts of the engine that differ on PostgreSQL, under the same names. `sql/` 
 * `commit`: commit: one statement for plain outcomes
 * `connection`: PostgreSQL for the engine: statements from files, transactions, formats of values
 * `counters`: counters as statements of PostgreSQL
+* `entries`: rows of journals, as statements of PostgreSQL
 * `engine`: the engine on PostgreSQL: parts that run set-based statements in place of the portable ones
 * `executors`: executors as statements of PostgreSQL
 * `inbox`: rows of messages, as statements of PostgreSQL

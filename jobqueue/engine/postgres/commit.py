@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from jobqueue.engine.commit import Commits, locked_rows
+from jobqueue.engine.commit import Commits, locked_rows, merge
 from jobqueue.engine.postgres.connection import (
     STATUSES,
     PostgresDatabase,
@@ -21,7 +21,7 @@ from jobqueue.engine.postgres.connection import (
 from jobqueue.engine.tasks import LockedRow
 from jobqueue.values.counters import EDGES
 from jobqueue.values.records import NO_EFFECTS, CommitResult, Outcome
-from jobqueue.values.states import Status
+from jobqueue.values.states import FINAL, Status
 
 BUCKETS = as_array(EDGES)
 NULL = "null"  # the result of a function that returns None
@@ -46,9 +46,18 @@ class PostgresCommits(Commits):
         if not wait and are_plain_successes(outcomes):
             done, lost = self._write_successes(outcomes, holder)
         elif not wait and all(map(IS_PLAIN, outcomes)):
-            done, lost = self._write_rows(outcomes, holder)
+            done, lost, asked = self._write_rows(outcomes, holder)
+            if asked:
+                with self.db.transaction():  # a journal may defer the cancel
+                    own = super().perform([o for o in outcomes if o.task_id in asked], holder=holder)
+                rest = [outcome for outcome in outcomes if outcome.task_id not in asked]
+                return merge([own, self._answer(rest, done, lost)])
         else:
             return super().perform(outcomes, holder=holder, wait=wait)
+        return self._answer(outcomes, done, lost)
+
+    def _answer(self, outcomes: Sequence[Outcome], done: dict[UUID, Status], lost: set[UUID]) -> CommitResult:
+        """Request admissions for what plain outcomes have freed, and return their results."""
         if any(map(MAY_UNBLOCK_OTHERS, outcomes)):
             limited = [outcome for outcome in outcomes if outcome.may_unblock_others]
             self.admissions.settle({o.task_id: o.begun_seconds for o in limited if o.task_id in done})
@@ -78,11 +87,15 @@ class PostgresCommits(Commits):
 
     def _write_rows(
         self, outcomes: Sequence[Outcome], holder: UUID | None = None
-    ) -> tuple[dict[UUID, Status], set[UUID]]:
-        """Return the status that each row entered, and the rows that another claim holds. Skip locked rows."""
+    ) -> tuple[dict[UUID, Status], set[UUID], set[UUID]]:
+        """
+        Return the status that each row entered, and the rows that were not written: those of another claim, and those
+        whose cancel was requested. Skip locked rows.
+        """
         rows = self.db.query_prepared("commit", holder=holder, edges=BUCKETS, outcomes=as_json(outcomes))
-        done = {pk: STATUSES[status] for pk, status in rows if status is not None}
-        return done, {pk for pk, status in rows if status is None}
+        done = {pk: STATUSES[status] for pk, status in rows if status in STATUSES}
+        left = {pk: status for pk, status in rows if status not in STATUSES}
+        return done, {pk for pk, status in left.items() if status is None}, {pk for pk in left if left[pk] is not None}
 
     def _write_successes(
         self, outcomes: Sequence[Outcome], holder: UUID | None
@@ -116,6 +129,6 @@ def are_plain_successes(outcomes: Sequence[Outcome]) -> bool:
 
 def as_written(outcome: Outcome, entering: Status) -> Outcome:
     """Return the part of an outcome that changes its own row."""
-    if outcome.status is entering and outcome.effects is NO_EFFECTS:
+    if outcome.status is entering and entering in FINAL and outcome.effects is NO_EFFECTS:
         return outcome
     return msgspec.structs.replace(outcome, decided=entering, effects=NO_EFFECTS)

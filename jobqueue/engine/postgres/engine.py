@@ -9,6 +9,7 @@ from jobqueue.engine.postgres.code_waits import PostgresCodeWaits
 from jobqueue.engine.postgres.commit import PostgresCommits
 from jobqueue.engine.postgres.connection import PostgresDatabase
 from jobqueue.engine.postgres.counters import PostgresCounters
+from jobqueue.engine.postgres.entries import PostgresEntries
 from jobqueue.engine.postgres.executors import PostgresExecutors
 from jobqueue.engine.postgres.inbox import PostgresInbox
 from jobqueue.engine.postgres.inserts import PostgresEnqueues, PostgresInserts
@@ -27,6 +28,7 @@ class PostgresEngine(Engine):
     inbox_class = PostgresInbox
     inserts_class = PostgresInserts
     enqueues_class = PostgresEnqueues
+    entries_class = PostgresEntries
     tasks_class = PostgresTasks
     claims_class = PostgresClaims
     code_waits_class = PostgresCodeWaits

@@ -18,7 +18,8 @@ from django.db import transaction
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 
 FOLDER = Path(__file__).parent
-FUNCTIONS = ("create_task", "send_to_task", "enqueue", "enqueue_plain")  # files with one function each, jobqueue_<file>
+# Files with one function each, jobqueue_<file>.
+FUNCTIONS = ("create_task", "send_to_task", "enqueue", "enqueue_plain", "record")
 FILES = (
     "storage",
     "room",

@@ -2,7 +2,8 @@
 -- Parameters: outcomes: a JSON list of Outcome, without default values; aging: seconds per point of priority;
 --   edges: of the counters' buckets; holder: the executor that made the claims, NULL for any.
 -- Index: the primary key. Locks: the rows in id order FOR NO KEY UPDATE. Rows that other sessions have locked are missing
---   from the answer. A row of the answer without a status belongs to another claim.
+--   from the answer. A row of the answer without a status belongs to another claim. One with a time was not written,
+--   because its cancel was requested then. The caller decides whether its journal defers that.
 -- Trap: with a thousand ids that the planner can count, it may read the whole table. It cannot count a sub-select.
 -- Trap: with `AND status = 'RUNNING'` in the UPDATE's own WHERE, the planner may join through the small partial index
 --   of running tasks, in quadratic time (6,000 instead of 60,000 tasks/s with batches of 1,000).
@@ -29,13 +30,11 @@ held AS (
         CASE WHEN worker_id IS NOT NULL THEN wait END AS waited,
         CASE WHEN worker_id IS NOT NULL THEN run_seconds END AS ran,
         LEAST(wake_at, clock_timestamp() + make_interval(secs => wake_after_seconds)) AS wakes_at,
-        COALESCE(decided, CASE
-            WHEN cancel_requested_at IS NOT NULL AND given.status IN ('READY', 'SCHEDULED', 'SUSPENDED')
-            THEN 'CANCELLED' ELSE given.status
-        END) AS entering
+        COALESCE(decided, given.status) AS entering
     FROM given JOIN locked ON locked.id = given.task_id
     WHERE locked.status = 'RUNNING' AND locked.claim_number = given.claim_number
         AND (%(holder)s::uuid IS NULL OR executor_id = %(holder)s)
+        AND (cancel_requested_at IS NULL OR decided IS NOT NULL OR given.status NOT IN ('READY', 'SCHEDULED'))
 ),
 written AS (
     UPDATE jobqueue_task AS task
@@ -85,8 +84,9 @@ counted AS (
         count(*) FILTER (WHERE has_failed), count(*) FILTER (WHERE has_failed AND entering = 'SCHEDULED'),
         count(*) FILTER (WHERE entering = 'FAILED'), count(worker_id), width_bucket(waited, edges) AS waits,
         width_bucket(ran, edges) AS runs, sum(waited), sum(ran)
-    FROM held, (VALUES (%(edges)s::float8[])) AS place (edges)
+    FROM held, (VALUES (%(edges)s::float8[])) AS b (edges)
     WHERE worker_id IS NOT NULL OR entering = 'FAILED'
     GROUP BY backend, queue_name, task_type, waits, runs
 )
-SELECT locked.id, written.status FROM locked LEFT JOIN written USING (id)
+SELECT locked.id, COALESCE(written.status, cancel_requested_at::text)
+FROM locked LEFT JOIN written USING (id)

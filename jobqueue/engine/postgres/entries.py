@@ -1,0 +1,54 @@
+"""Rows of journals, as statements of PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from uuid import UUID
+
+from django.db import OperationalError
+
+from jobqueue.engine.entries import EntryStatements, as_entry
+from jobqueue.engine.postgres.connection import PostgresDatabase, as_array, as_json, as_json_array
+from jobqueue.engine.timeouts import sqlstate_of
+from jobqueue.values.journal import Entry, Journal
+from jobqueue.values.records import ClaimedTask
+
+# Of jobqueue/migrations/sql/record.sql. entries: a JSON list of Entry.
+RECORD = "SELECT jobqueue_record(%(task_id)s, %(claim_number)s, %(executor_id)s, %(entries)s)"
+SERIALIZATION_FAILURE = "40001"
+
+
+class PostgresEntries(EntryStatements):
+    db: PostgresDatabase
+
+    def read(self, task_id: UUID) -> Journal:
+        rows = self.db.query_prepared("read_journal", task_id=task_id)
+        entries = [as_entry(values) for _, *values in rows if values[0] is not None]
+        return Journal(entries, is_cancel_requested=any(is_requested for is_requested, *_ in rows[:1]))
+
+    def record(self, claimed: ClaimedTask, executor_id: UUID, entries: Sequence[Entry]) -> bool:
+        """Write entries in one statement, which is a transaction of its own outside of the caller's."""
+        values = {
+            "task_id": claimed.id,
+            "claim_number": claimed.claim_number,
+            "executor_id": executor_id,
+            "entries": as_json(entries),
+        }
+        try:
+            ((is_held,),) = self.db.fetch_prepared(RECORD, **values)
+        except OperationalError as error:
+            # The site's transactions are REPEATABLE READ, and another session has changed the row since.
+            if sqlstate_of(error) != SERIALIZATION_FAILURE or self.db.has_caller():
+                raise
+            ((is_held,),) = self.db.fetch_prepared(RECORD, **values)
+        return bool(is_held)
+
+    def write(self, entries_of: Mapping[UUID, Sequence[Entry]]) -> None:
+        texts = as_json_array(as_json(entries) for entries in entries_of.values())
+        self.db.query_prepared("write_journals", ids=as_array(entries_of), entries=texts)
+
+    def delete_of(self, ids: Collection[UUID]) -> None:
+        self.db.execute("delete_journals", ids=list(ids))
+
+    def that_finish_themselves(self, ids: Collection[UUID]) -> set[UUID]:
+        return {pk for (pk,) in self.db.query("tasks_that_finish_themselves", ids=list(ids))} if ids else set()
