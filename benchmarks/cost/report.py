@@ -23,13 +23,14 @@ HEAD = """\
 # `counts_of`.
 """
 TOLERANCE = 0.03
-SLACK = 0.01  # for what happens once in hundreds of tasks
+SLACK = 0.03  # for what happens once in dozens of tasks: the number of batches differs where the event loop runs
 INSTRUCTIONS = "instructions"
 COLUMNS = {
     "enqueue": "`enqueue()`",
     "enqueue_many": "`enqueue_many()`",
     "drain": "claim, run and commit",
     "drain_without_log": "the same, log off",
+    "drain_async": "the same, async",
     "whole": "`enqueue()` and drain",
 }
 Figures = Mapping[str, Mapping[str, float]]  # of each piece of work, by name

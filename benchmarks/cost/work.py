@@ -121,10 +121,10 @@ def enqueue(tasks: int) -> None:
         noop.enqueue(number)
 
 
-def enqueue_many(tasks: int) -> None:
-    from benchmarks.tasks import noop
+def enqueue_many(tasks: int, name: str = "noop") -> None:
+    from benchmarks import tasks as declared
 
-    noop.enqueue_many([((number,), {}) for number in range(tasks)])
+    getattr(declared, name).enqueue_many([((number,), {}) for number in range(tasks)])
 
 
 def drain(tasks: int, level: int = logging.INFO) -> None:
@@ -139,6 +139,13 @@ def drain_without_log(tasks: int) -> None:
     drain(tasks, logging.WARNING)
 
 
+def drain_async(tasks: int) -> None:
+    drain(tasks)
+
+
+DRAINED = {drain: "noop", drain_without_log: "noop", drain_async: "noop_async"}  # what each piece of work drains
+
+
 def measure(meter: Meter, few: int, many: int) -> dict[str, dict[str, float]]:
     """Return what each piece of work costs, for each task."""
     from django.db import connection
@@ -148,15 +155,16 @@ def measure(meter: Meter, few: int, many: int) -> dict[str, dict[str, float]]:
 
     enqueue(20)  # what is done once in a process
     enqueue_many(20)
-    drain(40)
+    enqueue_many(20, "noop_async")
+    drain(60)
     cost = {}
-    steps = [(enqueue, 4), (enqueue_many, 1), (drain, 1), (enqueue_many, 1), (drain_without_log, 1)]
+    steps = [(enqueue, 4), (enqueue_many, 1), (drain, 1), (enqueue_many, 1), (drain_without_log, 1), (drain_async, 1)]
     for step, share in steps:
         totals = []
         for tasks in (few, many):
             empty("jobqueue_task")
-            if step in (drain, drain_without_log):
-                enqueue_many(tasks)
+            if step in DRAINED:
+                enqueue_many(tasks, DRAINED[step])
             connection.close()
 
             def act(count: int = tasks // share, step: Callable[[int], None] = step) -> None:
@@ -165,7 +173,7 @@ def measure(meter: Meter, few: int, many: int) -> dict[str, dict[str, float]]:
 
             gc.collect()  # so that its next runs fall on the same tasks
             totals.append(meter.of(act, step.__name__))
-            if step in (drain, drain_without_log):
+            if step in DRAINED:
                 assert Task.objects.filter(status="SUCCESSFUL").count() == tasks
         difference = (many - few) // share
         less, more = totals

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +12,7 @@ import pytest
 from jobqueue import api
 from jobqueue.conf.compat import task_started
 from jobqueue.executor.database import permits
-from jobqueue.executor.pools import event_loop
+from jobqueue.executor.pools import base, event_loop
 from jobqueue.executor.running.async_runner import BodyThread
 from jobqueue.models import Heartbeat, Task
 from jobqueue.values.states import Status
@@ -30,6 +31,21 @@ def test_bodies_run_at_once(start: Start) -> None:
     start(threads=1, async_slots=50)
 
     gates["at once"].wait_for(50)
+
+
+def test_any_number_of_async_tasks_may_end_before_their_bodies(
+    burst: Burst, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each end starts the next task."""
+    monkeypatch.setattr(base, "PREFETCH_SECONDS", 1000.0)  # all are claimed at once
+    tasks.add_later.enqueue_many([((number,), {}) for number in range(800)])
+    Task.objects.filter(args__0__gte=10).update(expires_at=datetime(2020, 1, 1, tzinfo=UTC))
+
+    burst(async_slots=1)
+
+    assert Task.objects.successful().count() == 10
+    assert Task.objects.failed().filter(attempts=0).count() == 790
+    assert "task.aborted" not in caplog.text
 
 
 def test_async_body_leaving_callbacks_does_not_end_the_loop(start: Start) -> None:

@@ -21,8 +21,8 @@ pytestmark = on_postgresql
         (tasks.add, task_runner, "decode", MemoryError()),
         (tasks.add, threads, "poll_in_thread", MemoryError()),
         (tasks.add, threads, "poll_in_thread", RuntimeError("a mistake of ours")),
-        (tasks.add_later, event_loop, "run_async_task", RuntimeError("can't start new thread")),
-        (tasks.add_later, event_loop, "run_async_task", RuntimeError("a mistake of ours")),
+        (tasks.add_later, event_loop, "AsyncRun", RuntimeError("can't start new thread")),
+        (tasks.add_later, event_loop, "AsyncRun", RuntimeError("a mistake of ours")),
     ],
     ids=["before it begins", "in a thread", "a mistake in a thread", "on the loop", "a mistake on the loop"],
 )

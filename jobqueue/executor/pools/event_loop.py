@@ -6,7 +6,7 @@ import asyncio
 import time
 from asyncio.tasks import _unregister_task  # the documented way to keep a task out of all_tasks()
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 from typing import Any
@@ -16,7 +16,7 @@ from jobqueue.executor.database.permits import Permits
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.pools.base import Pool, PoolContext, release_aborted
 from jobqueue.executor.process_guard import fill_standard_streams, leave_if_forked, this_process
-from jobqueue.executor.running.async_runner import BodyThread, make_owned_task, run_async_task
+from jobqueue.executor.running.async_runner import AsyncRun, BodyThread, make_owned_task
 from jobqueue.executor.running.attempt import CompletedAttempt, RunningTask, running_here
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.values.posix import at_fork
@@ -54,7 +54,7 @@ class AsyncPool(Pool):
         self._borrowed_threads = _BorrowedThreads(thread_name_prefix="jobqueue-sync")
         self._loop.set_default_executor(self._borrowed_threads)
         self._permits = Permits(MAX_BODY_THREADS)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()  # that wait for threads of bodies
         self._is_closing = False
         self._start_thread("jobqueue-loop")
 
@@ -79,8 +79,9 @@ class AsyncPool(Pool):
         tasks = (asyncio.all_tasks() | self._tasks) - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
+        for pending in (tasks, self._tasks):  # then the ends of bodies in their threads
+            if pending:
+                await asyncio.wait(pending, timeout=CANCEL_SECONDS)
         await self._loop.shutdown_asyncgens()
 
     def blocked(self, limit_seconds: float) -> str | None:
@@ -106,35 +107,34 @@ class AsyncPool(Pool):
 
     def submit(self, tasks: Sequence[RunningTask]) -> None:
         super().submit(tasks)
-        while (task := self._take()) is not None:
-            self._loop.call_soon_threadsafe(self._start, task, context=task.variables)
+        if taken := [*iter(self._take, None)]:
+            self._loop.call_soon_threadsafe(self._start_all, taken)
+
+    def _start_all(self, tasks: Sequence[RunningTask]) -> None:
+        for task in tasks:
+            task.variables.run(self._start, task)
 
     def _start(self, task: RunningTask) -> None:
         try:
-            # This bypasses a factory that a body may have set.
-            attempt = asyncio.Task(self._attempt(task), loop=self._loop)
+            thread = BodyThread(self._permits, self._borrowed_threads, "jobqueue-async")
+            AsyncRun(task, self._context.on_start, thread, self._make_task, self._finish).start()
         except BaseException as error:  # noqa: BLE001 - asyncio would only log it, and the task would stay RUNNING
-            self._finish(release_aborted(task, error))
+            self._loop.call_soon(self._finish, task, error)
+
+    def _make_task(self, work: Coroutine[Any, Any, Any], variables: Context) -> asyncio.Task[Any]:
+        # This bypasses a factory that a body may have set.
+        task = asyncio.Task(work, loop=self._loop, context=variables)
+        _unregister_task(task)  # all_tasks() does not show it, so that no body can cancel it or wait for it
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _finish(self, running: RunningTask, result: CompletedAttempt | BaseException) -> None:
+        if self._is_closing and isinstance(result, asyncio.CancelledError):
             return
-        _unregister_task(attempt)  # all_tasks() does not show it, so that no body can cancel it or wait for it
-        self._tasks.add(attempt)
-
-    async def _attempt(self, task: RunningTask) -> None:
-        thread = BodyThread(self._permits, self._borrowed_threads, "jobqueue-async")
         try:
-            completed = await run_async_task(task, self._context.on_start, thread)
-        except BaseException as error:
-            if self._is_closing and isinstance(error, asyncio.CancelledError):
-                raise
-            completed = release_aborted(task, error)
-        if (attempt := asyncio.current_task()) is not None:
-            self._tasks.discard(attempt)
-        self._finish(completed)
-
-    def _finish(self, completed: CompletedAttempt) -> None:
-        try:
+            completed = release_aborted(running, result) if isinstance(result, BaseException) else result
             fill_standard_streams()
-            running = completed.running
             running.variables = running.variables.copy()  # tasks that the body has left may run in the original
             running.variables.run(running_here.set, None)  # as in ThreadPool: no circle of references
             if (following := self._take_after(running)) is not None:

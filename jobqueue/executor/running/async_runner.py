@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextvars import Context, copy_context
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -108,43 +109,86 @@ class BodyThread(Executor):
         self._permits.release(self._permit)
 
 
-async def run_async_task(
-    running: RunningTask, on_start: Callable[[Attempt], None], thread: BodyThread
-) -> CompletedAttempt:
+@dataclass(slots=True, eq=False)
+class AsyncRun:
     """
-    Run one claimed task to its outcome.
+    One claimed task on the event loop, from its start to its outcome.
 
     The body's ORM calls run in its thread. So does our own code that may block: signal receivers, and user code that
     reads states and results. A body that needs none of that starts no thread: with a thread for each body, an executor
     ran 1,500 empty tasks a second instead of 6,600, and had 117 threads instead of 16. asgiref's own executor has no
-    hook for that, nor one that resets and limits connections, so this function gives asgiref ours.
+    hook for that, nor one that resets and limits connections, so this class gives asgiref ours.
+
+    The steps are callbacks. Only the body is a task of asyncio, and what waits for the thread: another one around all
+    steps would cost as much as that of the body.
+
+    make_task: makes a task of asyncio that no body sees. on_end: called with the outcome, or with an error that is not
+    the body's. It may start the next task, so start() leaves that to a later callback.
     """
 
-    def begin() -> Attempt | CompletedAttempt:
-        attempt = prepare(running, thread.connections)
+    running: RunningTask
+    on_start: Callable[[Attempt], None]
+    thread: BodyThread
+    make_task: Callable[[Coroutine[Any, Any, Any], Context], asyncio.Task[Any]]
+    on_end: Callable[[RunningTask, CompletedAttempt | BaseException], None]
+
+    def start(self) -> None:
+        """Prepare the task and start its body. Call it in the ContextVars of the task."""
+        running_here.set(self.running)
+        context = ThreadSensitiveContext()
+        SyncToAsync.context_to_thread_executor[context] = self.thread
+        SyncToAsync.thread_sensitive_context.set(context)
+        claimed = self.running.claimed
+        if isinstance(registry.get(claimed.task_type), ActorTask) or events.is_start_received(claimed):
+            begin = sync_to_async(self._begin, thread_sensitive=True)()  # it keeps what receivers set
+            self._wait_for(begin, self._start_body, self.running.variables)
+        elif (completed := self._start_body(self._begin())) is not None:
+            asyncio.get_running_loop().call_soon(self._step, lambda: completed)
+
+    def _begin(self) -> Attempt | CompletedAttempt:
+        attempt = prepare(self.running, self.thread.connections)
         if isinstance(attempt, Attempt):
-            on_start(attempt)
+            self.on_start(attempt)
         return attempt
 
-    running_here.set(running)
-    context = ThreadSensitiveContext()
-    SyncToAsync.context_to_thread_executor[context] = thread
-    SyncToAsync.thread_sensitive_context.set(context)
-    is_actor = isinstance(registry.get(running.claimed.task_type), ActorTask)
-    try:
-        may_block = is_actor or events.is_start_received(running.claimed)
-        attempt = await sync_to_async(begin, thread_sensitive=True)() if may_block else begin()
+    def _start_body(self, attempt: Attempt | CompletedAttempt) -> CompletedAttempt | None:
         if isinstance(attempt, CompletedAttempt):
             return attempt
-        ending = await run_cancellably(attempt)
-        if not thread.is_used and not is_actor and is_plain(ending):
+        start_body(attempt).add_done_callback(partial(self._step, self._finish, attempt))
+        return None
+
+    def _finish(self, attempt: Attempt, body: asyncio.Task[Returned | Raised]) -> CompletedAttempt | None:
+        running, ending = self.running, ending_of(attempt, body)
+        if not self.thread.is_used and attempt.context is None and is_plain(ending):
             return complete(attempt, finish_quickly(attempt, ending))
         # The body may have left its thread at work, say after a wait_for(). It counts as running until then.
         running.variables = running.variables.copy()  # tasks that the body has left may run in the original
         end = partial(running.variables.run, lambda: end_attempt(attempt, finish_in_thread(attempt, ending)))
-        return await asyncio.get_running_loop().run_in_executor(thread, end)
-    finally:
-        thread.close()
+        work = asyncio.get_running_loop().run_in_executor(self.thread, end)
+        self._wait_for(work, lambda completed: completed, Context())
+        return None
+
+    def _wait_for(
+        self, work: Awaitable[Any], then: Callable[[Any], CompletedAttempt | None], variables: Context
+    ) -> None:
+        """Do the next step with the result of work in the thread."""
+
+        async def result() -> Any:
+            return await work
+
+        task = self.make_task(result(), variables)
+        task.add_done_callback(partial(self._step, lambda done: then(done.result())))
+
+    def _step(self, act: Callable[..., CompletedAttempt | None], *arguments: Any) -> None:
+        """Do a step. After the last one, and after an error outside of the body, the attempt is over."""
+        result: CompletedAttempt | BaseException | None
+        try:
+            result = act(*arguments)
+        except BaseException as error:  # noqa: BLE001 - not the body's error. The task must not stay RUNNING.
+            result = error
+        if result is not None:
+            self.thread.close()
+            self.on_end(self.running, result)
 
 
 def finish_quickly(attempt: Attempt, ending: Returned | Raised) -> Returned | Raised:
@@ -175,32 +219,44 @@ def is_plain(ending: Returned | Raised) -> bool:
 
 
 async def run_cancellably(attempt: Attempt) -> Returned | Raised:
-    """Run the body as a task of its own, which an interruption cancels; the claim stays armed."""
+    """Run the body in a copy of the current context."""
+    attempt.running.variables = copy_context()
+    body = start_body(attempt)
+    try:
+        await body
+    except asyncio.CancelledError:
+        if not body.done():
+            raise
+    return ending_of(attempt, body)
+
+
+def start_body(attempt: Attempt) -> asyncio.Task[Returned | Raised]:
+    """Start the body as a task of its own, which an interruption cancels; the claim stays armed."""
     loop, running = asyncio.get_running_loop(), attempt.running
-    running.variables = copy_context()  # with what receivers of task_started have set
-    task = BodyTask(_guarded(attempt), loop=loop, context=running.variables)
-    task.owner = running
+    body = BodyTask(_guarded(attempt), loop=loop, context=running.variables)  # with what receivers have set
+    body.owner = running
 
     def stop(_: type[Interrupted]) -> bool:
         of_body = Context()  # cancelling the body cancels what it waits for: that may be tasks of its neighbours
         of_body.run(running_here.set, running)
-        loop.call_soon_threadsafe(task.cancel, context=of_body)
+        loop.call_soon_threadsafe(body.cancel, context=of_body)
         attempt.connections.cancel()
         return True
 
     try:
         running.arm(stop)
     except Interrupted:
-        task.cancel()
+        body.cancel()
+    return body
+
+
+def ending_of(attempt: Attempt, body: asyncio.Task[Returned | Raised]) -> Returned | Raised:
+    """Return how a body has ended, also if it was cancelled."""
     try:
-        ending: Returned | Raised = await task
-        return ending
+        return body.result()
     except asyncio.CancelledError as cancelled:
-        if not task.done():  # this task was cancelled, at the end of the pool
-            raise
-        if running.reason is None:
-            return Raised(from_the_body(cancelled))
-        return Raised(running.reason().with_traceback(from_the_body(cancelled).__traceback__))
+        reason, error = attempt.running.reason, from_the_body(cancelled)
+        return Raised(error if reason is None else reason().with_traceback(error.__traceback__))
 
 
 async def _guarded(attempt: Attempt) -> Returned | Raised:
