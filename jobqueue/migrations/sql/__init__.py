@@ -1,5 +1,6 @@
 """
-Objects that PostgreSQL has beside the tables: functions, comments, storage parameters, an index and statistics.
+Objects that PostgreSQL has beside the tables: functions, comments, storage parameters, a constraint, an index and
+statistics.
 
 Migrations run the files of this folder. `install()` runs them after `migrate` where tables came without them: from the
 models (MIGRATION_MODULES, pytest --no-migrations), or from other migrations. So a file may run again at any time. It is
@@ -23,6 +24,7 @@ FUNCTIONS = ("create_task", "send_to_task", "enqueue", "enqueue_plain", "record"
 FILES = (
     "storage",
     "room",
+    "status",
     "tags",
     *FUNCTIONS,
     "comments",
