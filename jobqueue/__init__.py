@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jobqueue.api import acancel, arequeue, asend, asend_many, cancel, requeue, send, send_many
+    from jobqueue.api.batches import Batch, BatchProgress
     from jobqueue.declarations.actions import Done, Kind, Message, Send, Sleep, Spawn, Suspend, Yield
     from jobqueue.declarations.actor import Actor, PollContext
-    from jobqueue.declarations.function import FunctionTask, task
+    from jobqueue.declarations.function import FunctionTask, PlannedCall, task
     from jobqueue.declarations.limits import Concurrency, Debounce, Rate
     from jobqueue.declarations.schedules import schedule
     from jobqueue.exceptions import DuplicateKey, GiveUp, InvalidArguments, Retry, Stale, TaskFinished, TaskNotFound
@@ -28,6 +29,7 @@ _NAMES = {
     "jobqueue.declarations.actions": ("Done", "Kind", "Message", "Send", "Sleep", "Spawn", "Suspend", "Yield"),
     "jobqueue.declarations.actor": ("Actor", "PollContext"),
     "jobqueue.api": ("acancel", "arequeue", "asend", "asend_many", "cancel", "requeue", "send", "send_many"),
+    "jobqueue.api.batches": ("Batch", "BatchProgress"),
     "jobqueue.values.backoff": ("Backoff",),
     "jobqueue.declarations.schedules": ("schedule",),
     "jobqueue.exceptions": (
@@ -39,7 +41,7 @@ _NAMES = {
         "TaskFinished",
         "TaskNotFound",
     ),
-    "jobqueue.declarations.function": ("FunctionTask", "task"),
+    "jobqueue.declarations.function": ("FunctionTask", "PlannedCall", "task"),
     "jobqueue.declarations.limits": ("Concurrency", "Debounce", "Rate"),
     "jobqueue.values.changes": ("CancelReport", "RequeueReport"),
     "jobqueue.values.states": ("Status",),
@@ -52,10 +54,11 @@ __all__ = [  # noqa: RUF022 - by module
     "Done", "Kind", "Message", "Send", "Sleep", "Spawn", "Suspend", "Yield",
     "Actor", "PollContext",
     "acancel", "arequeue", "asend", "asend_many", "cancel", "requeue", "send", "send_many",
+    "Batch", "BatchProgress",
     "Backoff",
     "schedule",
     "DuplicateKey", "GiveUp", "InvalidArguments", "Retry", "Stale", "TaskFinished", "TaskNotFound",
-    "FunctionTask", "task",
+    "FunctionTask", "PlannedCall", "task",
     "Concurrency", "Debounce", "Rate",
     "CancelReport", "RequeueReport", "Status",
     "Cron", "Every",

@@ -33,7 +33,8 @@ class JobQueueConfig(AppConfig):
         else:
             our_checks.register_checks()
             registry.autodiscover()
-            from jobqueue.operations.bulk import actor as bulk_actor  # noqa: F401 - declares our own task
+            from jobqueue.api import batches  # noqa: F401 - declares our own tasks
+            from jobqueue.operations.bulk import actor as bulk_actor  # noqa: F401
 
             post_migrate.connect(install_sql, sender=self)
             post_migrate.connect(write_schedules, sender=self)

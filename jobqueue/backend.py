@@ -29,6 +29,7 @@ from jobqueue.declarations import function, registry, results
 from jobqueue.declarations.checks import backend_problems
 from jobqueue.declarations.function import Call, FunctionTask, copy_unchecked
 from jobqueue.declarations.limits import replaces_or_reserves
+from jobqueue.declarations.members import block_of, open_blocks
 from jobqueue.declarations.new_task import new_task, new_tasks
 from jobqueue.declarations.schedules import find_location
 from jobqueue.exceptions import DuplicateKey, InvalidArguments
@@ -212,6 +213,11 @@ class JobQueueBackend(BaseTaskBackend):
             )
         return new_task(self._accept(task), args, kwargs, self.settings, id=id, parent_id=parent_id)
 
+    def enqueue_as(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any], **columns: Any) -> AnyResult:
+        """Insert a task as enqueue() does, with these columns of its row, such as an id that the caller knows."""
+        row = new_task(self._accept(task), args, kwargs, self.settings)
+        return self._insert(task, [msgspec.structs.replace(row, **columns)])[0]
+
     def template(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewTask:
         """Return the row of each task of a schedule, with the id 0. Raises as enqueue()."""
         return new_task(self._accept(task), args, kwargs, self.settings, id=UUID(int=0))
@@ -233,7 +239,12 @@ class JobQueueBackend(BaseTaskBackend):
         from jobqueue.engine import engine_for
 
         engine = engine_for(self.alias)
-        answers = engine.enqueues.enqueue(rows)
+        if open_blocks and (block := block_of(self.alias)):
+            rows = block.as_members(rows)
+            answers = engine.enqueues.enqueue(rows)
+            block.count(rows, answers)
+        else:
+            answers = engine.enqueues.enqueue(rows)
         self._notify(engine, rows, answers)
         return self._answer(task, rows, answers)
 

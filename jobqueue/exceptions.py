@@ -65,6 +65,10 @@ class GiveUp(JobQueueError):
     """The task gave up. It is FAILED, even if attempts are left."""
 
 
+class MembersFailed(GiveUp):
+    """Members of the batch were FAILED or CANCELLED."""
+
+
 class Stale(JobQueueError):
     """The data that the poll read has changed. The actor is polled again."""
 

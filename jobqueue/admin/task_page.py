@@ -44,7 +44,7 @@ from jobqueue.operations.bulk.target import BulkRun
 from jobqueue.operations.payloads import named_arguments, parse_column
 from jobqueue.operations.task.detail import describe_task
 from jobqueue.operations.task.inbox import check_message, find_actor, takes_messages
-from jobqueue.values.records import is_internal
+from jobqueue.values.records import BULK_ACTION, is_internal
 
 View = Callable[[HttpRequest, Task], HttpResponse]
 ACTIONS = (RUN_NOW, REQUEUE, CANCEL, DISCARD, DELETE)
@@ -120,7 +120,7 @@ class TaskPage(Page):
         )
         is_asked = task.status == Task.Status.RUNNING and task.cancel_requested_at is not None
         left_out = [CANCEL] if is_asked and not description["children"].live else []
-        left_out += [REQUEUE] if is_internal(task.task_type) else []
+        left_out += [REQUEUE] if task.task_type == BULK_ACTION else []
         context = {
             **description,
             "actions": [action for action in allowed if task.status in action.statuses and action not in left_out],
@@ -136,7 +136,7 @@ class TaskPage(Page):
 
     def _progress(self, task: Any) -> bulk_actor.ShownBulkProgress | None:
         """Return the progress of a bulk action: numbers, which everyone may see. None for other tasks."""
-        if not is_internal(task.task_type):
+        if task.task_type != BULK_ACTION:
             return None
         return bulk_actor.read_bulk_progress(
             parse_column(task.args_text), parse_column(task.kwargs_text), parse_column(task.inner_state_text)

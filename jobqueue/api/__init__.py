@@ -4,7 +4,8 @@ Functions that change the queue, for views, tasks, the admin and commands. `__al
 Each function takes the backend's alias where it matters. Ids are UUIDs or their text. Changes are made in the
 caller's transaction, notifications and wake-ups after its commit.
 
-* `backends`: the jobqueue backends, their queues, and which of them has a task
+* `backends`: which backend has a task, and the rows of children
+* `batches`: tasks with common callbacks and progress
 * `ends`: task_finished for tasks that end without an attempt: by a cancel, by a schedule that replaces them, by a
   rescue
 * `limits`: set and reset the numbers of limits by key while the site runs, for one key or for all keys of a limit
@@ -25,11 +26,11 @@ from typing import Any, ParamSpec, TypeVar
 from asgiref.sync import sync_to_async
 
 from jobqueue.api import ends as ends  # announces the ends of tasks
-from jobqueue.api.backends import aliases as aliases
-from jobqueue.api.backends import declared_queues as declared_queues
 from jobqueue.api.messages import send, send_many
 from jobqueue.api.queues import command, limit_queue, pause, resume
 from jobqueue.api.tasks import cancel, delete, discard, requeue, run_now, wake
+from jobqueue.declarations.backends import aliases as aliases
+from jobqueue.declarations.backends import declared_queues as declared_queues
 from jobqueue.values.states import Command
 
 P = ParamSpec("P")

@@ -1,4 +1,4 @@
-"""The jobqueue backends, their queues, and which of them has a task."""
+"""Which backend has a task, and the rows of children."""
 
 from __future__ import annotations
 
@@ -7,36 +7,14 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
-from django.conf import settings
-from django.core.exceptions import ImproperlyConfigured
-
-from jobqueue.conf.compat import DEFAULT_TASK_BACKEND_ALIAS, load_backends, task_backends
-from jobqueue.conf.options import options_for
+from jobqueue.conf.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
+from jobqueue.declarations.backends import aliases
 from jobqueue.declarations.function import FunctionTask
 from jobqueue.engine import Engine, engine_for
 from jobqueue.exceptions import TaskNotFound
 from jobqueue.values.records import NewTask
 
 BATCH = 1000  # ids per statement
-
-
-def aliases() -> list[str]:
-    """Return the aliases of the jobqueue backends in TASKS, with subclasses, that can be used."""
-    return [alias for alias in declared_aliases() if is_usable(alias)]
-
-
-def declared_aliases() -> list[str]:
-    """Return the aliases of all jobqueue backends in TASKS, also those with invalid OPTIONS."""
-    backends, _ = load_backends()
-    return [alias for alias, backend in backends.items() if issubclass(backend.task_class, FunctionTask)]
-
-
-def is_usable(alias: str) -> bool:
-    """Return whether the OPTIONS of a backend are valid. A system check reports those that are not."""
-    try:
-        return options_for(alias).database in settings.DATABASES
-    except ImproperlyConfigured:
-        return False
 
 
 def child_row(
@@ -46,11 +24,6 @@ def child_row(
     backend: Any = task_backends[task.backend]  # a JobQueueBackend, whose module imports this package
     row: NewTask = backend.new_row(task, args, kwargs, id=pk, parent_id=parent)
     return row
-
-
-def declared_queues(backend: str) -> set[str]:
-    """Return the QUEUES of a backend, empty if every name is allowed."""
-    return set(settings.TASKS[backend].get("QUEUES", ["default"]))
 
 
 def group_by_backend(

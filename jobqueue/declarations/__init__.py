@@ -5,14 +5,17 @@ It knows no engine and no rows.
 
 * `actions`: the actions that a poll of an actor returns
 * `actor`: tasks that are polled many times, with typed state, an inbox and children
+* `backends`: the jobqueue backends in TASKS, their queues, and the home of the tasks of this package
 * `checks`: system checks
 * `context`: the context of a body: what it may ask and report while it runs
 * `function`: @task: Django's Task with the options of a queue
 * `limits`: limits by key: how many tasks run at once, and how many start in a period
+* `members`: the with-blocks of batches: which batch the tasks belong to that a caller enqueues
 * `new_task`: the rows of new tasks, made of the options of a task and the arguments of its calls
 * `options`: the options of a task: which values are valid, and which apply to a row
 * `registry`: which code belongs to which task_type
 * `results`: rows as TaskResult and TaskError of django.tasks
 * `schedules`: schedules that code declares: `schedule()`, `@task(schedule=...)` and `class Reminder(Actor,
   schedule=...)`
+* `stored_calls`: planned calls as JSON, in the arguments of chains, groups and batches
 """

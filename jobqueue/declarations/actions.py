@@ -83,8 +83,20 @@ class Done:
     cancel_children: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Be polled again after some seconds. Messages do not end it, and collect. For tasks of this package."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class EndCancelled:
+    """End CANCELLED. For tasks of this package."""
+
+
 Effect = Spawn | Send | Yield
-Disposition = Sleep | Suspend | Done
+Disposition = Sleep | Suspend | Done | Pause | EndCancelled
 Action = Effect | Disposition
 
 
@@ -95,6 +107,7 @@ class Kind(StrEnum):
     CHILD_SUCCESSFUL = "CHILD_SUCCESSFUL"  # body: the child's result
     CHILD_FAILED = "CHILD_FAILED"  # body: its last error, a dict with exception_class_path, message, traceback
     CHILD_CANCELLED = "CHILD_CANCELLED"
+    CHILD_REQUEUED = "CHILD_REQUEUED"  # sent to batches only: a member that had ended runs again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,9 @@ from jobqueue.conf.compat import (
 )
 from jobqueue.declarations.limits import Concurrency, Debounce, OnConflict, Rate
 from jobqueue.declarations.options import DERIVED, task_option_problems, unreadable
+from jobqueue.exceptions import InvalidArguments
 from jobqueue.schedules.expressions import Cron, Every
+from jobqueue.values.arguments import read_parameters
 from jobqueue.values.backoff import Backoff
 from jobqueue.values.text import did_you_mean, short_repr
 
@@ -255,6 +257,62 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
     async def aenqueue_many(self, calls: Iterable[Call]) -> list[TaskResult[P, R]]:
         """See enqueue_many()."""
         return await sync_to_async(self.enqueue_many, thread_sensitive=True)(calls)
+
+    def plan(self, *args: Any, **kwargs: Any) -> PlannedCall:
+        """
+        Plan a call for chain(), group(), chord() or a Batch. The result of what came before becomes its first argument.
+
+        Raises InvalidArguments if the function takes these arguments neither after a result nor without one.
+        """
+        return PlannedCall(self, args, kwargs).check((), (RESULT,))
+
+    def plan_only(self, *args: P.args, **kwargs: P.kwargs) -> PlannedCall:
+        """Plan a call as plan() does, with these arguments only. Raises InvalidArguments if they do not fit."""
+        return PlannedCall(self, args, kwargs, takes_result=False).check(())
+
+
+RESULT = object()  # in the place of a result that is not known yet
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """
+    A call of a task, to be made later: by a chain, a group, a chord or a batch, or by enqueue().
+
+    The result of what came before is put in front of the arguments, unless it was made by plan_only().
+    """
+
+    task: FunctionTask[..., Any]  # with the options of using()
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    takes_result: bool = True  # whether a result is put in front
+
+    def using(self, **options: Unpack[ChangedOptions]) -> PlannedCall:
+        """Return a copy with other options of the task, as FunctionTask.using()."""
+        return replace(self, task=self.task.using(**options))
+
+    def enqueue(self, *result: Any) -> TaskResult[..., Any]:
+        """Enqueue the call in the caller's transaction. result: of what came before, none or one."""
+        return self.task.enqueue(*self.arguments(*result), **self.kwargs)
+
+    async def aenqueue(self, *result: Any) -> TaskResult[..., Any]:
+        """See enqueue()."""
+        return await self.task.aenqueue(*self.arguments(*result), **self.kwargs)
+
+    def arguments(self, *result: Any) -> tuple[Any, ...]:
+        """Return the positional arguments. result: of what came before, none or one."""
+        return (*result, *self.args) if self.takes_result else self.args
+
+    def check(self, *results: tuple[Any, ...]) -> PlannedCall:
+        """Return the call. Raises InvalidArguments if it fits the function after none of these results."""
+        self.task.raise_if_invalid()
+        parameters = read_parameters(self.task.func, self.task.takes_context)
+        problems = [parameters.problem(self.arguments(*result), self.kwargs) for result in results]
+        if all(problems):
+            is_given = bool(results[0]) and self.takes_result
+            advice = " The result of what came before is its first argument; plan_only() leaves it out."
+            raise InvalidArguments(f"{self.task.name}(): {problems[0]}.{advice if is_given else ''}")
+        return self
 
 
 declared: dict[str, FunctionTask[..., Any]] = {}

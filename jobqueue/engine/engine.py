@@ -9,6 +9,7 @@ from django.db import DatabaseError
 
 from jobqueue.conf.options import Options
 from jobqueue.engine.admissions import Admissions
+from jobqueue.engine.batches import Batches
 from jobqueue.engine.claim import Claims
 from jobqueue.engine.code_waits import CodeWaits
 from jobqueue.engine.commit import REFUSALS, Commits, is_refusal
@@ -79,6 +80,7 @@ class Engine:
         self.tasks = self.tasks_class(
             db, self.inserts, self.messages, self.counters, self.admissions, self.reports, self.entries
         )
+        self.batches = Batches(db, self.inbox, self.tasks)
         self.ticks = self.ticks_class(db, self.inserts, self.tasks)
         self.schedules = self.schedules_class(db, self.ticks)
         self.claims = self.claims_class(db, self.queues)

@@ -14,6 +14,7 @@ from jobqueue.engine.inbox import InboxStatements, receiver_ids
 from jobqueue.engine.timeouts import LOCK_WAIT
 from jobqueue.exceptions import TaskFinished, TaskNotFound
 from jobqueue.models.clock import Clock
+from jobqueue.values.batches import BATCH, BatchMessage
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.records import NewMessage, StoredMessage
 from jobqueue.values.safe_log import safe_logger
@@ -125,6 +126,38 @@ class Messages(Part):
         idle = [row.pk for row in locked if row.status != Status.RUNNING]
         unread = self.db.messages.filter(task_id__in=idle, consumed_at__isnull=True)
         unread.filter(sender_id__in=parent_of, child_status__isnull=False)._raw_delete(self.db.using)
+
+    def cancel_batches(self, ids: Collection[UUID]) -> set[UUID]:
+        """Ask the batches among locked tasks to cancel their members, a part with each poll, and end. Return them."""
+        batches = set(self.db.by_ids(ids).filter(task_type=BATCH).values_list("pk", flat=True)) if ids else set()
+        if batches:
+            request = BatchMessage(cancels=True).encode()
+            self.inbox.insert([NewMessage(task_id=pk, body=request) for pk in batches])
+            self.inbox.wake_locked(batches)
+        return batches
+
+    def tell_batches(self, parent_of: Mapping[UUID, UUID]) -> list[UUID]:
+        """
+        Tell batches that members run again. Return the FAILED ones, which the caller requeues.
+
+        Locks: the batches. Waits for other sessions that have locked them.
+        """
+        parents = {*parent_of.values()}
+        batches = (
+            set(self.db.by_ids(parents).filter(task_type=BATCH).values_list("pk", flat=True)) if parents else set()
+        )
+        if not batches:
+            return []
+        locked = list(self.db.lock(batches, wait=True).only("pk", "status"))
+        self.inbox.insert(
+            [
+                NewMessage(task_id=batch, sender_id=pk, child_status=Status.READY, body="null")
+                for pk, batch in parent_of.items()
+                if batch in batches
+            ]
+        )
+        self.inbox.wake_locked(batches)
+        return [row.pk for row in locked if row.status == Status.FAILED]
 
     def with_more_unread(self, left: Mapping[UUID, int]) -> set[UUID]:
         """Return the locked tasks with more unread messages than their poll read and left."""

@@ -25,10 +25,11 @@ from jobqueue.engine.messages import Messages, make_ending
 from jobqueue.engine.reports import Reports
 from jobqueue.models import Executor, Task, TaskQuerySet
 from jobqueue.models.clock import Clock, clock_to_compare, rank_from
+from jobqueue.values.batches import BATCH
 from jobqueue.values.changes import CancelReport, ChangeReport, RequeueReport
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.history import Event, format_line
-from jobqueue.values.records import is_internal
+from jobqueue.values.records import BULK_ACTION
 from jobqueue.values.states import FINAL, WAITING, Status
 
 PARENTS_PER_QUERY = 1000
@@ -130,13 +131,14 @@ class Tasks(Part):
         return [row for row in rows if parent_of.get(row.pk) not in unreachable] if unreachable else rows
 
     def descendants(self, ids: Iterable[UUID]) -> set[UUID]:
-        """Return the live descendants of these tasks, also below tasks that have ended."""
+        """Return the live descendants of these tasks, also below tasks that have ended, but no members of batches."""
         live: set[UUID] = set()
         seen: set[UUID] = set()
         parents = list(ids)
         while parents:
-            batch, parents = parents[:PARENTS_PER_QUERY], parents[PARENTS_PER_QUERY:]
-            children = dict(self.db.tasks.filter(parent_id__in=batch).values_list("pk", "finished_at"))
+            part, parents = parents[:PARENTS_PER_QUERY], parents[PARENTS_PER_QUERY:]
+            below = self.db.tasks.filter(parent_id__in=part).exclude(parent__task_type=BATCH)
+            children = dict(below.values_list("pk", "finished_at"))
             live |= {pk for pk, finished_at in children.items() if finished_at is None}
             parents += children.keys() - seen
             seen |= children.keys()
@@ -148,25 +150,27 @@ class Tasks(Part):
         """
         End the locked tasks that are not RUNNING and whose journals do not defer it. Request the cancel of the others.
 
-        Return the ended tasks, the others, and the tasks to wake after the commit: parents that got a message, and
-        workflows that are READY now. at_once: as in cancel().
+        A batch cancels its members first, a part with each poll. Return the ended tasks, the others, and the tasks to
+        wake after the commit: parents that got a message, and workflows and batches that are READY now. at_once: as in
+        cancel().
         """
         live = {row.pk: row for row in rows if row.status not in FINAL}
-        running = {pk for pk, row in live.items() if row.status == Status.RUNNING}
+        batches = set[UUID]() if at_once else self.messages.cancel_batches(live)
+        running = {pk for pk, row in live.items() if row.status == Status.RUNNING} - batches
         deferring = set[UUID]()
         if at_once:
             self.db.tasks.filter(pk__in=running).update(claimed_at=None, executor_id=None)
             running = set()
         else:
             claimed = {pk for pk, row in live.items() if row.claim_number > 0}
-            deferring = self.entries.that_finish_themselves(claimed - running)
-        queued = live.keys() - running - deferring
+            deferring = self.entries.that_finish_themselves(claimed - running - batches)
+        queued = live.keys() - running - deferring - batches
         self.cancel_queued(queued)
         self.request_cancel(running | deferring)
         if asked := [pk for pk in deferring if live[pk].cancel_requested_at is None]:
             self._run_now(self.db.tasks.filter(pk__in=asked))
         endings = [ending for pk in queued if (ending := make_ending(live[pk], Status.CANCELLED, None))]
-        return queued, running | deferring, self.messages.report_ends(endings) | deferring
+        return queued, running | deferring | batches, self.messages.report_ends(endings) | deferring | batches
 
     def request_cancel(self, ids: Collection[UUID]) -> None:
         """Ask locked tasks to end. Their executors read it with a heartbeat, workflows with their journals."""
@@ -193,15 +197,15 @@ class Tasks(Part):
         """
         Put FAILED and CANCELLED tasks back READY, with all their attempts, their state and inbox.
 
-        A task stays unchanged if a live task holds its key. Tasks of this package stay unchanged, too: the permission
-        to requeue is none to repeat another user's bulk action. A child notifies its parent when it ends again. Locks:
-        the rows in id order, then their parents, skipping locked ones. Rows locked by other sessions are `busy` unless
-        `wait`. Waits for a concurrent insert of the same key.
+        A task stays unchanged if a live task holds its key. Bulk actions stay unchanged, too: the permission to requeue
+        is none to repeat another user's bulk action. A child notifies its parent when it ends again. Locks: the rows in
+        id order, then their parents, skipping locked ones, but for batches. Rows locked by other sessions are `busy`
+        unless `wait`. Waits for a concurrent insert of the same key.
         """
         with self.db.transaction():
             seen = list(self.db.lock(ids, wait=wait).only("pk", "status", "key", "task_type"))
             busy = frozenset[UUID]() if wait else self.db.locked_elsewhere(ids, seen)
-            rows = [row for row in seen if row.status in UNSUCCESSFUL and not is_internal(row.task_type)]
+            rows = [row for row in seen if row.status in UNSUCCESSFUL and row.task_type != BULK_ACTION]
             requeued = self._requeue_free(self._with_free_keys(rows))
         skipped = len(set(ids) - busy) - len(rows)
         return RequeueReport(requeued=requeued, key_taken=len(rows) - requeued, skipped=skipped, busy=busy)
@@ -246,7 +250,10 @@ class Tasks(Part):
             taken_over_by_id=None,
         )
         self.admissions.request(parent_of)
-        self.messages.withdraw_ends({pk: parent for pk, parent in parent_of.items() if parent is not None})
+        parent_of_child = {pk: parent for pk, parent in parent_of.items() if parent is not None}
+        self.messages.withdraw_ends(parent_of_child)
+        if failed := self.messages.tell_batches(parent_of_child):
+            self._requeue_locked(failed)
         return count
 
     # --- run now, discard, delete

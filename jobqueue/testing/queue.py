@@ -249,6 +249,9 @@ class _Queue:
         sleepers = self.engine.db.tasks.suspended().filter(Q(Exists(unread), unread_polls=0) | Exists(newer))
         count += self.engine.messages.wake(list(sleepers.values_list("pk", flat=True)))
         count += self._return_with_code()
+        # Tasks of this package that let messages collect for a moment.
+        pausing = self.engine.db.tasks.scheduled().filter(polls__gt=0, attempts=0, stale_polls=0)
+        count += self.engine.tasks.run_now(list(pausing.values_list("pk", flat=True))).changed
         return count + ScheduleTime(self.engine).fire_waiting()
 
     def _return_with_code(self) -> int:

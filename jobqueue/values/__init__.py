@@ -3,6 +3,7 @@ Values that all other parts of the queue exchange, and how they become text and 
 
 * `arguments`: the parameters of a task's function, and its arguments as JSON
 * `backoff`: the wait before a retry
+* `batches`: the state of a batch, and the messages to it
 * `causes`: the cause of a failure: task, exception class, and message without numbers and ids
 * `changes`: the answers of functions that change many tasks, such as cancel() and requeue()
 * `counters`: the values behind the metrics: counters of tasks and ticks, and gauges of the current state

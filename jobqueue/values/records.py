@@ -20,6 +20,7 @@ from jobqueue.values.journal import Entry, Restart
 from jobqueue.values.states import PoolName, Status
 
 INTERNAL_PREFIX = "jobqueue."  # of the names of tasks that are part of this package
+BULK_ACTION = f"{INTERNAL_PREFIX}bulk_action"  # the name of bulk actions, which are not requeued
 
 
 def is_internal(task_type: str) -> bool:

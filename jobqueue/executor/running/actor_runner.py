@@ -13,7 +13,20 @@ from jobqueue.api.backends import child_row
 from jobqueue.api.messages import id_from, resolve_receivers
 from jobqueue.conf.compat import DEFAULT_TASK_BACKEND_ALIAS
 from jobqueue.declarations import registry
-from jobqueue.declarations.actions import Action, Disposition, Done, Kind, Message, Send, Sleep, Spawn, Suspend, Yield
+from jobqueue.declarations.actions import (
+    Action,
+    Disposition,
+    Done,
+    EndCancelled,
+    Kind,
+    Message,
+    Pause,
+    Send,
+    Sleep,
+    Spawn,
+    Suspend,
+    Yield,
+)
 from jobqueue.declarations.actor import Actor, ActorTask, Inbox, PollContext
 from jobqueue.declarations.function import FunctionTask, copy_unchecked
 from jobqueue.declarations.options import read_tick, time_problems
@@ -30,6 +43,7 @@ KINDS: dict[str | None, Kind] = {
     Status.SUCCESSFUL: Kind.CHILD_SUCCESSFUL,
     Status.FAILED: Kind.CHILD_FAILED,
     Status.CANCELLED: Kind.CHILD_CANCELLED,
+    Status.READY: Kind.CHILD_REQUEUED,
 }
 
 
@@ -109,12 +123,12 @@ def split_actions(returned: Any) -> tuple[list[Action], Disposition | None]:
     for number, action in enumerate(actions):
         if isinstance(action, type):
             raise InvalidActions(f"poll() returned the class {action.__name__}, not {action.__name__}().")
-        if not isinstance(action, (Spawn, Send, Yield, Sleep, Suspend, Done)):
+        if not isinstance(action, Action):
             where = "; it returns actions, or a function that does." if action is returned else " among its actions."
             raise InvalidActions(f"poll() returned {action!r:.200}{where}")
-        if isinstance(action, (Sleep, Suspend, Done)) and number < len(actions) - 1:
+        if isinstance(action, Disposition) and number < len(actions) - 1:
             raise InvalidActions(f"{type(action).__name__} must come last; poll() returned it before other actions.")
-    if actions and isinstance(actions[-1], (Sleep, Suspend, Done)):
+    if actions and isinstance(actions[-1], Disposition):
         return actions[:-1], actions[-1]
     return actions, None
 
@@ -169,6 +183,10 @@ def next_state(attempt: Attempt, decision: Disposition | None, has_consumed: boo
         case Done(result=result):
             return_value = encode_result(as_builtins(result), max_bytes=options.max_payload_bytes)
             return {"status": Status.SUCCESSFUL, "return_value": return_value}
+        case EndCancelled():
+            return {"status": Status.CANCELLED}
+        case Pause(seconds=seconds):
+            return {"status": Status.SCHEDULED, "wake_after_seconds": seconds}
         case None:
             return {"status": Status.READY}
     if has_unread and has_consumed:

@@ -8,8 +8,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 
 from jobqueue.api import declared_queues
-from jobqueue.api.backends import declared_aliases
 from jobqueue.conf.compat import DEFAULT_TASK_BACKEND_ALIAS
+from jobqueue.declarations.backends import declared_aliases
 from jobqueue.engine import Engine, engine_for
 from jobqueue.management.cli.console import Console
 from jobqueue.operations.formatting import short_type

@@ -12,19 +12,20 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
-from django.core.exceptions import ImproperlyConfigured
 
 from jobqueue import api
-from jobqueue.conf.compat import DEFAULT_TASK_QUEUE_NAME, TASK_MAX_PRIORITY, InvalidTaskBackend, TaskResult
+from jobqueue.conf.compat import TASK_MAX_PRIORITY, TaskResult
 from jobqueue.declarations.actions import Action, Done, Sleep
 from jobqueue.declarations.actor import Actor, PollContext
+from jobqueue.declarations.backends import HOME, queues_of
 from jobqueue.engine import Count, engine_for, read_clock
 from jobqueue.operations.backends import backends_on
 from jobqueue.operations.bulk.actions import plural_values
 from jobqueue.operations.bulk.target import BATCH, BulkRun, Target, WalkPosition
 from jobqueue.operations.executors import ExecutorState, read_executors
+from jobqueue.values.records import BULK_ACTION
 
-NAME = "jobqueue.bulk_action"
+NAME = BULK_ACTION
 MAX_RATE = 100_000  # tasks a second
 
 
@@ -40,31 +41,11 @@ class BulkProgress:
     next_at: datetime | None = None  # when the rate allows the next batch; None: at once
 
 
-def _home() -> tuple[str, str] | None:
-    """Return the first jobqueue backend and a queue of it; None without one, or if TASKS is invalid."""
-    try:
-        backend = api.aliases()[0]
-        return backend, _queues(backend)[0]
-    except (IndexError, ImproperlyConfigured, InvalidTaskBackend):
-        return None
-
-
-def _queues(backend: str) -> list[str]:
-    """Return the queues of a backend, the usual one first."""
-    return sorted(
-        api.declared_queues(backend) or {DEFAULT_TASK_QUEUE_NAME},
-        key=lambda name: (name != DEFAULT_TASK_QUEUE_NAME, name),
-    )
-
-
-HOME = _home()
-
-
 class BulkActor(
     Actor[BulkProgress],
     name=NAME,
-    abstract=HOME is None,
-    **({"backend": HOME[0], "queue_name": HOME[1]} if HOME else {}),
+    abstract=not HOME,
+    **HOME,
 ):
     """
     Perform a bulk action, a batch with each poll.
@@ -118,7 +99,7 @@ def _served_queue(backend: str) -> str:
     engine = engine_for(backend)
     executors = read_executors(engine, engine.db.now())
     served = [executor.row.queues for executor in executors if executor.state == ExecutorState.ALIVE]
-    queues = _queues(backend)
+    queues = queues_of(backend)
     if not api.declared_queues(backend):  # each name is allowed
         queues += sorted({name for names in served for name in names} - {*queues})
     return next((name for name in queues if any(not names or name in names for names in served)), queues[0])

@@ -1,0 +1,80 @@
+"""Batches: the ends of their members, and what a batch does alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from jobqueue.engine.database import Part
+from jobqueue.engine.inbox import InboxStatements
+from jobqueue.engine.tasks import CANCEL_COLUMNS, Tasks
+from jobqueue.models import JournalEntry
+from jobqueue.values.journal import EntryKind
+from jobqueue.values.states import Status
+
+
+@dataclass(eq=False)
+class Batches(Part):
+    inbox: InboxStatements
+    tasks: Tasks
+
+    def record_ends(self, batch_id: UUID, ends: Mapping[UUID, Status]) -> dict[UUID, Status]:
+        """
+        Remember which members have ended unsuccessfully. Return how those of `ends` that it knew had ended before.
+
+        ends: the states of members; one that is not final is of a member that was requeued. In the transaction of the
+        batch's poll.
+        """
+        entries = JournalEntry.objects.using(self.db.using).filter(task_id=batch_id)
+        earlier = entries.filter(name__in=[str(pk) for pk in ends]).values_list("name", "status")
+        before = {UUID(name): Status(status) for name, status in earlier}
+        unsuccessful = {pk: status for pk, status in ends.items() if status in (Status.FAILED, Status.CANCELLED)}
+        if gone := [str(pk) for pk in before.keys() - unsuccessful.keys()]:
+            entries.filter(name__in=gone).delete()
+        now = self.db.now()
+        entries.bulk_create(
+            [
+                JournalEntry(
+                    task_id=batch_id,
+                    name=str(pk),
+                    kind=EntryKind.MEMBER,
+                    status=status,
+                    child_id=pk,
+                    finished_at=now,
+                )
+                for pk, status in unsuccessful.items()
+            ],
+            update_conflicts=True,
+            unique_fields=["task", "name"],
+            update_fields=["status", "finished_at"],
+        )
+        return before
+
+    def is_alone(self, batch_id: UUID, messages_read: int) -> bool:
+        """
+        Return whether no other session adds members to a batch, and its poll has read all of its messages.
+
+        A session that adds members has locked the batch FOR KEY SHARE until its transaction ends. Until the end of the
+        caller's transaction no other session can add members. Locks: the row FOR UPDATE, unless it is locked.
+        """
+        row = self.db.tasks.filter(pk=batch_id).only("pk")
+        is_locked = bool(list(self.db.with_lock(row, no_key=False)))
+        return is_locked and self.inbox.count_unread([batch_id]).get(batch_id, 0) <= messages_read
+
+    def cancel_members(self, batch_id: UUID, limit: int) -> int | None:
+        """
+        Cancel some live members of a batch that ends. Return how many; None: all are cancelled, or asked to stop.
+
+        Locks: the members in id order, skipping locked ones.
+        """
+        # A range: see descendants.sql. Its order makes it read the index of children.
+        live = self.db.tasks.live().filter(parent_id__gte=batch_id, parent_id__lte=batch_id)
+        live = live.filter(cancel_requested_at__isnull=True)
+        ids = list(live.order_by("parent_id").values_list("pk", flat=True)[:limit])
+        rows = list(self.db.lock(ids).only(*CANCEL_COLUMNS))
+        now = self.db.now()
+        for row in rows:
+            row.parent_notified_at = now  # the batch reads no message any more
+        self.tasks.cancel_locked(rows)
+        return len(rows) if ids else None
