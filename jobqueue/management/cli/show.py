@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from django.core.management.base import CommandError, CommandParser
 
@@ -19,7 +18,7 @@ from jobqueue.models import Task
 from jobqueue.operations.formatting import attempt_number, clock_time, duration
 from jobqueue.operations.limits import KeyState
 from jobqueue.operations.payloads import DisplayedValue
-from jobqueue.operations.task.detail import describe_task, find_task
+from jobqueue.operations.task.detail import describe_task, find_task, find_task_with_key
 from jobqueue.operations.task.journal import ShownJournal
 from jobqueue.operations.task.reports import ShownProgress
 from jobqueue.operations.task.timeline import Timeline
@@ -46,14 +45,15 @@ WIDTH = max(map(len, (*COLUMNS.values(), "Concurrency limit")))
 
 
 def add_arguments(parser: CommandParser) -> None:
-    parser.add_argument("id", type=UUID, help="task id")
+    parser.add_argument("id", metavar="ID-or-key", help="task id, or the unique key of a task")
     parser.add_argument("--journal", action="store_true", help="show the journal of a workflow: its newest entries")
     parser.add_argument("--before", type=int, metavar="ENTRY", help="with --journal, entries before the one of this id")
 
 
 def show(console: Console, flags: Any) -> None:
     """Show a task of any backend. Raises CommandError if there is none."""
-    task = find_task(str(flags.id), dict.fromkeys(engine.database for engine in engines(flags.backend)))
+    database_of = {engine.alias: engine.database for engine in engines(flags.backend)}
+    task = find_task(flags.id, dict.fromkeys(database_of.values())) or find_task_with_key(flags.id, database_of)
     if task is None:
         raise CommandError(f"Unknown task {flags.id}. Ended tasks are deleted after RETENTION.")
     page = describe_task(task, with_payload=True, entries_before=flags.before)

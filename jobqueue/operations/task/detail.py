@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -42,6 +42,17 @@ def find_task(pk: str, among: Iterable[str]) -> Task | None:
     for database in among:
         with suppress(Task.DoesNotExist, ValidationError, ValueError):
             return Task.objects.using(database).defer(*RAW).annotate(now=Now(), **texts).get(pk=pk)
+    return None
+
+
+def find_task_with_key(key: str, database_of: Mapping[str, str]) -> Task | None:
+    """Look for the live task with a unique key, else for the last one that had it. database_of: backends to search."""
+    for backend, database in database_of.items():
+        tasks = Task.objects.using(database).filter(backend=backend, key=key)
+        live = tasks.filter(finished_at__isnull=True, taken_over_by_id__isnull=True)
+        ended = tasks.filter(finished_at__isnull=False).order_by("-pk")
+        for pk in (*live.values_list("pk", flat=True)[:1], *ended.values_list("pk", flat=True)[:1]):
+            return find_task(str(pk), [database])
     return None
 
 
