@@ -63,16 +63,17 @@ def requeue(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = Non
     Put FAILED and CANCELLED tasks back in their queues, with all their attempts.
 
     If another live task has the key of a task, the task is not changed, and the report counts it in `key_taken`.
-    backend and `busy`: as for cancel().
+    A workflow that failed because of a child, and the child, are requeued together: the workflow goes on. backend and
+    `busy`: as for cancel().
     """
 
     def act(engine: Engine, batch: Collection[UUID]) -> RequeueReport:
         report = engine.tasks.requeue(batch, wait=False)
         if report.requeued:
-            after_commit(engine.database, partial(notify_ready, engine, batch))
+            after_commit(engine.database, partial(notify_ready, engine, {*batch, *report.related}))
         return report
 
-    return _in_batches(ids, backend, act, RequeueReport)
+    return replace(_in_batches(ids, backend, act, RequeueReport), related=frozenset())
 
 
 def run_now(ids: Iterable[UUID | str] | UUID | str, *, backend: str | None = None) -> ChangeReport:

@@ -29,6 +29,7 @@ The engine: all changes of the queue's rows go through it.
 * `reports`: what bodies report: progress and log lines
 * `schedules`: changes of schedules by people and by code, each of which accounts for the ticks that were due before
 * `schema`: which tables, migrations and SQL functions of ours a database lacks
+* `shared_failures`: failures of workflows because of a child, both of which a requeue requeues
 * `tasks`: change and delete tasks: cancel, requeue, run now, discard, delete, prune
 * `ticks`: make tasks of the ticks that are due, and record those that become none
 * `timeouts`: whether an error of the database is a timeout

@@ -26,6 +26,7 @@ from jobqueue.engine.messages import Messages
 from jobqueue.engine.queues import Queues
 from jobqueue.engine.reports import Reports
 from jobqueue.engine.schedules import Schedules
+from jobqueue.engine.shared_failures import SharedFailures
 from jobqueue.engine.tasks import Tasks
 from jobqueue.engine.ticks import Ticks
 from jobqueue.engine.timeouts import is_locked
@@ -77,8 +78,16 @@ class Engine:
         self.entries = self.entries_class(db)
         self.inserts = self.inserts_class(db, self.counters, self.admissions)
         self.enqueues = self.enqueues_class(db, self.inserts, self.admissions)
+        self.failures = SharedFailures(db, self.entries)
         self.tasks = self.tasks_class(
-            db, self.inserts, self.messages, self.counters, self.admissions, self.reports, self.entries
+            db,
+            self.inserts,
+            self.messages,
+            self.counters,
+            self.admissions,
+            self.reports,
+            self.entries,
+            self.failures,
         )
         self.batches = Batches(db, self.inbox, self.tasks)
         self.ticks = self.ticks_class(db, self.inserts, self.tasks)

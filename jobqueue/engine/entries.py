@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q, QuerySet, TextField
+from django.db.models import Exists, Q, QuerySet, TextField
 from django.db.models.functions import Cast
 
 from jobqueue.engine.database import Part, json_from
@@ -28,6 +28,8 @@ DEFERS_CANCEL = Q(kind=EntryKind.CANCEL) | Q(
     kind__in=[EntryKind.COMPENSATION, EntryKind.SHIELD], status__in=[*OPEN, EntryStatus.FAILED]
 )
 
+HAS_RUN = (EntryStatus.RETRYING, EntryStatus.SUCCESSFUL, EntryStatus.FAILED)  # of a compensation
+
 
 @dataclass(eq=False)
 class EntryStatements(Part):
@@ -45,18 +47,20 @@ class EntryStatements(Part):
         requested = self.db.tasks.filter(pk=task_id, cancel_requested_at__isnull=False)
         return Journal([as_entry(values) for values in rows.values_list(*columns)], requested.exists())
 
-    def record(self, claimed: ClaimedTask, executor_id: UUID, entries: Sequence[Entry]) -> bool:
+    def record(self, claimed: ClaimedTask, executor_id: UUID, entries: Sequence[Entry]) -> bool | None:
         """
-        Write entries of a task while the executor holds its claim. Return whether it does.
+        Write entries of a task while the executor holds its claim.
 
+        Return whether a cancel of the task was requested; None, and write nothing, if the claim is lost.
         Locks: the task's row FOR NO KEY UPDATE. Waits for a rescue of the task.
         """
         with self.db.transaction():
             rows = self.db.lock([claimed.id], wait=True).running()
-            if not rows.filter(claim_number=claimed.claim_number, executor_id=executor_id).only("pk"):
-                return False
-            self.write({claimed.id: entries})
-        return True
+            held = rows.filter(claim_number=claimed.claim_number, executor_id=executor_id)
+            for row in held.only("pk", "cancel_requested_at"):
+                self.write({claimed.id: entries})
+                return row.cancel_requested_at is not None
+        return None
 
     def write(self, entries_of: Mapping[UUID, Sequence[Entry]]) -> None:
         """Write entries of tasks that this transaction has locked."""
@@ -80,6 +84,13 @@ class EntryStatements(Part):
         """Delete entries of a task that has ended. Return how many."""
         ids = list(self.of(task_id).order_by("task_id", "name").values_list("pk", flat=True)[:limit])
         return self.rows.filter(pk__in=ids)._raw_delete(self.db.using) if ids else 0
+
+    def forget_cancels(self, ids: Collection[UUID]) -> None:
+        """Let workflows go on that a cancel has ended, unless one of their compensations has run."""
+        for pk in ids:
+            entries = self.of(pk)
+            has_run = entries.filter(kind=EntryKind.COMPENSATION, status__in=HAS_RUN).order_by()
+            entries.filter(~Exists(has_run), kind=EntryKind.CANCEL)._raw_delete(self.db.using)
 
     def that_finish_themselves(self, ids: Collection[UUID]) -> set[UUID]:
         """Return the tasks that end by themselves after a cancel. Locks: none."""

@@ -31,24 +31,29 @@ class Journals(Part):
 
     def record(
         self, claimed: ClaimedTask, executor_id: UUID, entries: Sequence[Entry], effects: Effects = NO_EFFECTS
-    ) -> None:
+    ) -> bool:
         """
         Write entries, with the effects of their calls, in the caller's transaction or in one of its own.
 
-        Raises ClaimLost, and writes nothing, if the executor does not hold the claim any more. Raises as a commit does
-        if the database refuses a value or an effect. Receivers of messages are woken after the commit.
+        Return whether a cancel of the task was requested. Raises ClaimLost, and writes nothing, if the executor does
+        not hold the claim any more. Raises as a commit does if the database refuses a value or an effect. Receivers of
+        messages are woken after the commit.
         Locks: the task's row FOR NO KEY UPDATE, waiting for others; then the receivers FOR KEY SHARE.
         """
         failpoint("record.before")
         if effects is NO_EFFECTS:
-            if not self.entries.record(claimed, executor_id, newest(entries)):
-                raise ClaimLost
+            is_requested = self._record(claimed, executor_id, entries)
         else:
             with self.db.transaction():
-                # In this order, because the claim is the fence of the effects.
-                if not self.entries.record(claimed, executor_id, newest(entries)):
-                    raise ClaimLost
-                notified = self.commits.perform_effects(claimed, effects)
-                if notified:
-                    transaction.on_commit(partial(self.messages.wake_or_defer, notified), using=self.db.using)
+                is_requested = self._record(claimed, executor_id, entries)  # first, because it checks the claim
+                if notified := self.commits.perform_effects(claimed, effects):
+                    wake = partial(self.messages.wake_or_defer, notified)
+                    transaction.on_commit(wake, using=self.db.using)
         failpoint("record.after")
+        return is_requested
+
+    def _record(self, claimed: ClaimedTask, executor_id: UUID, entries: Sequence[Entry]) -> bool:
+        is_requested = self.entries.record(claimed, executor_id, newest(entries))
+        if is_requested is None:
+            raise ClaimLost
+        return is_requested

@@ -23,6 +23,7 @@ from jobqueue.engine.inserts import Inserts
 from jobqueue.engine.limit_conditions import ready_status
 from jobqueue.engine.messages import Messages, make_ending
 from jobqueue.engine.reports import Reports
+from jobqueue.engine.shared_failures import SharedFailures
 from jobqueue.models import Executor, Task, TaskQuerySet
 from jobqueue.models.clock import Clock, clock_to_compare, rank_from
 from jobqueue.values.batches import BATCH
@@ -72,6 +73,7 @@ class Tasks(Part):
     admissions: Admissions
     reports: Reports
     entries: EntryStatements  # of journals
+    failures: SharedFailures  # of workflows and their children
 
     # --- cancel
 
@@ -168,7 +170,7 @@ class Tasks(Part):
         self.cancel_queued(queued)
         self.request_cancel(running | deferring)
         if asked := [pk for pk in deferring if live[pk].cancel_requested_at is None]:
-            self._run_now(self.db.tasks.filter(pk__in=asked))
+            self.make_ready(self.db.tasks.filter(pk__in=asked))
         endings = [ending for pk in queued if (ending := make_ending(live[pk], Status.CANCELLED, None))]
         return queued, running | deferring | batches, self.messages.report_ends(endings) | deferring | batches
 
@@ -198,17 +200,29 @@ class Tasks(Part):
         Put FAILED and CANCELLED tasks back READY, with all their attempts, their state and inbox.
 
         A task stays unchanged if a live task holds its key. Bulk actions stay unchanged, too: the permission to requeue
-        is none to repeat another user's bulk action. A child notifies its parent when it ends again. Locks: the rows in
-        id order, then their parents, skipping locked ones, but for batches. Rows locked by other sessions are `busy`
-        unless `wait`. Waits for a concurrent insert of the same key.
+        is none to repeat another user's bulk action. A child notifies its parent when it ends again. A workflow that
+        failed because of a child, and the child, are requeued together, also if only one is among the ids; the report
+        has the others. Locks: the rows in id order, then related ones and parents, skipping locked ones, but for
+        batches. Rows locked by other sessions are `busy` unless `wait`; so are those whose related ones are locked.
+        Waits for a concurrent insert of the same key.
         """
         with self.db.transaction():
-            seen = list(self.db.lock(ids, wait=wait).only("pk", "status", "key", "task_type"))
+            seen = self.failures.lock(ids, wait=wait)
             busy = frozenset[UUID]() if wait else self.db.locked_elsewhere(ids, seen)
-            rows = [row for row in seen if row.status in UNSUCCESSFUL and row.task_type != BULK_ACTION]
+            related, pairs, held_up = self.failures.lock_related(seen)
+            busy |= held_up
+            rows = [row for row in (*seen, *related) if may_requeue(row) and row.pk not in held_up]
             requeued = self._requeue_free(self._with_free_keys(rows))
-        skipped = len(set(ids) - busy) - len(rows)
-        return RequeueReport(requeued=requeued, key_taken=len(rows) - requeued, skipped=skipped, busy=busy)
+            self.failures.wait_again(pairs)
+            self.entries.forget_cancels([row.pk for row in rows if row.status == Status.CANCELLED and row.has_state])
+        asked = [row for row in rows if row.pk in set(ids)]
+        return RequeueReport(
+            requeued=requeued,
+            key_taken=len(rows) - requeued,
+            skipped=len(set(ids) - busy) - len(asked),
+            busy=busy,
+            related=frozenset(row.pk for row in related),
+        )
 
     def _with_free_keys(self, rows: Sequence[Task]) -> list[UUID]:
         """Return the tasks without a key, and the first task of each key that no live task holds."""
@@ -265,9 +279,10 @@ class Tasks(Part):
         The next poll of a SUSPENDED task does not see a timeout: `timed_out` stays False.
         """
 
-        return self._change(ids, WAITING, self._run_now, wait=wait)
+        return self._change(ids, WAITING, self.make_ready, wait=wait)
 
-    def _run_now(self, rows: TaskQuerySet) -> int:
+    def make_ready(self, rows: TaskQuerySet) -> int:
+        """Make the SCHEDULED and SUSPENDED ones among locked tasks READY. Return how many."""
         scheduled = list(rows.scheduled().values_list("pk", flat=True))
         suspended = list(rows.suspended().values_list("pk", flat=True))
         self.db.tasks.filter(pk__in=scheduled).update(
@@ -400,3 +415,7 @@ class Tasks(Part):
         Return whether no other session prunes. Without such a lock, two sessions delete different rows, or one waits.
         """
         return True
+
+
+def may_requeue(row: Task) -> bool:
+    return row.status in UNSUCCESSFUL and row.task_type != BULK_ACTION

@@ -49,6 +49,8 @@ class RequeueReport(BulkResult):
     skipped: int = 0
     # not changed, because another transaction has locked them; requeue them again after its end
     busy: frozenset[UUID] = frozenset()
+    # requeued with them: workflows that failed because of them, and their failed children; the caller notifies
+    related: frozenset[UUID] = field(default=frozenset(), repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

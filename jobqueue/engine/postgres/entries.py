@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import cast
 from uuid import UUID
 
 from django.db import OperationalError
@@ -26,7 +27,7 @@ class PostgresEntries(EntryStatements):
         entries = [as_entry(values) for _, *values in rows if values[0] is not None]
         return Journal(entries, is_cancel_requested=any(is_requested for is_requested, *_ in rows[:1]))
 
-    def record(self, claimed: ClaimedTask, executor_id: UUID, entries: Sequence[Entry]) -> bool:
+    def record(self, claimed: ClaimedTask, executor_id: UUID, entries: Sequence[Entry]) -> bool | None:
         """Write entries in one statement, which is a transaction of its own outside of the caller's."""
         values = {
             "task_id": claimed.id,
@@ -35,13 +36,13 @@ class PostgresEntries(EntryStatements):
             "entries": as_json(entries),
         }
         try:
-            ((is_held,),) = self.db.fetch_prepared(RECORD, **values)
+            ((is_requested,),) = self.db.fetch_prepared(RECORD, **values)
         except OperationalError as error:
             # The site's transactions are REPEATABLE READ, and another session has changed the row since.
             if sqlstate_of(error) != SERIALIZATION_FAILURE or self.db.has_caller():
                 raise
-            ((is_held,),) = self.db.fetch_prepared(RECORD, **values)
-        return bool(is_held)
+            ((is_requested,),) = self.db.fetch_prepared(RECORD, **values)
+        return cast(bool | None, is_requested)
 
     def write(self, entries_of: Mapping[UUID, Sequence[Entry]]) -> None:
         texts = as_json_array(as_json(entries) for entries in entries_of.values())

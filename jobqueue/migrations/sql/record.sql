@@ -1,4 +1,5 @@
--- Write entries of a workflow's journal, in the caller's transaction. Return whether the caller holds the claim.
+-- Write entries of a workflow's journal, in the caller's transaction. Return whether a cancel of the task
+-- was requested; NULL, and write nothing, if the claim is lost.
 -- Parameters: task_id; claim_number, executor_id: of the claim, NULL if the caller has locked the row of a claim that it
 --   holds; entries: a JSON list of Entry without default values.
 -- Index: the tasks' primary key; unique jobqueue_journal_name decides the conflict.
@@ -17,13 +18,14 @@ DECLARE
     claimed record;
 BEGIN
     IF jobqueue_record.claim_number IS NOT NULL THEN
-        SELECT task.status::text AS status, task.claim_number AS number, task.executor_id AS holder INTO claimed
+        SELECT task.status::text AS status, task.claim_number AS number, task.executor_id AS holder,
+            task.cancel_requested_at AS asked_at INTO claimed
         FROM {schema}.jobqueue_task AS task
         WHERE task.id = jobqueue_record.task_id
         FOR NO KEY UPDATE;
         IF NOT FOUND OR claimed.status <> 'RUNNING'::text OR claimed.number <> jobqueue_record.claim_number
             OR claimed.holder IS NULL OR claimed.holder <> jobqueue_record.executor_id THEN
-            RETURN FALSE;
+            RETURN NULL;
         END IF;
     END IF;
     INSERT INTO {schema}.jobqueue_journalentry (
@@ -50,7 +52,7 @@ BEGIN
         kind = EXCLUDED.kind, status = EXCLUDED.status, arguments = EXCLUDED.arguments, digest = EXCLUDED.digest,
         value = EXCLUDED.value, error = EXCLUDED.error, attempts = EXCLUDED.attempts, child_id = EXCLUDED.child_id,
         started_at = EXCLUDED.started_at, finished_at = EXCLUDED.finished_at, due_at = EXCLUDED.due_at;
-    RETURN TRUE;
+    RETURN jobqueue_record.claim_number IS NOT NULL AND claimed.asked_at IS NOT NULL;
 END
 $$;
 COMMENT ON FUNCTION {schema}.jobqueue_record IS 'Write entries of a workflow''s journal that django-jobqueue''s Python has made.';
