@@ -17,7 +17,22 @@ if TYPE_CHECKING:
     from jobqueue.declarations.function import FunctionTask, PlannedCall, task
     from jobqueue.declarations.limits import Concurrency, Debounce, Rate
     from jobqueue.declarations.schedules import schedule
-    from jobqueue.exceptions import DuplicateKey, GiveUp, InvalidArguments, Retry, Stale, TaskFinished, TaskNotFound
+    from jobqueue.declarations.step import step, step_key
+    from jobqueue.declarations.workflow import workflow
+    from jobqueue.declarations.workflow_context import Handle, WorkflowContext
+    from jobqueue.exceptions import (
+        ChildFailed,
+        DuplicateKey,
+        GiveUp,
+        InvalidArguments,
+        NonDeterminism,
+        Retry,
+        Stale,
+        StepFailed,
+        TaskFinished,
+        TaskNotFound,
+        WorkflowCancelled,
+    )
     from jobqueue.schedules.expressions import Cron, Every
     from jobqueue.values.backoff import Backoff
     from jobqueue.values.changes import CancelReport, RequeueReport
@@ -32,14 +47,21 @@ _NAMES = {
     "jobqueue.api.batches": ("Batch", "BatchProgress"),
     "jobqueue.values.backoff": ("Backoff",),
     "jobqueue.declarations.schedules": ("schedule",),
+    "jobqueue.declarations.step": ("step", "step_key"),
+    "jobqueue.declarations.workflow": ("workflow",),
+    "jobqueue.declarations.workflow_context": ("Handle", "WorkflowContext"),
     "jobqueue.exceptions": (
+        "ChildFailed",
         "DuplicateKey",
         "GiveUp",
         "InvalidArguments",
+        "NonDeterminism",
         "Retry",
         "Stale",
+        "StepFailed",
         "TaskFinished",
         "TaskNotFound",
+        "WorkflowCancelled",
     ),
     "jobqueue.declarations.function": ("FunctionTask", "PlannedCall", "task"),
     "jobqueue.declarations.limits": ("Concurrency", "Debounce", "Rate"),
@@ -57,7 +79,9 @@ __all__ = [  # noqa: RUF022 - by module
     "Batch", "BatchProgress",
     "Backoff",
     "schedule",
-    "DuplicateKey", "GiveUp", "InvalidArguments", "Retry", "Stale", "TaskFinished", "TaskNotFound",
+    "Handle", "WorkflowContext", "step", "step_key", "workflow",
+    "ChildFailed", "DuplicateKey", "GiveUp", "InvalidArguments", "NonDeterminism", "Retry", "Stale",
+    "StepFailed", "TaskFinished", "TaskNotFound", "WorkflowCancelled",
     "FunctionTask", "PlannedCall", "task",
     "Concurrency", "Debounce", "Rate",
     "CancelReport", "RequeueReport", "Status",

@@ -1,7 +1,10 @@
 """Errors of the queue. The docstring of each class is its default message."""
 
 import math
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
+from uuid import UUID
 
 from django.db import ProgrammingError
 
@@ -138,3 +141,60 @@ class ShuttingDown(Interrupted):
 
 class ClaimLost(Interrupted):
     """The executor lost its claim on the task, which may run elsewhere."""
+
+
+class StepFailed(JobQueueError):
+    """
+    A step of a workflow has failed in its last attempt.
+
+    name: of the step in the journal. attempts: how many it had. error: of the last one, a dict as in the `errors` of a
+    task.
+    """
+
+    def __init__(self, name: str, attempts: int, error: Mapping[str, Any]) -> None:
+        times = "once" if attempts == 1 else f"{attempts} times"
+        super().__init__(f"Step {name} failed {times}: {describe_stored(error)}")
+        self.name, self.attempts, self.error = name, attempts, error
+
+
+class ChildFailed(JobQueueError):
+    """
+    A child of a workflow was FAILED or CANCELLED.
+
+    name: of the child in the journal. child_id: its task. error: its last one, a dict as in the `errors` of a task;
+    empty if it was cancelled.
+    """
+
+    def __init__(self, name: str, child_id: UUID | None, error: Mapping[str, Any]) -> None:
+        problem = f"failed: {describe_stored(error)}" if error else "was cancelled"
+        super().__init__(f"Child {name} ({child_id}) {problem}. When it is requeued, this workflow goes on.")
+        self.name, self.child_id, self.error = name, child_id, error
+
+
+class CompensationFailed(JobQueueError):
+    """A compensation of a workflow has failed in its last attempt. Requeue the workflow to run it again."""
+
+
+class NonDeterminism(JobQueueError):
+    """The journal of a workflow does not fit its code."""
+
+
+class JournalTooLong(JobQueueError):
+    """The journal of a workflow has too many entries."""
+
+
+class WorkflowCancelled(BaseException):
+    """
+    The workflow is to be cancelled.
+
+    Not an `Exception`, so that `except Exception` of a workflow does not catch it.
+    """
+
+    def __str__(self) -> str:
+        return super().__str__() or "The workflow was cancelled."
+
+
+def describe_stored(error: Mapping[str, Any]) -> str:
+    """Return class and message of an error as rows store it."""
+    name = str(error.get("exception_class_path", "")).rpartition(".")[2]
+    return ": ".join(filter(None, (name, str(error.get("message", "")))))

@@ -11,10 +11,12 @@ from jobqueue.api.backends import uuid_of
 from jobqueue.api.notifications import after_commit, wake_and_notify
 from jobqueue.declarations import registry
 from jobqueue.declarations.actions import Send, Spawn
-from jobqueue.declarations.actor import ActorTask
+from jobqueue.declarations.actor import PolledTask
+from jobqueue.declarations.workflow import WorkflowTask
 from jobqueue.engine import Engine, engine_for
 from jobqueue.exceptions import InvalidArguments, TaskNotFound
 from jobqueue.values.json import check_dedupe_key, encode_message
+from jobqueue.values.message_types import with_type
 from jobqueue.values.records import NewMessage
 
 
@@ -49,19 +51,19 @@ def send_many(messages: Iterable[Send], *, sender: UUID | str | None = None, bac
     wanted = list(messages)
     dedupe_keys = [check_dedupe_key(message.dedupe_key) for message in wanted]
     ids = resolve_receivers(engine, [message.to for message in wanted], dedupe_keys)
+    if not ids:
+        return []
     sender_id = None if sender is None else uuid_of(sender)
+    workflows = refuse_functions(engine, ids)
     rows = [
         NewMessage(
             task_id=pk,
-            body=encode_message(message.body, max_bytes=engine.options.max_payload_bytes),
+            body=encode_body(message.body, pk in workflows, engine.options.max_payload_bytes),
             sender_id=sender_id,
             dedupe_key=dedupe_key,
         )
         for pk, message, dedupe_key in zip(ids, wanted, dedupe_keys, strict=True)
     ]
-    if not rows:
-        return []
-    refuse_functions(engine, ids)
     with engine.db.bounded("a receiver of the messages"):
         sent = engine.messages.send(rows)
     after_commit(engine.database, partial(wake_and_notify, engine, frozenset(ids)))
@@ -88,12 +90,31 @@ def resolve_receivers(
     return [pk for pk in resolved if pk is not None]
 
 
-def refuse_functions(engine: Engine, ids: Collection[UUID]) -> None:
-    """Raise InvalidArguments for a receiver that is a function. A task type unknown to this process is accepted."""
+def refuse_functions(engine: Engine, ids: Collection[UUID]) -> set[UUID]:
+    """
+    Return the receivers that are workflows. A task type unknown to this process is accepted.
+
+    Raises InvalidArguments for a receiver that is a function.
+    """
+    workflows = set()
     for pk, task_type in engine.messages.task_types(ids).items():
         task = registry.get(task_type)
-        if task is not None and not isinstance(task, ActorTask):
+        if task is not None and not isinstance(task, PolledTask):
             raise InvalidArguments(f"Task {pk} runs {task_type}(), a function. Only actors read messages.")
+        if isinstance(task, WorkflowTask):
+            workflows.add(pk)
+    return workflows
+
+
+def find_workflows(engine: Engine, ids: Collection[UUID]) -> set[UUID]:
+    """Return the tasks that are workflows, as far as this process knows."""
+    types = engine.messages.task_types(ids)
+    return {pk for pk, task_type in types.items() if isinstance(registry.get(task_type), WorkflowTask)}
+
+
+def encode_body(body: Any, is_for_workflow: bool, max_bytes: int) -> str:
+    """Return the JSON text of a message. One to a workflow names its type."""
+    return encode_message(with_type(body) if is_for_workflow else body, max_bytes=max_bytes)
 
 
 def id_from(name: UUID | str | Spawn) -> UUID | None:

@@ -14,8 +14,13 @@ It knows no engine and no rows.
 * `new_task`: the rows of new tasks, made of the options of a task and the arguments of its calls
 * `options`: the options of a task: which values are valid, and which apply to a row
 * `registry`: which code belongs to which task_type
+* `replay`: one run of a workflow's body on its journal: what is recorded, what is to be written, and how the run ends
 * `results`: rows as TaskResult and TaskError of django.tasks
 * `schedules`: schedules that code declares: `schedule()`, `@task(schedule=...)` and `class Reminder(Actor,
   schedule=...)`
+* `step`: @step: the options of a step of a workflow
 * `stored_calls`: planned calls as JSON, in the arguments of chains, groups and batches
+* `workflow`: @workflow: durable functions as tasks
+* `workflow_context`: the context of a workflow: calls that are recorded in its journal, and return the recorded result
+  in later runs
 """

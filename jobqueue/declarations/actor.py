@@ -19,7 +19,15 @@ from jobqueue.conf.compat import (
 )
 from jobqueue.declarations.actions import Action, Kind, Message
 from jobqueue.declarations.context import checked_progress, not_shown
-from jobqueue.declarations.function import Call, CommonOptions, FunctionTask, invalid_declarations, unknown_option
+from jobqueue.declarations.function import (
+    Call,
+    CommonOptions,
+    FunctionTask,
+    P,
+    R,
+    invalid_declarations,
+    unknown_option,
+)
 from jobqueue.values import typed
 from jobqueue.values.arguments import read_signature
 
@@ -137,7 +145,12 @@ class PollContext(Generic[S]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ActorTask(FunctionTask[Any, Any]):
+class PolledTask(FunctionTask[P, R], Generic[P, R]):
+    """A task that runs many times, and reads messages: an actor or a workflow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorTask(PolledTask[Any, Any]):
     """An actor class as a task. func: has the parameters of its poll, for enqueue()."""
 
     actor: type[Actor[Any]] = field(default=None, hash=False)  # type: ignore[assignment]

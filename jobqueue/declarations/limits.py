@@ -110,12 +110,13 @@ def _common_problems(option: str, limit: Any, task: Any, parameters: Parameters)
     for flag in ("count_while_retrying", "adjustable"):
         yield from kinds.problems(f"{option}: {flag}", getattr(limit, flag, True), kinds.Flag)
     if isinstance(limit.key, str):
-        yield from _template_problems(f"{option}: key", limit.key, parameters)
+        yield from template_problems(f"{option}: key", limit.key, parameters)
     elif limit.key is not None:
         yield from kinds.problems(f"{option}: key", limit.key, KEY_SOURCE)
 
 
-def _template_problems(option: str, template: str, parameters: Parameters) -> Iterator[str]:
+def template_problems(option: str, template: str, parameters: Parameters) -> Iterator[str]:
+    """Yield the problems of a template whose fields name arguments."""
     allowed = parameters.signature.parameters
     try:
         fields = list(_fields(template))
@@ -213,14 +214,19 @@ def _own_key(
         if callable(limit.key):
             key = limit.key(*args, **kwargs)
         else:
-            bound = parameters.signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            key = KEYS.vformat(limit.key, (), bound.arguments)
+            key = format_template(limit.key, parameters, args, kwargs)
     except Exception as error:  # the site's code, and values that a format does not fit
         raise InvalidArguments(f"{task.name}(): cannot make the key of its limit: {error!r:.200}") from error
     if not is_text(key, MAX_KEY_CHARACTERS):  # each task pays for this; a kind takes longer
         raise InvalidArguments(f"{task.name}(): the key of its limit {kinds.problem(key, KEY)}")
     return key
+
+
+def format_template(template: str, parameters: Parameters, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Return a template with the arguments of a call. Raises what their formats raise, and ValueError for None."""
+    bound = parameters.signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    return KEYS.vformat(template, (), bound.arguments)
 
 
 class _KeyFormatter(string.Formatter):

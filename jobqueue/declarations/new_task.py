@@ -12,6 +12,7 @@ from jobqueue.declarations import registry
 from jobqueue.declarations.function import Call, FunctionTask
 from jobqueue.declarations.limits import limit_columns
 from jobqueue.declarations.options import stored_options
+from jobqueue.declarations.workflow import WorkflowTask
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.values import kinds
 from jobqueue.values.arguments import encode_arguments, read_parameters
@@ -48,13 +49,16 @@ def new_task(
         own["id"] = new_id()
     if task.concurrency is not None or task.rate is not None:
         own |= limit_columns(task, read_parameters(task.func, task.takes_context), args, kwargs)
+    if task.key is not None and isinstance(task, WorkflowTask):
+        columns = {**(columns or shared_columns(task, options)), "key": task.key_of(args, kwargs)}
     return NewTask(args=args_text, kwargs=kwargs_text, **(columns or shared_columns(task, options)), **own)
 
 
 def new_tasks(task: FunctionTask[..., Any], calls: Iterable[Call], options: Options) -> list[NewTask]:
     """Return the rows of many calls. Raises InvalidArguments with the number of the call."""
     columns = shared_columns(task, options)
-    rows = AlikeTasks() if task.concurrency is None and task.rate is None else []
+    has_own_columns = task.concurrency is not None or task.rate is not None or isinstance(task, WorkflowTask)
+    rows = [] if has_own_columns else AlikeTasks()
     for number, call in enumerate(calls):
         where = f"{task.name}(), call {number}"
         match call:

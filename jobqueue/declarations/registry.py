@@ -43,8 +43,8 @@ def pool_for(body: Callable[..., Any]) -> PoolName:
 
 
 def autodiscover() -> None:
-    """Import tasks.py and actors.py of every installed app."""
-    autodiscover_modules("tasks", "actors")
+    """Import tasks.py, actors.py and workflows.py of every installed app."""
+    autodiscover_modules("tasks", "actors", "workflows")
 
 
 def declared_limits() -> dict[tuple[LimitKind, str], list[Concurrency | Rate]]:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from jobqueue.api.notifications import notifier
 from jobqueue.declarations import registry
-from jobqueue.declarations.actor import ActorTask
+from jobqueue.declarations.actor import PolledTask
 from jobqueue.engine import HEAD_TASKS, MESSAGES_PER_POLL
 from jobqueue.executor.awaiting_code import AwaitingCode
 from jobqueue.executor.budgets import Budgets
@@ -148,7 +148,7 @@ class Claimer:
             unstarted += self._await_code(claims)
             claims = ClaimedBatch(claimed for claimed in claims if registry.get(claimed.task_type) is not None)
             declared = [registry.get(claimed.task_type) for claimed in claims]
-        actors = [claimed.id for claimed, task in zip(claims, declared, strict=True) if isinstance(task, ActorTask)]
+        actors = [claimed.id for claimed, task in zip(claims, declared, strict=True) if isinstance(task, PolledTask)]
         # After the claim: a message that comes later makes the actor run again.
         messages = self._read_messages(actors) if actors else {}
         process = this_process()

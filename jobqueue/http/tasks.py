@@ -13,7 +13,7 @@ from msgspec import UNSET
 from jobqueue import api
 from jobqueue.conf.options import options_for
 from jobqueue.declarations import registry
-from jobqueue.declarations.actor import ActorTask
+from jobqueue.declarations.actor import PolledTask
 from jobqueue.engine import engine_for
 from jobqueue.exceptions import InvalidArguments, PayloadTooLarge, TaskFinished, TaskNotFound
 from jobqueue.http.auth import Caller
@@ -138,7 +138,7 @@ def messages(request: HttpRequest, caller: Caller, task_id: str) -> HttpResponse
     limit = options_for(row.backend).max_payload_bytes
     message = read_request(request, MessageRequest, max_bytes=limit + ENVELOPE_BYTES)
     dedupe_key = idempotency_key(request, message.dedupe_key, "dedupe_key")
-    if not isinstance(registry.get(row.task_type), ActorTask | None):
+    if not isinstance(registry.get(row.task_type), PolledTask | None):
         raise HttpError(409, "The task runs a function. Only actors read messages.")
     try:
         check_message(row.task_type, message.body, limit)

@@ -48,6 +48,7 @@ from jobqueue.models import (
     AdmissionRequest,
     Executor,
     InboxMessage,
+    JournalEntry,
     KeyReservation,
     Queue,
     RateStart,
@@ -140,6 +141,7 @@ def advance(time: timedelta, *, schedules: bool = True, downtime: bool = False, 
         raise TypeError(f"advance() takes a timedelta, such as timedelta(minutes=5), not {time!r}.")
     engine = engine_for(backend)
     move_back(InboxMessage.objects.using(engine.database).filter(task__backend=backend), time)
+    move_back(JournalEntry.objects.using(engine.database).filter(task__backend=backend), time)
     move_back(TaskProgress.objects.using(engine.database).filter(pk__in=engine.db.tasks.values("pk")), time)
     move_back(engine.db.heartbeats.filter(executor__in=engine.db.executors), time)
     for model in (Task, Executor, Queue, AdmissionRequest, RateStart, KeyReservation):
@@ -210,7 +212,7 @@ class _Queue:
         self.engine = engine
         self._connections = _TestConnections()
         self._executor_id = uuid4()
-        self._identity = ExecutorIdentity(engine=engine, executor_id=self._executor_id, name="testing")
+        self._identity = ExecutorIdentity(engine=engine, executor_id=self._executor_id, name="testing", is_test=True)
 
     def claim(self) -> ClaimedTask | None:
         """Return the next task. If none is READY, wake those that are due or have messages."""

@@ -14,6 +14,7 @@ Values that all other parts of the queue exchange, and how they become text and 
 * `json`: JSON text for rows, and values from rows
 * `kinds`: the kinds of values that people set: which ones are valid, and the sentence about a wrong one
 * `limit_keys`: the keys of limits as rows store them: the name of the limit, a separator, and the key
+* `message_types`: the types of messages to workflows: a JSON object names its type in the member `type`
 * `policies`: policies for ticks that overlap or were missed, and the reasons why a tick became no task
 * `posix`: modules that only POSIX systems have
 * `records`: values between the executor and the engine: claimed tasks, outcomes, messages

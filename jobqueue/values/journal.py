@@ -99,3 +99,4 @@ class WorkflowState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         None  # the child because of which the workflow has failed; None: another reason, or none
     )
     compensating: bool = False  # it has begun to undo its steps
+    generation: int = 0  # how often it has begun a new journal

@@ -8,9 +8,12 @@ One attempt of a task, from its row to the outcome.
 * `atomic`: the end of an attempt in a thread, and a body with its outcome in one transaction, on the body's own
   connection
 * `attempt`: one attempt of a claimed task: its values, and a body in a thread that an exception can interrupt
+* `determinism`: reports of what the body of a workflow must not do outside of its steps: a later run may get another
+  answer
 * `events`: report the start and the end of attempts: log lines, and the signals of django.tasks, after the commit
 * `task_runner`: one attempt of a claimed task: prepare it, call its body, turn the result or the error into an
   outcome
 * `thread_interrupts`: raise an exception in a body's thread, but not at a line where it would leave a lock locked
   for ever
+* `workflow_runner`: a workflow's run: the check of what it waits for, its body on its journal, and the outcome of both
 """

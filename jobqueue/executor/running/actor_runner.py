@@ -10,7 +10,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from jobqueue.api.backends import child_row
-from jobqueue.api.messages import id_from, resolve_receivers
+from jobqueue.api.messages import encode_body, find_workflows, id_from, resolve_receivers
 from jobqueue.conf.compat import DEFAULT_TASK_BACKEND_ALIAS
 from jobqueue.declarations import registry
 from jobqueue.declarations.actions import (
@@ -27,12 +27,14 @@ from jobqueue.declarations.actions import (
     Suspend,
     Yield,
 )
-from jobqueue.declarations.actor import Actor, ActorTask, Inbox, PollContext
+from jobqueue.declarations.actor import Actor, ActorTask, Inbox, PollContext, PolledTask
 from jobqueue.declarations.function import FunctionTask, copy_unchecked
 from jobqueue.declarations.options import read_tick, time_problems
+from jobqueue.declarations.workflow import WorkflowTask
 from jobqueue.exceptions import InvalidActions, UndecodableMessage
 from jobqueue.executor.running.attempt import Attempt, RunningTask
-from jobqueue.values.json import as_builtins, check_dedupe_key, decode, encode, encode_message, encode_result
+from jobqueue.values.json import as_builtins, check_dedupe_key, decode, encode, encode_result
+from jobqueue.values.message_types import PLAIN
 from jobqueue.values.records import ClaimedTask, Effects, NewMessage, NewTask, Outcome, StoredMessage, release_outcome
 from jobqueue.values.states import FINAL, Status
 
@@ -255,7 +257,8 @@ def row_of_child(attempt: Attempt, spawn: Spawn) -> NewTask:
     if target.backend != backend:
         declared = registry.get(target.task_type)
         is_chosen = declared is not None and declared.backend != target.backend
-        if is_chosen or target.backend not in (DEFAULT_TASK_BACKEND_ALIAS, prepared_actor(attempt).task.backend):
+        parent = registry.get(attempt.claimed.task_type)
+        if is_chosen or target.backend not in (DEFAULT_TASK_BACKEND_ALIAS, parent and parent.backend):
             raise InvalidActions(
                 f"A child lives in its parent's backend {backend!r}; {target.name} is of {target.backend!r}."
             )
@@ -275,11 +278,15 @@ def make_messages(attempt: Attempt, effects: Sequence[Action]) -> list[NewMessag
         return []
     keys = [check_dedupe_key(action.dedupe_key) if isinstance(action, Send) else None for action in sends]
     ids = resolve_receivers(identity.engine, list(find_receivers(effects, claimed.parent_id)), keys)
+    # A message to a workflow names its type, which plain JSON does itself.
+    has_types = any(type(action.body) not in PLAIN for action in sends)
+    workflows = find_workflows(identity.engine, ids) if has_types else set[UUID]()
+    workflows |= {spawn.id for spawn in effects if isinstance(spawn, Spawn) and isinstance(spawn.target, WorkflowTask)}
     sent_to = {pk for action, pk in zip(sends, ids, strict=True) if isinstance(action, Send)}
     return [
         NewMessage(
             task_id=pk,
-            body=encode_message(action.body, max_bytes=identity.options.max_payload_bytes),
+            body=encode_body(action.body, pk in workflows, identity.options.max_payload_bytes),
             sender_id=claimed.id,
             dedupe_key=key,
             # With a Send() to the parent in the same poll, both are sent or neither, in order.
@@ -309,4 +316,4 @@ def find_receivers(effects: Sequence[Action], parent_id: UUID | None) -> Iterato
 
 
 def is_actor(target: Any) -> bool:
-    return isinstance(target, ActorTask) or (isinstance(target, type) and issubclass(target, Actor))
+    return isinstance(target, PolledTask) or (isinstance(target, type) and issubclass(target, Actor))

@@ -13,7 +13,7 @@ from typing import Any
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
 from jobqueue.declarations import registry
-from jobqueue.declarations.actor import ActorTask
+from jobqueue.declarations.actor import PolledTask
 from jobqueue.exceptions import Interrupted
 from jobqueue.executor.database.permits import Permits
 from jobqueue.executor.database.task_connections import TaskConnections
@@ -139,7 +139,7 @@ class AsyncRun:
         SyncToAsync.context_to_thread_executor[context] = self.thread
         SyncToAsync.thread_sensitive_context.set(context)
         claimed = self.running.claimed
-        if isinstance(registry.get(claimed.task_type), ActorTask) or events.is_start_received(claimed):
+        if isinstance(registry.get(claimed.task_type), PolledTask) or events.is_start_received(claimed):
             begin = sync_to_async(self._begin, thread_sensitive=True)()  # it keeps what receivers set
             self._wait_for(begin, self._start_body, self.running.variables)
         elif (completed := self._start_body(self._begin())) is not None:

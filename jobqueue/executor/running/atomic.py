@@ -21,14 +21,13 @@ from jobqueue.executor.running.actor_runner import poll_again
 from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, Raised, Returned, run_interruptibly
 from jobqueue.executor.running.task_runner import (
     call,
-    causes,
     complete,
     count_undelivered,
     reject_by_database,
     retry_stale,
     success_outcome,
 )
-from jobqueue.executor.telemetry.errors import describe_error, format_first_line, from_the_body
+from jobqueue.executor.telemetry.errors import causes, describe_error, format_first_line, from_the_body
 from jobqueue.executor.telemetry.logger import get_logger, mask_for
 from jobqueue.values.failpoints import failpoint
 from jobqueue.values.records import Outcome, release_outcome

@@ -18,12 +18,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from jobqueue.conf.options import Options
-from jobqueue.declarations.actor import PollContext
 from jobqueue.declarations.function import FunctionTask
 from jobqueue.declarations.options import RunOptions
 from jobqueue.declarations.results import Result, from_claimed
 from jobqueue.engine import Engine
-from jobqueue.exceptions import Interrupted, ShuttingDown, TaskCancelled
+from jobqueue.exceptions import Interrupted, ShuttingDown, TaskCancelled, TaskTimeout
 from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.process_guard import leave_if_forked, this_process
 from jobqueue.executor.reports import LogOfBody, PendingReports
@@ -50,6 +49,7 @@ class ExecutorIdentity:
     prepared: dict[str, tuple[FunctionTask[..., Any], FunctionTask[..., Any], RunOptions]] = dataclass_field(
         default_factory=dict, compare=False
     )
+    is_test: bool = False  # the thread of a test, which lets time pass itself
     # set as soon as the executor is to end
     stop: threading.Event = dataclass_field(default_factory=threading.Event, compare=False)
 
@@ -199,7 +199,7 @@ class Attempt(Struct, kw_only=True, eq=False):
     args: list[Any]  # decoded
     kwargs: dict[str, Any]  # decoded
     run_options: RunOptions  # those of the row, or else of the declaration
-    context: PollContext[Any] | None = None  # an actor's state and inbox; None for a function
+    context: Any = None  # an actor's PollContext, or a workflow's WorkflowRun; None for a function
     _result: Result | None = None  # for the context of the body; None until it is needed
 
     @property
@@ -281,6 +281,30 @@ def run_interruptibly(attempt: Attempt, body: Callable[[], Any]) -> Returned | R
             ending = ending or Raised(from_the_body(late))
     assert ending is not None
     return ending
+
+
+def run_with_timeout(attempt: Attempt, seconds: float, function: Callable[[], Any]) -> Any:
+    """
+    Run a part of the body in this thread, with a timeout of its own. Raises TimeoutError after it.
+
+    The body can be interrupted before and after, but not in between, when no part runs.
+    """
+    running, deadline_at = attempt.running, attempt.running.deadline_at
+
+    def part() -> Any:
+        end_at = time.monotonic() + seconds
+        running.deadline_at = end_at if deadline_at is None else min(end_at, deadline_at)
+        return function()
+
+    ending = run_interruptibly(attempt, part)
+    is_late = running.reason is TaskTimeout and (deadline_at is None or time.monotonic() < deadline_at)
+    running.deadline_at = deadline_at
+    if is_late:
+        running.reason = running.first_interrupted_at = running.interrupted_at = None
+    running.arm(partial(stop_thread, threading.get_ident(), attempt.connections))
+    if isinstance(ending, Returned):
+        return ending.value
+    raise TimeoutError(f"It ran longer than {seconds:g} s.") if is_late else ending.error
 
 
 def stop_thread(ident: int, connections: TaskConnections, reason: type[Interrupted]) -> bool:

@@ -11,7 +11,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from datetime import timedelta
 from types import CoroutineType
 from typing import Any
@@ -21,7 +21,7 @@ from django.db import IntegrityError
 from msgspec.structs import replace
 
 from jobqueue.declarations import registry
-from jobqueue.declarations.actor import ActorTask
+from jobqueue.declarations.actor import ActorTask, PolledTask
 from jobqueue.declarations.context import Context
 from jobqueue.declarations.function import FunctionTask, copy_unchecked
 from jobqueue.declarations.limits import limit_columns
@@ -58,7 +58,8 @@ from jobqueue.executor.running.actor_runner import (
     read_state,
 )
 from jobqueue.executor.running.attempt import Attempt, CompletedAttempt, ExecutorIdentity, Raised, Returned, RunningTask
-from jobqueue.executor.telemetry.errors import TRACEBACK_CHARACTERS, describe_error, full_traceback, path_of
+from jobqueue.executor.running.workflow_runner import WorkflowRun
+from jobqueue.executor.telemetry.errors import TRACEBACK_CHARACTERS, causes, describe_error, full_traceback, path_of
 from jobqueue.executor.telemetry.logger import get_logger, mask_for
 from jobqueue.values.arguments import read_parameters
 from jobqueue.values.causes import fingerprint
@@ -113,7 +114,7 @@ def prepare(running: RunningTask, connections: TaskConnections) -> Attempt | Com
         return attempt
     if (problem := problem_of_call(attempt)) is not None:
         return await_bound(attempt, problem)
-    return prepare_actor(attempt) if isinstance(attempt.task, ActorTask) else attempt
+    return prepare_polled(attempt) if isinstance(attempt.task, PolledTask) else attempt
 
 
 def read_attempt(running: RunningTask, connections: TaskConnections) -> Attempt | CompletedAttempt:
@@ -170,11 +171,12 @@ def is_late(running: RunningTask) -> bool:
     return time.monotonic() - running.claimed_at > running.identity.options.heartbeat_timeout * LATEST_START_PART
 
 
-def prepare_actor(attempt: Attempt) -> Attempt | CompletedAttempt:
+def prepare_polled(attempt: Attempt) -> Attempt | CompletedAttempt:
     """Decode state and inbox. An invalid message fails the attempt. A state that this code does not take waits."""
     attempt.running.finishes_when_cancelled = True
     try:
-        attempt.context = prepare_context(attempt)
+        is_actor = isinstance(attempt.task, ActorTask)
+        attempt.context = prepare_context(attempt) if is_actor else WorkflowRun(attempt)
     except UndecodableMessage as error:
         return complete(attempt, Raised(error))
     except InvalidState as error:
@@ -187,8 +189,10 @@ def call(attempt: Attempt) -> Any:
     task, running = attempt.task, attempt.running
     if running.claimed.rate_key is not None:
         running.begun_at = time.monotonic()
-    if isinstance(task, ActorTask):
-        returned = task.actor().poll(attempt.context, *attempt.args, **attempt.kwargs)  # type: ignore[arg-type]
+    if isinstance(task, PolledTask):
+        if not isinstance(task, ActorTask):
+            return attempt.context.poll()
+        returned = task.actor().poll(attempt.context, *attempt.args, **attempt.kwargs)
         return list(returned) if isinstance(returned, Generator) else returned
     if not task.takes_context:
         return task.func(*attempt.args, **attempt.kwargs)
@@ -226,7 +230,7 @@ def finish(attempt: Attempt, value: Any) -> Outcome | Callable[[], Any]:
 def success_outcome(attempt: Attempt, value: Any) -> Outcome:
     """Turn what a body returned into an outcome: a function's result, an actor's actions."""
     if attempt.context is not None:
-        return outcome_of_poll(attempt, value)
+        return value if isinstance(value, Outcome) else outcome_of_poll(attempt, value)
     running = attempt.running
     claimed, identity = running.claimed, running.identity
     try:
@@ -303,15 +307,6 @@ def original_error(running: RunningTask, error: BaseException) -> BaseException:
     return reason
 
 
-def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an exception and its causes, which may form a circle."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__
-
-
 def outcome_of_error(attempt: Attempt, error: BaseException) -> Outcome:
     """
     Return the outcome of a body that raised.
@@ -321,6 +316,8 @@ def outcome_of_error(attempt: Attempt, error: BaseException) -> Outcome:
     running, claimed, task = attempt.running, attempt.claimed, attempt.task
     if running.has_seen_stop or running.reason in (ShuttingDown, ClaimLost):
         return release_started(running)
+    if isinstance(attempt.context, WorkflowRun) and (ending := attempt.context.ending_of(error)) is not None:
+        return replace(failure_outcome(running, error, ending[0]), **ending[1])
     if isinstance(error, (GiveUp, InvalidResult)):
         return failure_outcome(running, error)
     if running.reason is TaskCancelled:

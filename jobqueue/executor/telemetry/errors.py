@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeAlias, TypeVar
 
 from jobqueue.exceptions import GiveUp, Retry, Stale
@@ -38,6 +38,15 @@ def find_reason(error: BaseException) -> BaseException:
     """Return the error that a body answered with Retry: `raise Retry(after=60) from error`. Else the error itself."""
     chain = answers(error)
     return next((cause for cause in chain if not issubclass(type(cause), Retry)), chain[-1])
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception and its causes, which may form a circle."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__
 
 
 def answers(error: BaseException) -> list[BaseException]:

@@ -1,0 +1,247 @@
+"""Failed steps, failed children, errors of the body, compensations and cancels."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from django.contrib.auth.models import Group
+
+import jobqueue
+from jobqueue import Backoff, GiveUp, StepFailed, WorkflowCancelled, WorkflowContext, step
+from jobqueue.values.states import Status
+from tests.workflow import workflows
+from tests.workflow.stage import Counting, WorkflowStage
+from tests.workflow.workflows import CancelOrder, Shipped
+
+pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
+
+twice = step(max_attempts=2, backoff=Backoff(base=30.0, jitter=0.0))
+
+
+@pytest.fixture(autouse=True)
+def empty() -> None:
+    workflows.charges.clear()
+    workflows.refunds.clear()
+
+
+@step(atomic=True, max_attempts=1)
+def make_group(name: str, error: bool) -> None:
+    Group.objects.create(name=name)
+    if error:
+        raise ValueError("after the write")
+
+
+class TestSteps:
+    def test_failed_step_waits_for_its_next_attempt(self, stage: WorkflowStage) -> None:
+        work = Counting("work", "done", errors=1)
+        pk = stage.play(lambda context: context.step(twice(work)))
+        assert (stage.status(pk), stage.journal(pk)) == (Status.SUSPENDED, {"work": "RETRYING"})
+        stage.pass_time(29)
+        assert work.calls == 1
+        stage.pass_time(2)
+        assert stage.result(pk) == "done"
+        assert stage.entry(pk, "work").attempts == 2
+
+    def test_step_that_has_failed_can_be_caught_in_each_run(self, stage: WorkflowStage) -> None:
+        work = Counting("work", errors=9)
+
+        def body(context: WorkflowContext) -> str:
+            try:
+                context.step(step(max_attempts=1)(work))
+            except StepFailed as failed:
+                context.sleep(timedelta(seconds=1))
+                return f"{failed.name} {failed.attempts} {failed.error['message']}"
+            return "not reached"
+
+        pk = stage.play(body)
+        stage.pass_time(2)
+        assert stage.result(pk) == "work 1 work is broken"
+        assert work.calls == 1
+
+    def test_uncaught_failed_step_runs_again_after_requeue(self, stage: WorkflowStage) -> None:
+        before, work = Counting("before", 1), Counting("work", 2, errors=1)
+
+        def body(context: WorkflowContext) -> int:
+            return int(context.step(before) + context.step(step(max_attempts=1)(work)))
+
+        pk = stage.play(body)
+        assert stage.status(pk) is Status.FAILED
+        assert stage.error(pk) == "StepFailed: Step work failed once: ValueError: work is broken"
+        assert stage.row(pk).attempts == 1
+        jobqueue.requeue(pk)
+        stage.run()
+        assert stage.result(pk) == 3
+        assert (before.calls, work.calls) == (1, 2)
+
+    def test_give_up_ends_the_attempts_of_a_step(self, stage: WorkflowStage) -> None:
+        def work() -> None:
+            raise GiveUp("no use")
+
+        pk = stage.play(lambda context: context.step(work))
+        assert stage.status(pk) is Status.FAILED
+        assert "GiveUp: no use" in stage.error(pk)
+
+    def test_result_that_is_no_json_fails_the_step_once(self, stage: WorkflowStage) -> None:
+        pk = stage.play(lambda context: context.step(step(name="work")(object)))
+        assert stage.status(pk) is Status.FAILED
+        assert "object is not JSON" in stage.error(pk)
+
+    @pytest.mark.parametrize("error", [False, True])
+    def test_atomic_step_writes_with_its_record_or_not_at_all(self, stage: WorkflowStage, error: bool) -> None:
+        def body(context: WorkflowContext) -> None:
+            context.step(make_group, "by a step", error)
+
+        pk = stage.play(body)
+        if stage.database == "default":
+            assert Group.objects.filter(name="by a step").exists() is not error
+        assert stage.journal(pk) == {"make_group": "RETRYING" if error else "SUCCESSFUL"}
+
+    def test_error_of_the_body_uses_the_attempts_of_the_workflow(self, stage: WorkflowStage) -> None:
+        work, attempts = Counting("work"), []
+
+        def body(context: WorkflowContext) -> None:
+            context.step(work)
+            attempts.append(context.attempt)
+            raise KeyError("a bug")
+
+        pk = stage.play(body)
+        for _ in range(3):
+            stage.pass_time(60)
+        assert stage.status(pk) is Status.FAILED
+        assert (attempts, work.calls) == ([1, 2, 3], 1)
+
+    def test_async_step_runs_in_a_plain_workflow(self, stage: WorkflowStage) -> None:
+        pk = stage.play(lambda context: context.step(workflows.double, 4))
+        assert stage.result(pk) == 8
+
+    def test_key_of_a_step_is_the_same_in_each_attempt(self, stage: WorkflowStage) -> None:
+        keys = []
+
+        def work() -> None:
+            keys.append(jobqueue.step_key())
+            if len(keys) < 2:
+                raise ValueError
+
+        pk = stage.play(lambda context: [context.step(twice(work)), context.step(work)])
+        stage.pass_time(31)
+        assert stage.status(pk) is Status.SUCCESSFUL
+        assert keys[0] == keys[1] == f"{pk}:0:work"
+        assert keys[2] == f"{pk}:0:work#2"
+
+
+class TestChildren:
+    def test_gather_returns_failed_children_if_it_should(self, stage: WorkflowStage) -> None:
+        def body(context: WorkflowContext) -> list[str]:
+            failing = workflows.pack.using(max_attempts=1)
+            handles = [context.spawn(failing, -1), context.spawn(workflows.pack, 2)]
+            results = context.gather(*handles, return_exceptions=True)
+            return [type(result).__name__ for result in results]
+
+        pk = stage.play(body)
+        assert stage.result(pk) == ["ChildFailed", "int"]
+
+
+class TestCompensations:
+    def test_error_in_the_block_runs_the_compensation_once(self, stage: WorkflowStage) -> None:
+        pk = UUID(workflows.checkout.enqueue(1, []).id)
+        stage.run()
+        stage.send_and_run(pk, CancelOrder())
+        assert stage.status(pk) is Status.FAILED
+        assert "OrderCancelled" in stage.error(pk)
+        assert workflows.refunds == ["charge-1"]
+        jobqueue.requeue(pk)
+        stage.run()
+        assert stage.status(pk) is Status.FAILED
+        assert (workflows.charges, workflows.refunds) == ([1], ["charge-1"])
+
+    def test_cancel_of_a_waiting_workflow_runs_its_compensations(self, stage: WorkflowStage) -> None:
+        pk = UUID(workflows.checkout.enqueue(2, []).id)
+        stage.run()
+        jobqueue.cancel(pk)
+        stage.run()
+        assert stage.status(pk) is Status.CANCELLED
+        assert workflows.refunds == ["charge-2"]
+
+    def test_failed_compensation_is_run_again_by_requeue(self, stage: WorkflowStage) -> None:
+        undo, outer = Counting("undo", errors=1), Counting("outer")
+
+        def body(context: WorkflowContext) -> None:
+            with context.compensate(outer), context.compensate(step(max_attempts=1)(undo)):
+                raise ValueError("no luck")
+
+        pk = stage.play(body)
+        assert stage.status(pk) is Status.FAILED
+        assert stage.error(pk).startswith("CompensationFailed: compensation failed: Step undo failed once")
+        assert outer.calls == 0
+        jobqueue.requeue(pk)
+        stage.run()
+        assert stage.error(pk) == "ValueError: no luck"
+        assert (undo.calls, outer.calls) == (2, 1)
+
+    def test_compensation_retries_although_the_workflow_is_cancelled(self, stage: WorkflowStage) -> None:
+        undo = Counting("undo", errors=1)
+
+        def body(context: WorkflowContext) -> None:
+            with context.compensate(twice(undo)):
+                context.receive(Shipped)
+
+        pk = stage.play(body)
+        jobqueue.cancel(pk)
+        stage.run()
+        assert (stage.status(pk), undo.calls) == (Status.SUSPENDED, 1)
+        stage.pass_time(31)
+        assert (stage.status(pk), undo.calls) == (Status.CANCELLED, 2)
+
+    def test_run_that_no_longer_fails_still_finishes_its_compensations(self, stage: WorkflowStage) -> None:
+        inner, outer, after = Counting("inner", errors=1), Counting("outer"), Counting("after")
+        errors = [ValueError("only once")]
+
+        def body(context: WorkflowContext) -> None:
+            with context.compensate(outer):
+                with context.compensate(twice(inner)):
+                    if errors:
+                        raise errors.pop()
+                    context.step(after)
+
+        pk = stage.play(body)
+        stage.pass_time(31)
+        assert stage.status(pk) is Status.FAILED
+        assert (inner.calls, outer.calls, after.calls) == (2, 1, 0)
+
+
+class TestCancel:
+    def test_cancel_without_compensations_ends_at_once(self, stage: WorkflowStage) -> None:
+        pk = stage.play(lambda context: context.receive())
+        jobqueue.cancel(pk)
+        assert stage.status(pk) is Status.CANCELLED
+
+    def test_cancelled_workflow_goes_on_after_requeue(self, stage: WorkflowStage) -> None:
+        pk = stage.play(lambda context: context.receive(int))
+        jobqueue.cancel(pk)
+        jobqueue.requeue(pk)
+        stage.run()
+        stage.send_and_run(pk, 3)
+        assert stage.result(pk) == 3
+
+    def test_cancel_of_a_running_workflow_raises_at_its_next_wait(self, stage: WorkflowStage) -> None:
+        undo, shielded, after = Counting("undo"), Counting("shielded"), Counting("after")
+
+        def cancel() -> None:
+            jobqueue.cancel(pk)
+
+        def body(context: WorkflowContext) -> None:
+            with context.compensate(undo):
+                context.step(cancel)
+                try:
+                    context.receive()
+                except WorkflowCancelled:
+                    with context.shield():
+                        context.step(shielded)
+                    context.step(after)
+
+        pk = stage.start(body)
+        stage.run()
+        assert stage.status(pk) is Status.CANCELLED
+        assert (undo.calls, shielded.calls, after.calls) == (1, 1, 0)

@@ -1,0 +1,182 @@
+"""Steps and waits of workflows."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+import jobqueue
+from jobqueue import WorkflowContext
+from jobqueue.values.states import Status
+from tests.workflow import workflows
+from tests.workflow.stage import Counting, WorkflowStage
+from tests.workflow.workflows import CancelOrder, Shipped
+
+pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
+
+
+@pytest.fixture(autouse=True)
+def empty() -> None:
+    workflows.charges.clear()
+    workflows.refunds.clear()
+
+
+def test_checkout_of_the_documentation_runs_to_its_receipt(stage: WorkflowStage) -> None:
+    result = workflows.checkout.enqueue(42, [1, 2])
+    stage.run()
+    pk = UUID(result.id)
+    assert stage.status(pk) is Status.SUSPENDED
+    assert stage.row(pk).key == "order-42"
+
+    stage.send_and_run("order-42", Shipped("T1"))
+    assert stage.result(pk) == {"tracking": "T1", "weight": 30}
+    assert workflows.charges == [42]
+    assert workflows.refunds == []
+    assert stage.journal(pk) == {
+        "charge_card": "SUCCESSFUL",
+        "refund": "SKIPPED",
+        "receive": "SUCCESSFUL",
+        "pack": "SUCCESSFUL",
+        "pack#2": "SUCCESSFUL",
+    }
+
+
+def test_children_of_a_workflow_return_their_results(stage: WorkflowStage) -> None:
+    result = workflows.fib.enqueue(7)
+    stage.run()
+    assert stage.result(UUID(result.id)) == 13
+
+
+def test_recorded_step_never_runs_again(stage: WorkflowStage) -> None:
+    step = Counting("work", 5)
+    runs = []
+
+    def body(context: WorkflowContext) -> int:
+        runs.append(1)
+        result = int(context.step(step))
+        context.sleep(timedelta(hours=1))
+        return result + int(context.step(step))
+
+    pk = stage.play(body)
+    assert (stage.status(pk), step.calls) == (Status.SUSPENDED, 1)
+    stage.pass_time(3000)
+    assert len(runs) == 1
+    stage.pass_time(700)
+    assert stage.result(pk) == 10
+    assert (len(runs), step.calls) == (2, 2)
+    assert list(stage.journal(pk)) == ["work", "sleep", "work#2"]
+
+
+def test_receive_returns_none_after_its_timeout_in_each_run(stage: WorkflowStage) -> None:
+    def body(context: WorkflowContext) -> str:
+        first = context.receive(Shipped, timeout=timedelta(minutes=1))
+        second = context.receive(Shipped)
+        return f"{first} {second.tracking}"
+
+    pk = stage.play(body)
+    stage.pass_time(61)
+    stage.send_and_run(pk, Shipped("late"))
+    assert stage.result(pk) == "None late"
+    assert stage.journal(pk) == {"receive": "TIMED_OUT", "receive#2": "SUCCESSFUL"}
+
+
+def test_receive_leaves_messages_of_other_types_for_later_calls(stage: WorkflowStage) -> None:
+    runs = []
+
+    def body(context: WorkflowContext) -> list[str]:
+        runs.append(1)
+        shipped = context.receive(Shipped)
+        cancel = context.receive(CancelOrder)
+        return [shipped.tracking, cancel.reason]
+
+    pk = stage.play(body)
+    stage.send_and_run(pk, CancelOrder("changed my mind"))
+    assert (stage.status(pk), len(runs)) == (Status.SUSPENDED, 1)
+    assert stage.unread(pk) == [{"type": "CancelOrder", "reason": "changed my mind"}]
+    stage.send_and_run(pk, {"type": "Shipped", "tracking": "T1"})
+    assert stage.result(pk) == ["T1", "changed my mind"]
+    assert stage.unread(pk) == []
+
+
+def test_thousand_children_run_the_body_twice(stage: WorkflowStage) -> None:
+    runs = []
+
+    def body(context: WorkflowContext) -> int:
+        runs.append(1)
+        return sum(context.gather(*(context.spawn(workflows.pack, number) for number in range(50))))
+
+    pk = stage.play(body)
+    assert stage.result(pk) == 10 * sum(range(50))
+    assert len(runs) == 2
+
+
+def test_wait_returns_the_first_child_that_has_ended(stage: WorkflowStage) -> None:
+    def body(context: WorkflowContext) -> list[int]:
+        slow = context.spawn(workflows.later, 60)
+        quick = context.spawn(workflows.pack, 4)
+        first = context.wait(slow, quick)
+        return [*context.gather(*first), *context.gather(slow)]
+
+    pk = stage.play(body)
+    assert stage.journal(pk)["wait"] == "SUCCESSFUL"
+    stage.pass_time(61)
+    assert stage.result(pk) == [40, 120]
+
+
+def test_reply_reaches_the_sender(stage: WorkflowStage) -> None:
+    def asked(context: WorkflowContext) -> None:
+        context.reply({"answer": context.receive(int) + 1})
+
+    def asking(context: WorkflowContext) -> int:
+        context.send(answering, 41)
+        return int(context.receive(dict)["answer"])
+
+    answering = stage.play(asked)
+    pk = stage.play(asking)
+    assert stage.result(pk) == 42
+
+
+def test_message_to_an_ended_task_raises_in_each_run(stage: WorkflowStage) -> None:
+    ended = stage.play(lambda context: None)
+
+    def body(context: WorkflowContext) -> str:
+        try:
+            context.send(ended, 1)
+        except jobqueue.TaskFinished:
+            context.sleep(timedelta(seconds=1))
+            return "ended"
+        return "sent"
+
+    pk = stage.play(body)
+    stage.pass_time(2)
+    assert stage.result(pk) == "ended"
+
+
+def test_values_are_the_same_in_each_run(stage: WorkflowStage) -> None:
+    seen = []
+
+    def body(context: WorkflowContext) -> None:
+        seen.append((context.now(), context.uuid(), context.random(), context.uuid()))
+        context.sleep(timedelta(seconds=1))
+
+    stage.play(body)
+    stage.pass_time(2)
+    assert len(seen) == 2
+    assert seen[0] == seen[1]
+    assert seen[0][1] != seen[0][3]
+
+
+def test_plain_code_around_a_wait_cannot_swallow_it(stage: WorkflowStage) -> None:
+    def body(context: WorkflowContext) -> str:
+        try:
+            context.sleep(timedelta(seconds=5))
+        except BaseException:  # noqa: BLE001 - what the test is about
+            return "swallowed"
+        return "slept"
+
+    pk = stage.play(body)
+    assert stage.status(pk) is Status.SUSPENDED
+    stage.pass_time(6)
+    assert stage.result(pk) == "slept"
