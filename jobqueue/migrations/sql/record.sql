@@ -16,6 +16,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     claimed record;
+    is_cancel_requested boolean := FALSE;
 BEGIN
     IF jobqueue_record.claim_number IS NOT NULL THEN
         SELECT task.status::text AS status, task.claim_number AS number, task.executor_id AS holder,
@@ -27,6 +28,7 @@ BEGIN
             OR claimed.holder IS NULL OR claimed.holder <> jobqueue_record.executor_id THEN
             RETURN NULL;
         END IF;
+        is_cancel_requested := claimed.asked_at IS NOT NULL;
     END IF;
     INSERT INTO {schema}.jobqueue_journalentry (
         task_id, name, kind, status, arguments, digest, value, error, attempts, child_id, started_at, finished_at, due_at
@@ -52,7 +54,7 @@ BEGIN
         kind = EXCLUDED.kind, status = EXCLUDED.status, arguments = EXCLUDED.arguments, digest = EXCLUDED.digest,
         value = EXCLUDED.value, error = EXCLUDED.error, attempts = EXCLUDED.attempts, child_id = EXCLUDED.child_id,
         started_at = EXCLUDED.started_at, finished_at = EXCLUDED.finished_at, due_at = EXCLUDED.due_at;
-    RETURN jobqueue_record.claim_number IS NOT NULL AND claimed.asked_at IS NOT NULL;
+    RETURN is_cancel_requested;
 END
 $$;
 COMMENT ON FUNCTION {schema}.jobqueue_record IS 'Write entries of a workflow''s journal that django-jobqueue''s Python has made.';
