@@ -12,12 +12,12 @@ import jobqueue
 from jobqueue import Backoff, GiveUp, StepFailed, WorkflowCancelled, WorkflowContext, step
 from jobqueue.values.states import Status
 from tests.workflow import workflows
-from tests.workflow.stage import Counting, WorkflowStage
+from tests.workflow.stage import Counting, WorkflowStage, script
 from tests.workflow.workflows import CancelOrder, Shipped
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 
-twice = step(max_attempts=2, backoff=Backoff(base=30.0, jitter=0.0))
+twice = step(max_attempts=2, backoff=Backoff(base=3000.0, jitter=0.0))
 
 
 @pytest.fixture(autouse=True)
@@ -38,9 +38,9 @@ class TestSteps:
         work = Counting("work", "done", errors=1)
         pk = stage.play(lambda context: context.step(twice(work)))
         assert (stage.status(pk), stage.journal(pk)) == (Status.SUSPENDED, {"work": "RETRYING"})
-        stage.pass_time(29)
+        stage.pass_time(2900)
         assert work.calls == 1
-        stage.pass_time(2)
+        stage.pass_time(101)
         assert stage.result(pk) == "done"
         assert stage.entry(pk, "work").attempts == 2
 
@@ -125,13 +125,32 @@ class TestSteps:
                 raise ValueError
 
         pk = stage.play(lambda context: [context.step(twice(work)), context.step(work)])
-        stage.pass_time(31)
+        stage.pass_time(3001)
         assert stage.status(pk) is Status.SUCCESSFUL
         assert keys[0] == keys[1] == f"{pk}:0:work"
         assert keys[2] == f"{pk}:0:work#2"
 
 
 class TestChildren:
+    def test_failed_child_that_is_requeued_lets_its_parent_go_on(self, stage: WorkflowStage) -> None:
+        work = Counting("work", 7, errors=1)
+
+        def child(context: WorkflowContext) -> int:
+            return int(context.step(step(max_attempts=1)(work)))
+
+        name = stage.name(child)
+
+        def body(context: WorkflowContext) -> int:
+            return sum(context.gather(context.spawn(script, name), context.spawn(workflows.pack, 1)))
+
+        pk = stage.play(body)
+        assert stage.status(pk) is Status.FAILED
+        assert stage.error(pk).startswith("ChildFailed: Child script (")
+        failed = next(row for row in stage.children(pk) if row.status == Status.FAILED)
+        jobqueue.requeue(failed.id)
+        stage.run()
+        assert stage.result(pk) == 17
+
     def test_gather_returns_failed_children_if_it_should(self, stage: WorkflowStage) -> None:
         def body(context: WorkflowContext) -> list[str]:
             failing = workflows.pack.using(max_attempts=1)
@@ -191,7 +210,7 @@ class TestCompensations:
         jobqueue.cancel(pk)
         stage.run()
         assert (stage.status(pk), undo.calls) == (Status.SUSPENDED, 1)
-        stage.pass_time(31)
+        stage.pass_time(3001)
         assert (stage.status(pk), undo.calls) == (Status.CANCELLED, 2)
 
     def test_run_that_no_longer_fails_still_finishes_its_compensations(self, stage: WorkflowStage) -> None:
@@ -206,7 +225,7 @@ class TestCompensations:
                     context.step(after)
 
         pk = stage.play(body)
-        stage.pass_time(31)
+        stage.pass_time(3001)
         assert stage.status(pk) is Status.FAILED
         assert (inner.calls, outer.calls, after.calls) == (2, 1, 0)
 
@@ -224,6 +243,21 @@ class TestCancel:
         stage.run()
         stage.send_and_run(pk, 3)
         assert stage.result(pk) == 3
+
+    def test_cancel_is_noticed_at_the_next_recorded_step(self, stage: WorkflowStage) -> None:
+        after = Counting("after")
+
+        def cancel() -> None:
+            jobqueue.cancel(pk)
+
+        def body(context: WorkflowContext) -> None:
+            context.step(cancel)
+            context.step(after)
+
+        pk = stage.start(body)
+        stage.run()
+        assert (stage.status(pk), after.calls) == (Status.CANCELLED, 0)
+        assert stage.journal(pk) == {"cancel": "SUCCESSFUL", "after": "CANCELLED"}
 
     def test_cancel_of_a_running_workflow_raises_at_its_next_wait(self, stage: WorkflowStage) -> None:
         undo, shielded, after = Counting("undo"), Counting("shielded"), Counting("after")

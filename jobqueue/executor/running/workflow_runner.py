@@ -72,7 +72,7 @@ class WorkflowRun:
         self.task_id, self.key, self.attempt = claimed.id, claimed.key, claimed.attempts + 1
         self.generation, self.options = self._state.generation, attempt.identity.options
         self.report, self.now = attempt.running.report, attempt.running.now
-        self._is_cancel_requested = False  # before the run
+        self._is_cancel_requested = False  # as the journal was read or written last
         self._replay = Replay(self)
         self._guard = Guard(attempt.identity.is_test)
         self._depth = 0  # of transactions, before the body
@@ -229,8 +229,10 @@ class WorkflowRun:
             )
 
     def record(self, entries: Sequence[Entry], effects: Effects) -> None:
+        claimed, executor_id = self._attempt.claimed, self._attempt.identity.executor_id
         with self._guard.pause():
-            self._engine.journal.record(self._attempt.claimed, self._attempt.identity.executor_id, entries, effects)
+            if self._engine.journal.record(claimed, executor_id, entries, effects):
+                self._is_cancel_requested = True
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
