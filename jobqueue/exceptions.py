@@ -72,6 +72,10 @@ class MembersFailed(GiveUp):
     """Members of the batch were FAILED or CANCELLED."""
 
 
+class ChangeRefused(JobQueueError):
+    """The journal of the workflow cannot be changed in this way."""
+
+
 class Stale(JobQueueError):
     """The data that the poll read has changed. The actor is polled again."""
 

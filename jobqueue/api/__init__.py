@@ -15,6 +15,7 @@ caller's transaction, notifications and wake-ups after its commit.
 * `schedule_deployments`: make the rows of schedules agree with the declarations of this code
 * `schedules`: what people do with schedules: pause, resume, run now, backfill, and create or change their own
 * `tasks`: cancel, requeue and wake tasks
+* `workflows`: change the journals of workflows, and end workflows without their compensations
 """
 
 from __future__ import annotations

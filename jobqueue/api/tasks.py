@@ -32,6 +32,7 @@ def cancel(
     ids: Iterable[UUID | str] | UUID | str,
     *,
     tree: bool = False,
+    at_once: bool = False,
     backend: str | None = None,
     may: Callable[[Task], bool] | None = None,
 ) -> CancelReport:
@@ -39,16 +40,18 @@ def cancel(
     Cancel tasks. READY, SCHEDULED and SUSPENDED tasks end at once. Running tasks are asked to stop.
 
     A running function is interrupted as soon as possible. If it returns a result before that, it ends SUCCESSFUL. A
-    running actor finishes its poll. If another transaction has locked a task, or the parent to which it sends its end,
-    for more than a second, the task is not changed, and the report lists it in `busy`.
+    running actor finishes its poll. A workflow with compensations runs them first. If another transaction has locked a
+    task, or the parent to which it sends its end, for more than a second, the task is not changed, and the report lists
+    it in `busy`.
 
-    tree: cancel the live descendants, too, except those of a `busy` task. backend: None searches the default backend,
+    tree: cancel the live descendants, too, except those of a `busy` task. at_once: end workflows without their
+    compensations, and running tasks, too: their executors lose the claim. backend: None searches the default backend,
     then the others. may: a function that gets each live task, with its backend, task_type and queue_name. If it returns
     False, the task continues, and the report lists it in `not_allowed`.
     """
 
     def act(engine: Engine, batch: Collection[UUID]) -> CancelReport:
-        report = engine.tasks.cancel(batch, tree=tree, wait=False, may=may)
+        report = engine.tasks.cancel(batch, tree=tree, wait=False, at_once=at_once, may=may)
         if report.parents:
             after_commit(engine.database, partial(wake_and_notify, engine, report.parents))
         if report.requested:

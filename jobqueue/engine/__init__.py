@@ -20,7 +20,7 @@ The engine: all changes of the queue's rows go through it.
 * `heartbeats`: which executors are alive, silent or gone
 * `inbox`: rows of messages: insert, read, count and delete them, and wake their receivers
 * `inserts`: insert the rows of new tasks
-* `journal`: the journals of workflows: read them, and record calls
+* `journal`: the journals of workflows: read them, record calls, and change them for people
 * `limit_conditions`: which tasks count for a limit by key, which wait for it, and which must be admitted
 * `limits`: the numbers of limits by key that people set, and how many tasks wait for each limit
 * `messages`: messages to tasks, from code, other tasks and ended children; and the wake-up of tasks that wait
@@ -67,6 +67,7 @@ from jobqueue.engine.ends import listen_to_ends
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.executors import LOST_CLASS_PATH
 from jobqueue.engine.heartbeats import alive, gone, is_gone, is_silent, silent, silent_seconds, with_heartbeat
+from jobqueue.engine.journal import ChangedTasks
 from jobqueue.engine.limit_conditions import INDEXED, IS_ACTIVE, IS_WAITING, tasks_of_limit
 from jobqueue.engine.messages import MESSAGES_PER_POLL
 from jobqueue.engine.postgres.connection import configure_session, notify_from_elsewhere, statement
@@ -125,6 +126,7 @@ __all__ = [
     "SHORT_WAIT",
     "UNREACHABLE",
     "BlockedHead",
+    "ChangedTasks",
     "Clock",
     "Count",
     "Database",

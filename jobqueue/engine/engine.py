@@ -97,7 +97,7 @@ class Engine:
         self.commits = self.commits_class(
             db, self.inserts, self.tasks, self.messages, self.counters, self.admissions, self.code_waits, self.entries
         )
-        self.journal = Journals(db, self.entries, self.commits, self.messages)
+        self.journal = Journals(db, self.entries, self.commits, self.messages, self.tasks)
         self.executors = self.executors_class(db, self.messages, self.counters, self.admissions, self.entries)
 
     def commit_and_claim(

@@ -227,7 +227,7 @@ class TestCommit:
 def compensating(bench: Bench, kind: EntryKind = EntryKind.COMPENSATION, **changes: Any) -> ClaimedTask:
     """Return a RUNNING workflow with an open compensation."""
     claimed = bench.running()
-    values = {"status": EntryStatus.WAITING} | changes
+    values: dict[str, Any] = {"status": EntryStatus.WAITING} | changes
     bench.engine.journal.record(claimed, bench.executor_id, [entry("refund", kind=kind, **values)])
     return claimed
 
@@ -411,140 +411,6 @@ class TestRetention:
         assert short.engine.tasks.prune_messages(2) == 2
 
         assert self.count(bench) == 3
-
-
-def failed_family(bench: Bench, **changes: Any) -> tuple[UUID, UUID]:
-    """Return a workflow that has failed because of its child, and the child."""
-    parent = bench.running()
-    child = bench.running(parent_id=parent.id, **changes)
-    spawned = entry("pack", kind=EntryKind.SPAWN, status=EntryStatus.WAITING, child_id=child.id)
-    bench.engine.journal.record(parent, bench.executor_id, [spawned])
-    bench.commit(outcome(child, Status.FAILED, error=ERROR))
-    fail_because_of(bench, parent, child.id)
-    return parent.id, child.id
-
-
-def fail_because_of(bench: Bench, parent: ClaimedTask, child: UUID) -> None:
-    """Commit a poll of a workflow that consumes the end of its child, and fails."""
-    failed = entry("pack", kind=EntryKind.SPAWN, status=EntryStatus.FAILED, child_id=child, error=ERROR)
-    effects = Effects(consumed=[message.pk for message in bench.inbox(parent.id)], journal=[failed])
-    state = json.dumps({"failed_child": str(child)})
-    bench.commit(outcome(parent, Status.FAILED, error=ERROR, inner_state=state, effects=effects))
-
-
-def statuses(bench: Bench, *ids: UUID) -> list[str]:
-    return [bench.status(pk) for pk in ids]
-
-
-class TestRequeue:
-    @pytest.mark.parametrize("is_child", [True, False])
-    def test_requeue_of_one_of_a_family_requeues_the_other(self, bench: Bench, is_child: bool) -> None:
-        parent, child = failed_family(bench)
-
-        report = bench.engine.tasks.requeue([child if is_child else parent])
-
-        assert (report.requeued, report.skipped, report.key_taken) == (2, 0, 0)
-        assert report.related == {parent if is_child else child}
-        assert statuses(bench, parent, child) == [Status.READY, Status.READY]
-        (spawned,) = bench.engine.journal.read(parent).entries
-        assert (spawned.status, spawned.error, spawned.finished_at) == (EntryStatus.WAITING, None, None)
-
-    def test_workflow_goes_on_after_the_requeued_child(self, bench: Bench) -> None:
-        parent, child = failed_family(bench)
-        bench.engine.tasks.requeue([child])
-        (polled,) = bench.claim(queues=[bench.row(parent).queue_name])
-        bench.perform(polled)
-        (again,) = bench.claim(queues=[bench.row(child).queue_name])
-
-        bench.commit(outcome(again, return_value="5"))
-
-        assert bench.bodies(parent) == [5]
-        assert bench.status(parent) == Status.READY
-
-    def test_chain_of_failed_workflows_is_requeued_up_to_its_root(self, bench: Bench) -> None:
-        root = bench.running()
-        middle = bench.running(parent_id=root.id)
-        leaf = bench.running(parent_id=middle.id)
-        bench.commit(outcome(leaf, Status.FAILED, error=ERROR))
-        fail_because_of(bench, middle, leaf.id)
-        fail_because_of(bench, root, middle.id)
-
-        assert bench.engine.tasks.requeue([middle.id]).requeued == 3
-
-        assert statuses(bench, root.id, middle.id, leaf.id) == [Status.READY] * 3
-
-    def test_workflow_that_failed_for_another_reason_stays(self, bench: Bench) -> None:
-        parent, child = failed_family(bench)
-        bench.set(parent, inner_state={"failed_child": str(uuid4())})
-
-        assert bench.engine.tasks.requeue([child]).requeued == 1
-
-        assert statuses(bench, parent, child) == [Status.FAILED, Status.READY]
-
-    @pytest.mark.parametrize("state", ["none", "list", "child"])
-    def test_actor_without_a_journal_stays(self, bench: Bench, state: str) -> None:
-        parent, child = failed_family(bench)
-        JournalEntry.objects.using(bench.engine.database).all().delete()
-        if state != "child":
-            bench.set(parent, inner_state=None if state == "none" else [str(child)])
-
-        assert bench.engine.tasks.requeue([child]).requeued == 1
-
-        assert bench.status(parent) == Status.FAILED
-
-    def test_discarded_workflow_stays(self, bench: Bench) -> None:
-        parent, child = failed_family(bench)
-        bench.engine.tasks.discard([parent])
-
-        assert bench.engine.tasks.requeue([child]).requeued == 1
-
-        assert bench.status(parent) == Status.CANCELLED
-
-    def test_workflow_spawns_another_child_if_its_own_is_gone(self, bench: Bench) -> None:
-        parent, child = failed_family(bench)
-        bench.engine.tasks.delete([child])
-
-        assert bench.engine.tasks.requeue([parent]).requeued == 1
-
-        assert names(bench, parent) == []
-
-    def test_child_whose_key_is_taken_stays_failed_for_its_workflow(self, bench: Bench) -> None:
-        parent, child = failed_family(bench, key="one")
-        bench.add(key="one")
-
-        report = bench.engine.tasks.requeue([parent])
-
-        assert (report.requeued, report.key_taken) == (1, 1)
-        assert statuses(bench, parent, child) == [Status.READY, Status.FAILED]
-        assert bench.engine.journal.read(parent).entries[0].status == EntryStatus.FAILED
-
-    def test_requeue_of_both_counts_each_once(self, bench: Bench) -> None:
-        parent, child = failed_family(bench)
-
-        report = bench.engine.tasks.requeue([parent, child])
-
-        assert (report.requeued, report.skipped, report.related) == (2, 0, frozenset())
-
-    def test_requeue_of_a_cancelled_workflow_forgets_the_cancel(self, bench: Bench) -> None:
-        claimed = bench.running()
-        entries = [entry(), entry("receive", kind=EntryKind.CANCEL, status=EntryStatus.CANCELLED)]
-        bench.commit(outcome(claimed, Status.CANCELLED, inner_state="{}", effects=Effects(journal=entries)))
-
-        bench.engine.tasks.requeue([claimed.id])
-
-        assert names(bench, claimed.id) == ["charge"]
-
-    def test_requeue_of_a_compensated_workflow_keeps_the_cancel(self, bench: Bench) -> None:
-        claimed = bench.running()
-        entries = [
-            entry("refund", kind=EntryKind.COMPENSATION),
-            entry("receive", kind=EntryKind.CANCEL, status=EntryStatus.CANCELLED),
-        ]
-        bench.commit(outcome(claimed, Status.CANCELLED, inner_state="{}", effects=Effects(journal=entries)))
-
-        bench.engine.tasks.requeue([claimed.id])
-
-        assert names(bench, claimed.id) == ["refund", "receive"]
 
 
 def test_record_returns_whether_a_cancel_was_requested(bench: Bench) -> None:
