@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from jobqueue.api.batches import Batch, BatchProgress
     from jobqueue.declarations.actions import Done, Kind, Message, Send, Sleep, Spawn, Suspend, Yield
     from jobqueue.declarations.actor import Actor, PollContext
+    from jobqueue.declarations.canvas import chain, chord, group
     from jobqueue.declarations.function import FunctionTask, PlannedCall, task
     from jobqueue.declarations.limits import Concurrency, Debounce, Rate
     from jobqueue.declarations.schedules import schedule
@@ -45,6 +46,7 @@ _NAMES = {
     "jobqueue.declarations.actor": ("Actor", "PollContext"),
     "jobqueue.api": ("acancel", "arequeue", "asend", "asend_many", "cancel", "requeue", "send", "send_many"),
     "jobqueue.api.batches": ("Batch", "BatchProgress"),
+    "jobqueue.declarations.canvas": ("chain", "chord", "group"),
     "jobqueue.values.backoff": ("Backoff",),
     "jobqueue.declarations.schedules": ("schedule",),
     "jobqueue.declarations.step": ("step", "step_key"),
@@ -77,6 +79,7 @@ __all__ = [  # noqa: RUF022 - by module
     "Actor", "PollContext",
     "acancel", "arequeue", "asend", "asend_many", "cancel", "requeue", "send", "send_many",
     "Batch", "BatchProgress",
+    "chain", "chord", "group",
     "Backoff",
     "schedule",
     "Handle", "WorkflowContext", "step", "step_key", "workflow",

@@ -34,6 +34,7 @@ class JobQueueConfig(AppConfig):
             our_checks.register_checks()
             registry.autodiscover()
             from jobqueue.api import batches  # noqa: F401 - declares our own tasks
+            from jobqueue.declarations import canvas  # noqa: F401
             from jobqueue.operations.bulk import actor as bulk_actor  # noqa: F401
 
             post_migrate.connect(install_sql, sender=self)

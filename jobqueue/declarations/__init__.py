@@ -6,6 +6,7 @@ It knows no engine and no rows.
 * `actions`: the actions that a poll of an actor returns
 * `actor`: tasks that are polled many times, with typed state, an inbox and children
 * `backends`: the jobqueue backends in TASKS, their queues, and the home of the tasks of this package
+* `canvas`: chain(), group() and chord(): planned calls as workflows of this package
 * `checks`: system checks
 * `context`: the context of a body: what it may ask and report while it runs
 * `function`: @task: Django's Task with the options of a queue

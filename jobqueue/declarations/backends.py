@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from jobqueue.conf.compat import DEFAULT_TASK_QUEUE_NAME, InvalidTaskBackend, load_backends
 from jobqueue.conf.options import options_for
-from jobqueue.declarations.function import CommonOptions, FunctionTask
+from jobqueue.declarations.function import FunctionTask
 
 
 def aliases() -> list[str]:
@@ -42,7 +44,14 @@ def queues_of(backend: str) -> list[str]:
     )
 
 
-def _home() -> CommonOptions:
+class Home(TypedDict, total=False):
+    """The options with which this package declares its own tasks."""
+
+    backend: str
+    queue_name: str
+
+
+def _home() -> Home:
     try:
         backend = aliases()[0]
         return {"backend": backend, "queue_name": queues_of(backend)[0]}
@@ -50,6 +59,5 @@ def _home() -> CommonOptions:
         return {}
 
 
-# The options with which this package declares its own tasks: the first jobqueue backend, and its usual queue. Empty
-# without a backend, or if TASKS is invalid.
+# The first jobqueue backend, and its usual queue. Empty without a backend, or if TASKS is invalid.
 HOME = _home()

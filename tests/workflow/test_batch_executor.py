@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from jobqueue import Batch
@@ -27,7 +29,7 @@ def fresh_members() -> None:
 @on_both_databases
 def test_burst_ends_batches_with_their_callbacks(burst: Burst, backend: str) -> None:
     members.broken.add(7)
-    options = {
+    options: Any = {
         "on_success": succeeded.using(backend=backend),
         "on_failure": failed.using(backend=backend),
         "on_end": ended.using(backend=backend),
