@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
@@ -38,6 +38,8 @@ from jobqueue.values.states import Status
 from jobqueue.values.text import printable
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from jobqueue import models
     from jobqueue.engine import Engine
 
@@ -236,9 +238,8 @@ class JobQueueBackend(BaseTaskBackend):
         return task
 
     def _insert(self, task: AnyTask, rows: Sequence[NewTask]) -> list[AnyResult]:
-        from jobqueue.engine import engine_for
-
-        engine = engine_for(self.alias)
+        engine_module, _ = _late_modules()
+        engine: Engine = engine_module.engine_for(self.alias)
         if open_blocks and (block := block_of(self.alias)):
             rows = block.as_members(rows)
             answers = engine.enqueues.enqueue(rows)
@@ -250,16 +251,15 @@ class JobQueueBackend(BaseTaskBackend):
 
     def _notify(self, engine: Engine, rows: Sequence[NewTask], answers: Sequence[Enqueued]) -> None:
         """Notify executors of new and replaced tasks after the commit: of READY ones, and of BLOCKED ones."""
-        from jobqueue.api.notifications import ADMIT_NOTIFICATION, notify_after_commit
-
+        _, notifications = _late_modules()
         queues = set()
         for row, answer in zip(rows, answers, strict=True):
             # A call that replaces may have made its task READY, moved it to this queue, or raised its priority.
             if answer.status is Status.READY and (answer.created or row.on_conflict == "replace"):
                 queues.add(row.queue_name)
             elif answer.status is Status.BLOCKED:
-                queues.add(ADMIT_NOTIFICATION + row.queue_name)
-        notify_after_commit(engine, queues)
+                queues.add(notifications.ADMIT_NOTIFICATION + row.queue_name)
+        notifications.notify_after_commit(engine, queues)
 
     def _answer(self, task: AnyTask, rows: Sequence[NewTask], answers: Sequence[Enqueued]) -> list[AnyResult]:
         """Return the results of new tasks, and of those that hold a key. Send task_enqueued for the new ones."""
@@ -270,7 +270,8 @@ class JobQueueBackend(BaseTaskBackend):
             else results.enqueued(row, task, answer.id, answer.enqueued_at)
             for row, answer in zip(rows, answers, strict=True)
         ]
-        self._send_enqueued(result for result, answer in zip(made, answers, strict=True) if answer.created)
+        if is_heard(task_enqueued, logging.DEBUG):
+            self._send_enqueued(result for result, answer in zip(made, answers, strict=True) if answer.created)
         return made
 
     def announce(self, ids: Sequence[UUID]) -> None:
@@ -303,6 +304,15 @@ class JobQueueBackend(BaseTaskBackend):
         from jobqueue.models import Task as Row
 
         return Row.objects.using(self.settings.database).filter(backend=self.alias).in_bulk(ids)
+
+
+@cache
+def _late_modules() -> tuple[ModuleType, ModuleType]:
+    """Import what needs models: jobqueue.engine and jobqueue.api.notifications. An import in each call takes 4 us."""
+    from jobqueue import engine
+    from jobqueue.api import notifications
+
+    return engine, notifications
 
 
 def _warn_of_late(task: AnyTask) -> None:

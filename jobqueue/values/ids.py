@@ -15,6 +15,7 @@ BLOCK = 512  # random numbers per call of the kernel, because each call releases
 
 _slots: Any = UUID
 _set_int, _set_is_safe = _slots.int.__set__, _slots.is_safe.__set__
+_UNKNOWN = SafeUUID.unknown  # reading it from the class calls a function of Python 3.11
 _random: list[int] = []
 _last_ns = 0
 
@@ -33,7 +34,7 @@ def new_id() -> UUID:
     tail = 2 << 62 | (fraction & 0xFF) << 54 | _next_random() >> 10
     pk = object.__new__(UUID)  # UUID(int=...) also looks for its four other arguments, which takes three times as long
     _set_int(pk, head << 64 | tail)
-    _set_is_safe(pk, SafeUUID.unknown)
+    _set_is_safe(pk, _UNKNOWN)
     return pk
 
 

@@ -260,6 +260,24 @@ def test_threads_read_the_same_results_at_once(add: Any) -> None:
     assert all(values == read[0] for values in read)
 
 
+def test_code_that_runs_within_a_statement_may_enqueue() -> None:
+    made: list[Any] = []
+
+    def enqueue_another(execute: Any, sql: str, *rest: Any) -> Any:
+        answer = execute(sql, *rest)
+        if not made and "jobqueue_enqueue_plain(" in sql:
+            made.append(None)
+            made[0] = tasks.add.enqueue(2)
+        return answer
+
+    before = tasks.add.enqueue(0)  # a connection keeps the cursor of such a statement
+    with connections["default"].execute_wrapper(enqueue_another):
+        first = tasks.add.enqueue(1)
+
+    assert [row.args for row in Task.objects.order_by("enqueued_at")] == [[0], [1], [2]]
+    assert [str(row.pk) for row in Task.objects.order_by("enqueued_at")] == [before.id, first.id, made[0].id]
+
+
 # --- many
 
 

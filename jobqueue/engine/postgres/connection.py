@@ -27,6 +27,7 @@ from jobqueue.values.history import HISTORY_CHARACTERS
 from jobqueue.values.states import Status
 
 CHANNEL = "jobqueue"
+KEPT_CURSOR = "_jobqueue_cursor"  # attribute of Django's connections
 STATUSES = {status.value: status for status in Status}  # calling Status takes a microsecond
 
 # Settings with which a statement fails, by the SQLSTATE of its error.
@@ -239,17 +240,36 @@ class PostgresDatabase(Database):
 
     def fetch_prepared(self, text: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
         with self._prepared_cursor() as cursor:
-            cursor.execute(text, self.common | parameters)
-            with cursor.db.wrap_database_errors:  # Django's own fetchall() makes a function for each call
-                rows: list[tuple[Any, ...]] = cursor.cursor.fetchall()
-            return rows
+            return self._fetch(cursor, text, parameters)
 
-    def _prepared_cursor(self) -> Any:
+    def fetch_small(self, text: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
+        """
+        Run a statement with small parameters and a small answer, as fetch_prepared() does.
+
+        The connection keeps the cursor for the next such statement, and with it these values. psycopg makes a cursor
+        in a third of the time in which it runs a statement.
+        """
+        cursor = self._prepared_cursor(is_kept=True)
+        rows = self._fetch(cursor, text, parameters)
+        vars(cursor.db)[KEPT_CURSOR] = cursor.cursor
+        return rows
+
+    def _fetch(self, cursor: Any, text: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+        cursor.execute(text, self.common | parameters)
+        with cursor.db.wrap_database_errors:  # Django's own fetchall() makes a function for each call
+            rows: list[tuple[Any, ...]] = cursor.cursor.fetchall()
+        return rows
+
+    def _prepared_cursor(self, *, is_kept: bool = False) -> Any:
         connection = connections[self.using]
         connection.ensure_connection()
-        if "cursor" in vars(connection):  # Django's tests replace it where a test may not use the database
+        attributes = vars(connection)
+        if "cursor" in attributes:  # Django's tests replace it where a test may not use the database
             connection.cursor().close()
-        inner: Any = Cursor(connection.connection)
+        # Taken out while it is used: code that runs within a statement may enqueue, too.
+        inner: Any = attributes.pop(KEPT_CURSOR, None) if is_kept else None
+        if inner is None or inner.connection is not connection.connection:
+            inner = Cursor(connection.connection)
         # Only Django's loaders of text know naive times.
         inner.format = Format.BINARY if settings.USE_TZ else Format.TEXT
         return connection.make_debug_cursor(inner) if connection.queries_logged else connection.make_cursor(inner)

@@ -20,6 +20,7 @@ SELECT id, enqueued_at, status FROM jobqueue_enqueue(%(backend)s::text, %(aging)
 # Of enqueue_plain.sql. PLAIN: the fields that it takes. In all other fields, a plain task has the default.
 ENQUEUE_PLAIN = "SELECT jobqueue_enqueue_plain(%(shared)s, %(ids)s, %(args)s, %(kwargs)s)"
 PLAIN = ("id", "args", "kwargs", "queue_name", "pool", "task_type", "priority", "max_attempts", "options")
+SMALL_CHARS = 4096  # of the arguments of a single task
 read_others = attrgetter(*(name for name in NewTask.__struct_fields__ if name not in PLAIN))
 NO_OTHERS = read_others(NewTask(id=UUID(int=0), task_type=""))
 
@@ -45,7 +46,9 @@ class PostgresInserts(Inserts):
         first = rows[0]
         aging = f"{first.priority * self.db.options.aging}"
         of_run = (f"{first.max_attempts}", first.options)
-        ((now,),) = self.db.fetch_prepared(
+        is_small = len(rows) == 1 and len(first.args) + len(first.kwargs) <= SMALL_CHARS
+        fetch = self.db.fetch_small if is_small else self.db.fetch_prepared
+        ((now,),) = fetch(
             ENQUEUE_PLAIN,
             shared=as_text_array(
                 (self.db.backend, first.queue_name, first.pool, first.task_type, f"{first.priority}", aging, *of_run)

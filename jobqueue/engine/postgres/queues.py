@@ -10,7 +10,7 @@ from django.db import OperationalError
 
 from jobqueue.engine.admissions import ADMITTED_AT_ONCE, REQUESTS_READ
 from jobqueue.engine.counting import CAP, RUNNING_CAP
-from jobqueue.engine.postgres.connection import CHANNEL, PostgresDatabase
+from jobqueue.engine.postgres.connection import CHANNEL, PostgresDatabase, short_statement
 from jobqueue.engine.queues import QUEUES_READ, TASKS_READ, Queues
 from jobqueue.values.counters import Depth
 from jobqueue.values.safe_log import safe_logger
@@ -50,7 +50,7 @@ class PostgresQueues(Queues):
         is_alone = not self.db.has_caller()
         try:
             for payload in [f"{self.db.backend} {queue}" for queue in queues]:
-                self.db.query_prepared("notify", channel=CHANNEL, payload=payload, is_alone=is_alone)
+                self.db.fetch_small(short_statement("notify"), channel=CHANNEL, payload=payload, is_alone=is_alone)
         except OperationalError as error:
             if getattr(error.__cause__, "sqlstate", None) != NOTIFICATION_QUEUE_FULL:
                 raise
