@@ -140,7 +140,8 @@ class Replay:
             entry = None  # the workflow was requeued
         if entry is None:
             self.raise_if_unwinding()
-            if kind is not EntryKind.SHIELD:
+            # compensate() raises within its block: a cancel that came after the step before it is not to skip it.
+            if kind not in (EntryKind.SHIELD, EntryKind.COMPENSATION):
                 self.raise_if_cancelled(name)
             self._check_limit(kind)
             return None
@@ -230,9 +231,13 @@ class Replay:
         self._is_cancelled = True
         raise WorkflowCancelled
 
-    def raise_if_unwinding(self) -> None:
-        """Leave a block whose compensation an earlier run has begun, if this run has not left it by itself."""
-        begun = next((name for name in self.blocks if is_begun_compensation(self.entries[name])), None)
+    def raise_if_unwinding(self, *blocks: str) -> None:
+        """
+        Leave a block whose compensation an earlier run has begun, if this run has not left it by itself.
+
+        blocks: names of compensations; none for all around the current call.
+        """
+        begun = next((name for name in blocks or self.blocks if is_begun_compensation(self.entries[name])), None)
         if begun is not None and not self.protected:
             raise GiveUp(f"An earlier run has begun the compensation {begun}.")
 

@@ -409,7 +409,7 @@ class WorkflowContext:
         replay.blocks.append(name)
         try:
             yield
-            replay.raise_if_unwinding()
+            replay.raise_if_unwinding(name)  # not for an outer one: this block may have ended well
         except (Exception, WorkflowCancelled) as cause:
             replay.raise_if_closed()
             self._unwind(step, name, args, kwargs, cause)

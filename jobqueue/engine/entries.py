@@ -15,6 +15,7 @@ from jobqueue.engine.database import Part, json_from
 from jobqueue.models import JournalEntry
 from jobqueue.values.journal import OPEN, Entry, EntryKind, EntryStatus, Journal
 from jobqueue.values.records import ClaimedTask
+from jobqueue.values.states import Status
 
 KINDS = {kind.value: kind for kind in EntryKind}  # calling EntryKind takes a microsecond
 STATUSES = {status.value: status for status in EntryStatus}
@@ -23,9 +24,13 @@ COLUMNS = (
     "name", "kind", "status", "arguments", "digest", "value", "error", "attempts", "child_id", "started_at",
     "finished_at", "due_at",
 )  # fmt: skip
-# A cancel waits for them: compensations and shields that are not over; and the workflow that knows of it.
-DEFERS_CANCEL = Q(kind=EntryKind.CANCEL) | Q(
-    kind__in=[EntryKind.COMPENSATION, EntryKind.SHIELD], status__in=[*OPEN, EntryStatus.FAILED]
+# A cancel waits for them: compensations and shields that are not over; and the workflow that knows of it. Also for the
+# next run of a workflow that does not wait: its last run may have ended, with its executor, between a recorded step and
+# the compensation of the step.
+DEFERS_CANCEL = (
+    Q(kind=EntryKind.CANCEL)
+    | Q(kind__in=[EntryKind.COMPENSATION, EntryKind.SHIELD], status__in=[*OPEN, EntryStatus.FAILED])
+    | ~Q(kind=EntryKind.MEMBER) & ~Q(task__status=Status.SUSPENDED)
 )
 
 HAS_RUN = (EntryStatus.RETRYING, EntryStatus.SUCCESSFUL, EntryStatus.FAILED)  # of a compensation

@@ -307,6 +307,27 @@ class TestCancel:
         assert answer.done == {claimed.id: Status.READY, plain.id: Status.CANCELLED}
         assert (bench.status(claimed.id), bench.status(plain.id)) == (Status.READY, Status.CANCELLED)
 
+    def test_cancel_waits_for_the_run_that_may_open_a_compensation(self, bench: Bench) -> None:
+        """The executor may have died between a recorded step and the compensation of the step."""
+        claimed = bench.running()
+        bench.engine.journal.record(claimed, bench.executor_id, [entry("charge")])
+        bench.engine.commits.release([claimed])
+
+        bench.engine.tasks.cancel([claimed.id])
+
+        assert bench.status(claimed.id) == Status.READY
+        (again,) = bench.claim(queues=[bench.row(claimed.id).queue_name])
+        bench.engine.commits.release([again])
+        assert bench.status(claimed.id) == Status.READY
+
+    def test_rescue_of_a_cancelled_workflow_with_steps_runs_it_again(self, bench: Bench) -> None:
+        claimed = bench.running()
+        bench.engine.journal.record(claimed, bench.executor_id, [entry("charge")])
+        bench.engine.tasks.cancel([claimed.id])
+        bench.time_passes(120)
+
+        assert [rescued.status for rescued in bench.engine.executors.rescue()] == [Status.READY]
+
     def test_rescued_workflow_with_open_compensation_is_not_cancelled(self, bench: Bench) -> None:
         claimed = compensating(bench)
         plain = bench.running()

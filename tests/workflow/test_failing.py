@@ -259,6 +259,37 @@ class TestCancel:
         assert (stage.status(pk), after.calls) == (Status.CANCELLED, 0)
         assert stage.journal(pk) == {"cancel": "SUCCESSFUL", "after": "CANCELLED"}
 
+    def test_cancel_between_a_step_and_its_compensation_undoes_the_step(self, stage: WorkflowStage) -> None:
+        undo, after = Counting("undo"), Counting("after")
+
+        def charge() -> None:
+            jobqueue.cancel(pk)
+
+        def body(context: WorkflowContext) -> None:
+            context.step(charge)
+            with context.compensate(undo):
+                context.step(after)
+
+        pk = stage.start(body)
+        stage.run()
+        assert (stage.status(pk), undo.calls, after.calls) == (Status.CANCELLED, 1, 0)
+
+    def test_retry_of_a_compensation_undoes_no_inner_block_that_ended_well(self, stage: WorkflowStage) -> None:
+        inner, outer = Counting("inner"), Counting("outer", errors=1)
+
+        def body(context: WorkflowContext) -> None:
+            with context.compensate(twice(outer)):
+                with context.compensate(inner):
+                    context.receive(Shipped)
+                context.receive(CancelOrder)
+
+        pk = stage.play(body)
+        stage.send_and_run(pk, Shipped("T1"))
+        jobqueue.cancel(pk)
+        stage.run()
+        stage.pass_time(3001)
+        assert (stage.status(pk), inner.calls, outer.calls) == (Status.CANCELLED, 0, 2)
+
     def test_cancel_of_a_running_workflow_raises_at_its_next_wait(self, stage: WorkflowStage) -> None:
         undo, shielded, after = Counting("undo"), Counting("shielded"), Counting("after")
 
