@@ -29,6 +29,7 @@ The queue in Django's admin. Rows are read-only, and actions call the API.
 * `task_page`: A task's page and its actions
 * `tasks`: the admin of tasks: its list, and the pages of which it is composed
 * `timing_form`: when a schedule runs, as fields of a form, and the preview of it
+* `workflows_page`: the page of all workflows: how many run on which version of the code, and what they wait for
 """
 
 from __future__ import annotations

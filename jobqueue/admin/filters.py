@@ -24,7 +24,7 @@ from jobqueue.operations.formatting import local, short_id, short_type, shortene
 from jobqueue.operations.limits import Key
 from jobqueue.operations.list.failures import newest_titles, read_titles
 from jobqueue.operations.list.names import known_queues, known_tags
-from jobqueue.operations.list.selection import ENDED, ENQUEUED, at, to_id, to_uuid
+from jobqueue.operations.list.selection import ENDED, ENQUEUED, KIND_BATCH, KIND_WORKFLOW, at, to_id, to_uuid
 from jobqueue.values.states import Status
 
 CAUSES, EXECUTORS = 20, 30  # offered
@@ -78,6 +78,16 @@ class TaskNameFilter(ColumnFilter):
         return [(name, labels[name]) for name in sorted(names, key=lambda name: labels[name].casefold())]
 
 
+class KindFilter(ColumnFilter):
+    """Workflows or batches."""
+
+    title = _("kind")
+    parameter_name = "kind"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
+        return [(KIND_WORKFLOW, _("workflows")), (KIND_BATCH, _("batches"))]
+
+
 class BackendFilter(ColumnFilter):
     """Shown if there are several backends. It also selects the database of the list."""
 
@@ -94,6 +104,17 @@ class ParentFilter(ColumnFilter):
 
     title = _("parent")
     parameter_name = "parent"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
+        selected = self.value()
+        return [(selected, short_id(selected))] if selected else []
+
+
+class BatchFilter(ColumnFilter):
+    """Set by links on a batch's page; shown only while it is set. Its members that failed or were cancelled."""
+
+    title = _("unsuccessful members of the batch")
+    parameter_name = "batch"
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
         selected = self.value()

@@ -84,6 +84,7 @@ def read_overview(request: HttpRequest) -> dict[str, Any]:
             "charts": draw_charts(timeline),
             "frequent": [named(task_counts, pages) for task_counts in counts[:TASKS_SHOWN]],
             "all_causes": pages.page("task", "failures"),
+            "workflows": pages.page("task", "workflows"),
             **read_causes(engine, pages, CAUSES_SHOWN),
             "slowest": [named(task_counts, pages) for task_counts in slowest(counts, TASKS_SHOWN)],
         }

@@ -41,7 +41,9 @@ from jobqueue.operations.bulk.actions import (
     plural_values,
 )
 from jobqueue.operations.bulk.target import BulkRun
+from jobqueue.operations.list.failures import read_titles
 from jobqueue.operations.payloads import named_arguments, parse_column
+from jobqueue.operations.task.batch import MemberCause, ShownBatch
 from jobqueue.operations.task.detail import describe_task
 from jobqueue.operations.task.inbox import check_message, find_actor, takes_messages
 from jobqueue.values.records import BULK_ACTION, is_internal
@@ -127,6 +129,7 @@ class TaskPage(Page):
             "may_cancel": CANCEL in allowed,
             "may_copy": may("enqueue_task") and may("view_payload") and _is_copyable(task),
             **(_message_forms(task, form, kind_form) if may("send_message") and takes_messages(task) else {}),
+            "batch_causes": _title_causes(task, description["batch"], with_payload=may("view_payload")),
             "original": task,
             "progress": self._progress(task),
             **_read_extensions(task, with_payload=may("view_payload")),
@@ -268,6 +271,13 @@ def _is_taken(form: MessageKindForm, task: Task) -> bool:
         form.add_error(None, str(error))
         return False
     return True
+
+
+def _title_causes(task: Task, batch: ShownBatch | None, *, with_payload: bool) -> list[tuple[MemberCause, str]]:
+    """Return the causes of a batch with their errors: with messages, if the reader may see them."""
+    causes = batch.causes if batch is not None else ()
+    titles = read_titles([task.backend], [cause.cause for cause in causes]) if with_payload and causes else {}
+    return [(cause, titles.get(cause.cause, cause.error_class)) for cause in causes]
 
 
 def _number_to_change(task: Task, action: BulkAction, *, is_tree: bool) -> int:

@@ -17,10 +17,12 @@ from jobqueue.admin.extensions import extensions
 from jobqueue.admin.failures import FailuresPage
 from jobqueue.admin.filters import (
     BackendFilter,
+    BatchFilter,
     CauseFilter,
     EndedFilter,
     EnqueuedFilter,
     ExecutorFilter,
+    KindFilter,
     LimitFilter,
     ParentFilter,
     QueueFilter,
@@ -33,6 +35,7 @@ from jobqueue.admin.summaries import SummaryPage
 from jobqueue.admin.task_columns import CELLS, COLUMNS, ColumnsPage, columns_for, name, state
 from jobqueue.admin.task_list import TaskChangeList
 from jobqueue.admin.task_page import TaskPage
+from jobqueue.admin.workflows_page import WorkflowsPage
 from jobqueue.models import Task
 from jobqueue.operations.backends import backends_on, databases
 from jobqueue.operations.bulk.actions import CANCEL, DELETE, REQUEUE, RUN_NOW, plural_values
@@ -45,8 +48,8 @@ from jobqueue.values.counters import Scope
 class TaskAdmin(ReadOnlyAdmin):
     list_display_links = (name,)
     list_filter = (
-        StatusFilter, QueueFilter, TaskNameFilter, TagFilter, BackendFilter, CauseFilter, ParentFilter, ScheduleFilter,
-        LimitFilter, ExecutorFilter, EnqueuedFilter, EndedFilter,
+        StatusFilter, QueueFilter, TaskNameFilter, KindFilter, TagFilter, BackendFilter, CauseFilter, ParentFilter,
+        BatchFilter, ScheduleFilter, LimitFilter, ExecutorFilter, EnqueuedFilter, EndedFilter,
     )  # fmt: skip
     list_per_page = 50
     search_fields = ("pk",)
@@ -67,7 +70,8 @@ class TaskAdmin(ReadOnlyAdmin):
         super().__init__(*args)
         self.task_page = TaskPage(self)
         self.pages = [
-            ColumnsPage(self), FailuresPage(self), SummaryPage(self, Scope.TASK), EnqueuePage(self), self.task_page,
+            ColumnsPage(self), FailuresPage(self), SummaryPage(self, Scope.TASK), EnqueuePage(self),
+            WorkflowsPage(self), self.task_page,
         ]  # fmt: skip
 
     # --- one task

@@ -29,9 +29,11 @@ from jobqueue.http.schemas import (
     QueueMetrics,
     TaskMetrics,
     TickMetrics,
+    WorkflowMetrics,
 )
+from jobqueue.operations.overview.workflows import read_workflows
 from jobqueue.values.counters import COUNTERS, EDGES, TICK_OUTCOMES, CounterTotals, Gauges
-from jobqueue.values.states import LIVE, LimitKind
+from jobqueue.values.states import LIVE, LimitKind, Status
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -92,7 +94,7 @@ def metrics_as_json(request: HttpRequest, caller: Caller) -> HttpResponse:
 
 def read_metrics() -> Metrics:
     """Read the numbers of all jobqueue backends."""
-    metrics = Metrics(queues=[], tasks=[], limits=[], backends=[])
+    metrics = Metrics(queues=[], tasks=[], limits=[], backends=[], workflows=[])
     for alias in api.aliases():
         engine = engine_for(alias)
         _aggregate(engine)
@@ -101,6 +103,7 @@ def read_metrics() -> Metrics:
         metrics.queues += _queues(alias, gauges, declared | {totals.queue_name for totals in counted}, declared)
         metrics.tasks += _tasks(alias, counted, declared)
         metrics.limits += _limits(alias, engine)
+        metrics.workflows += _workflows(alias, engine)
         metrics.backends.append(
             BackendMetrics(
                 backend=alias,
@@ -183,6 +186,22 @@ def _limits(alias: str, engine: Engine) -> Iterator[LimitMetrics]:
         )
 
 
+def _workflows(alias: str, engine: Engine) -> Iterator[WorkflowMetrics]:
+    """Yield how many workflows run on each version of the code. No other labels: code makes few of them."""
+    numbers: dict[tuple[str, str], dict[Status, int]] = defaultdict(lambda: defaultdict(int))
+    for group in read_workflows(engine, (Status.SUSPENDED, Status.RUNNING)):
+        if group.code:
+            numbers[group.task_type, group.code][group.status] += group.count.number
+    for (task_type, code), by_status in sorted(numbers.items())[:MAX_LABELS]:
+        yield WorkflowMetrics(
+            backend=alias,
+            task_type=task_type,
+            code=code,
+            waiting=by_status[Status.SUSPENDED],
+            running=by_status[Status.RUNNING],
+        )
+
+
 def _labels(names: Collection[tuple[str, ...]], declared: Collection[str]) -> dict[tuple[str, ...], tuple[str, ...]]:
     """
     Return the labels of queues, or of queues and task types. Beyond MAX_LABELS each is OTHER, of declared queues last.
@@ -255,6 +274,14 @@ class Collector:
             blocked.add_metric((limit.backend, limit.kind, limit.limit), limit.blocked)
             oldest.add_metric((limit.backend, limit.kind, limit.limit), limit.oldest_blocked_seconds)
         yield from (blocked, oldest)
+
+        by_code = ("backend", "task_type", "code", "status")
+        workflows = GaugeMetricFamily("jobqueue_workflows", "Workflows by the version of their code.", labels=by_code)
+        for workflow in self._metrics.workflows:
+            names = (workflow.backend, workflow.task_type, workflow.code)
+            workflows.add_metric((*names, "SUSPENDED"), workflow.waiting)
+            workflows.add_metric((*names, "RUNNING"), workflow.running)
+        yield workflows
 
         states = GaugeMetricFamily("jobqueue_schedules", "Schedules.", labels=("backend", "state"))
         for backend in self._metrics.backends:

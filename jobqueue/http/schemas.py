@@ -199,8 +199,17 @@ class BackendMetrics(Struct):
     schedule_overdue_seconds: float  # by how much the most overdue schedule is late; 0 if none is
 
 
+class WorkflowMetrics(Struct):
+    backend: str  # its alias in TASKS
+    task_type: str  # the name of the workflow
+    code: str  # the version of the code that ran last
+    waiting: Count  # suspended, among the first 10,000 suspended tasks
+    running: Count  # that executors run
+
+
 class Metrics(Struct):
     queues: list[QueueMetrics]  # in use
     tasks: list[TaskMetrics]  # for each task type and queue
     limits: list[LimitMetrics]  # with waiting tasks
     backends: list[BackendMetrics]  # on this site
+    workflows: list[WorkflowMetrics]  # by the version of their code, those that have started

@@ -17,4 +17,5 @@ The part that the admin, the command line and HTTP share: the state of the queue
 * `queries`: reading the task table, however large: each statement stops after a bounded number of rows
 * `schedules`: schedules as people see them: in words, their next ticks, and what became of the last ones
 * `task/`: one task, as its page and `jobqueue show` show it
+* `workflows`: the workflows that this process knows
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -151,6 +151,13 @@ def headline(class_path: str | None, message: str | None) -> str:
     lines = str(message or "").strip().splitlines()
     text = ": ".join(part for part in (name, lines[0].strip() if lines else "") if part)
     return shortened(text)
+
+
+def either(names: Sequence[str]) -> str:
+    """Join names: Shipped, Returned or CancelOrder."""
+    if len(names) < 2:
+        return "".join(names)
+    return _("%(names)s or %(last)s") % {"names": ", ".join(names[:-1]), "last": names[-1]}
 
 
 def shortened(text: str, characters: int = HEADLINE_CHARACTERS) -> str:

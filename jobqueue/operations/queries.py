@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import Any
+from uuid import UUID
 
 from django.db.models import Q, QuerySet
 from django.utils.translation import ngettext
 
 from jobqueue.engine import CAP, Count, Engine, count_or_estimate
-from jobqueue.models import TaskQuerySet
+from jobqueue.models import JournalEntry, TaskQuerySet
 from jobqueue.values.states import FINAL, Status
 
 ORDER: dict[Status, tuple[str, ...]] = {
@@ -25,6 +26,11 @@ ORDER: dict[Status, tuple[str, ...]] = {
     Status.RUNNING: ("executor_id", "queue_name", "pk"),
     **dict.fromkeys(FINAL, ("finished_at",)),
 }
+
+
+def entries_of(database: str, task_id: UUID) -> QuerySet[JournalEntry]:
+    """Select the entries of a task. With `=`, PostgreSQL may read the whole table beside a large journal."""
+    return JournalEntry.objects.using(database).filter(task_id__gte=task_id, task_id__lte=task_id)
 
 
 def many(count: int | Count, noun: str) -> str:

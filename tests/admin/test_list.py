@@ -267,7 +267,7 @@ def test_backend_filter_needs_two_backends(client, settings):
 
     specs = choosable(client.get(LIST_URL))
 
-    assert [spec.parameter_name for spec in specs] == ["status", "queue", "task"]
+    assert [spec.parameter_name for spec in specs] == ["status", "queue", "task", "kind"]
 
 
 def test_other_backends_tasks_are_not_listed(client):

@@ -59,6 +59,7 @@ TABLE: dict[str, tuple[Needed, Needed]] = {
     "task_history": shows(VIEW_TASK),
     "task_summary": shows(VIEW_TASK),
     "task_failures": shows(VIEW_TASK),
+    "task_workflows": shows(VIEW_TASK),
     "task_columns": (None, VIEW_TASK),
     "task_add": NEVER,
     "task_enqueue": asks(VIEW_TASK, "enqueue_task"),

@@ -18,6 +18,7 @@ from django.urls import reverse
 
 from jobqueue.models import Limit, Task, TaskLog
 from jobqueue.operations.bulk.actor import NAME as BULK_ACTION
+from jobqueue.values.batches import BATCH
 from jobqueue.values.reports import LogLine, as_text
 from tests.browser.webdriver import Browser
 from tests.factories import (
@@ -32,6 +33,7 @@ from tests.factories import (
     make_user,
     now,
 )
+from tests.journals import add, make_checkout
 
 pytestmark = [
     pytest.mark.django_db(transaction=True, databases=["default", "sqlite"]),
@@ -86,6 +88,12 @@ def pages() -> dict[str, AxePage]:
     TaskFactory.create(running=True, executor_id=executor.pk, parent_id=actor.pk, queue_name=LONG)
     TaskFactory.create(successful=True, priority=5)
     TaskFactory.create(blocked=True, concurrency_key=f"imports:{LONG}")
+    workflow = make_checkout(key=LONG)
+    add(workflow, f"{LONG}#2", arguments={LONG: LONG * 3}, value={LONG: LONG * 3}, error=error(LONG * 3))
+    numbers = {"total": 1_000_000, "successful": 999_000, "failed": 1}
+    batch = TaskFactory.create(suspended=True, task_type=BATCH, inner_state=numbers)
+    add(batch, str(failed.pk), kind="MEMBER", status="FAILED", child_id=failed.pk)
+    Task.objects.filter(pk=failed.pk).update(cause="c0ffee")
     PeriodFactory.create()
     queue = QueueFactory.create(paused=True, name=LONG, pause_reason=LONG)
     QueueFactory.create()
@@ -109,6 +117,9 @@ def pages() -> dict[str, AxePage]:
         "bulk action": page("task_change", start_bulk_action(tagged)),
         "history of a task": page("task_history", actor.pk),
         "failures": page("task_failures"),
+        "workflow": page("task_change", workflow.pk),
+        "workflows": page("task_workflows"),
+        "batch": page("task_change", batch.pk),
         "task type": page("task_summary", name=f"shop.tasks.{LONG}"),
         "enqueue": page("task_enqueue"),
         "enqueue with arguments": page("task_enqueue", task="tests.tasks.greet"),

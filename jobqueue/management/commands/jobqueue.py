@@ -26,6 +26,7 @@ from jobqueue.management.cli import (
     show,
     status,
     tail,
+    workflows,
 )
 from jobqueue.management.cli.console import EXIT_INTERRUPTED, Console, first_line
 from jobqueue.management.cli.verbs import add_verbs
@@ -43,6 +44,7 @@ VERBS = (
     *enqueue.VERBS,
     schedules.VERB,
     limits.VERB,
+    workflows.VERB,
     import_celery_beat.VERB,
 )
 

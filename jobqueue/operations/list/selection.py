@@ -40,8 +40,11 @@ from jobqueue.operations.limits import Key
 from jobqueue.operations.list.failures import read_titles
 from jobqueue.operations.list.search import NOTHING, Search, ids_with_key
 from jobqueue.operations.payloads import JsonFunc
-from jobqueue.operations.queries import count_of_status, status_condition
+from jobqueue.operations.queries import count_of_status, entries_of, status_condition
+from jobqueue.operations.workflows import workflow_codes
+from jobqueue.values.batches import BATCH
 from jobqueue.values.ids import first_id
+from jobqueue.values.journal import EntryKind
 from jobqueue.values.kinds import EARLIEST_YEAR, LATEST_YEAR
 from jobqueue.values.states import FINAL, Status
 
@@ -53,10 +56,11 @@ CAUSES_NAMED = 3  # in the sentence about a search
 YEARS = range(EARLIEST_YEAR, LATEST_YEAR + 1)  # of times that tasks may have
 
 # Filters by the row that tasks belong to, the first one first.
-GROUPS = ("parent", "schedule", "limit", "tag")
-WITH_STATUS = {"limit": ("status",)}  # by group: the other filters that its index contains
+GROUPS = ("batch", "parent", "schedule", "limit", "tag")
+WITH_STATUS = {"limit": ("status",), "batch": ("status",)}  # by group: the other filters that its index contains
 ENDED = ("ended_since", "ended_until")  # of one final status
 ENQUEUED = ("enqueued_since", "enqueued_until")  # of all tasks: ids begin with the time
+KIND_WORKFLOW, KIND_BATCH = "workflow", "batch"  # values of the filter by kind
 SLACK = timedelta(minutes=5)  # between the clock of an id and the database's
 # By status: the other filters that its index contains.
 ALSO_INDEXED: dict[str, tuple[str, ...]] = {Status.FAILED: ("task", "cause"), Status.SUSPENDED: ("backend",)}
@@ -81,6 +85,14 @@ def tasks_of_parent(text: str, database: str) -> Q:
     return Q(parent_id=parent) if parent else NOTHING
 
 
+def unsuccessful_members(text: str, database: str) -> Q:
+    """Return the condition for the members of a batch that failed or were cancelled. Its journal names them."""
+    batch = to_uuid(text)
+    if batch is None:
+        return NOTHING
+    return Q(pk__in=entries_of(database, batch).filter(kind=EntryKind.MEMBER).values("child_id"))
+
+
 def tasks_of_schedule(text: str, database: str) -> Q:
     """Return the condition for the newest CAP tasks of a schedule. The ticks have an index of all of them."""
     ticks = ScheduleTick.objects.using(database).filter(schedule_id=to_id(text), task_id__isnull=False)
@@ -96,6 +108,13 @@ def tasks_with_names(text: str, database: str) -> Q:
     names = text.splitlines()
     ends = (Q(task_type__endswith=name) for name in names if name.startswith("."))
     return reduce(or_, ends, column_is_in("task_type", [name for name in names if not name.startswith(".")]))
+
+
+def tasks_of_kind(text: str, database: str) -> Q:
+    """Return the condition for the workflows that this process knows, or for batches."""
+    if text == KIND_BATCH:
+        return Q(task_type=BATCH)
+    return Q(task_type__in=workflow_codes()) if text == KIND_WORKFLOW else NOTHING
 
 
 def column_is_in(column: str, values: Sequence[str]) -> Q:
@@ -154,9 +173,11 @@ FILTERS: Mapping[str, Callable[[str, str], Q]] = {
     "status": tasks_with_statuses,
     "queue": lambda text, _: column_is_in("queue_name", text.splitlines()),
     "task": tasks_with_names,
+    "kind": tasks_of_kind,
     "backend": lambda text, _: Q(backend=text),
     "cause": lambda text, _: column_is_in("cause", text.split(",")),
     "parent": tasks_of_parent,
+    "batch": unsuccessful_members,
     "schedule": tasks_of_schedule,
     "limit": tasks_of_limit_key,
     "tag": lambda text, _: has_tag(text),

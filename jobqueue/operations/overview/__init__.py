@@ -8,4 +8,5 @@ The state of the whole queue: figures, charts, and what is wrong.
 * `schedule_findings`: the findings about schedules
 * `server_findings`: the findings about a PostgreSQL server: locks, durability and connections
 * `stats`: figures of queues and executors
+* `workflows`: which workflows run on which version of the code, what they wait for, and the findings about them
 """

@@ -29,6 +29,7 @@ from jobqueue.operations.overview.limit_findings import KEYS_CHECKED, limit_find
 from jobqueue.operations.overview.schedule_findings import schedule_findings
 from jobqueue.operations.overview.server_findings import server_findings
 from jobqueue.operations.overview.stats import BackendStats, QueueStats
+from jobqueue.operations.overview.workflows import workflow_findings
 from jobqueue.operations.queries import many_executors, many_tasks, status_condition, tasks_with_status
 from jobqueue.values.counters import Length, Scope
 from jobqueue.values.states import FINAL, WAITING, Status
@@ -58,6 +59,7 @@ def findings(engine: Engine, stats: BackendStats, *, keys_checked: int = KEYS_CH
     yield from _executors(stats)
     yield from schedule_findings(engine, stats)
     yield from limit_findings(engine, stats, keys_checked)
+    yield from workflow_findings(engine, stats)
     yield from _unknown_backends(engine)
     yield from _retention(engine)
     if connections[engine.database].vendor == "postgresql":

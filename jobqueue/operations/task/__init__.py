@@ -1,6 +1,7 @@
 """
 One task, as its page and `jobqueue show` show it.
 
+* `batch`: a batch as its page shows it: how many members ended in which way, and why members failed
 * `detail`: the details of a task, as its page and `jobqueue show` show them
 * `inbox`: the inbox of a task, as it is shown
 * `journal`: the journal of a workflow, and what people can do with its entries

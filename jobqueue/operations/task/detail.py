@@ -29,7 +29,8 @@ from jobqueue.operations.payloads import (
     shown_errors,
     tags_of,
 )
-from jobqueue.operations.task.inbox import find_actor, read_inbox
+from jobqueue.operations.task.batch import read_batch
+from jobqueue.operations.task.inbox import read_inbox, reads_messages
 from jobqueue.operations.task.journal import read_journal
 from jobqueue.operations.task.reports import read_logs, read_progress
 from jobqueue.operations.task.timeline import read_timeline
@@ -74,9 +75,12 @@ def describe_task(task: Task, *, with_payload: bool, entries_before: int | None 
     key = key_that_matters(task)
     blocked_by = limits[key] if key is not None and task.status == Task.Status.BLOCKED else None
     log = log_entries.read_entries(task)
-    journal = read_journal(
-        database, task, values["inner_state"], patterns, secrets, with_payload=with_payload, before=entries_before
-    )
+    batch = read_batch(database, task, values["inner_state"], values["kwargs"])
+    journal = None
+    if batch is None:
+        journal = read_journal(
+            database, task, values["inner_state"], patterns, secrets, with_payload=with_payload, before=entries_before
+        )
     logs = read_logs(database, task, patterns, secrets) if with_payload else {}
     facts = task_facts(
         task,
@@ -110,10 +114,11 @@ def describe_task(task: Task, *, with_payload: bool, entries_before: int | None 
         "schedule": schedule_of(task, database),
         "tick_at": read_moment(options.get("scheduled_at")) if isinstance(options := values["options"], dict) else None,
         "children": children,
+        "batch": batch,
         "journal": journal,
         "inbox": inbox,
         "keeps_messages": options_of(task.backend).keep_messages,
-        "is_actor": find_actor(task) is not None,
+        "is_actor": reads_messages(task),
         "log": log,
         "with_payload": with_payload,
         "options": show_value(values["options"], ()) if values["options"] else None,
@@ -133,7 +138,7 @@ def describe_task(task: Task, *, with_payload: bool, entries_before: int | None 
 
 def is_polled(task: Task) -> bool:
     """Return whether the task is an actor, perhaps one that this process does not know."""
-    return find_actor(task) is not None or task.polls > 1
+    return reads_messages(task) or task.polls > 1
 
 
 def schedule_of(task: Task, database: str) -> Schedule | None:

@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy
 
 from jobqueue.api import aliases
 from jobqueue.declarations import registry
-from jobqueue.declarations.actor import Actor, ActorTask
+from jobqueue.declarations.actor import Actor, ActorTask, PolledTask
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.models import InboxMessage, Task
 from jobqueue.operations.explain import MAX_UNREAD
@@ -102,9 +102,14 @@ def find_actor(task: Task) -> type[Actor[Any]] | None:
     return task_of_row.actor if isinstance(task_of_row, ActorTask) else None
 
 
+def reads_messages(task: Task) -> bool:
+    """Return whether the task is an actor or a workflow that this process has."""
+    return isinstance(registry.get(task.task_type), PolledTask)
+
+
 def takes_messages(task: Task) -> bool:
-    """Return whether the task is an unfinished actor of the site, of a backend in TASKS."""
-    is_ours = find_actor(task) is not None and not is_internal(task.task_type)
+    """Return whether the task is an unfinished actor or workflow of the site, of a backend in TASKS."""
+    is_ours = reads_messages(task) and not is_internal(task.task_type)
     return is_ours and not task.is_finished and task.backend in aliases()
 
 

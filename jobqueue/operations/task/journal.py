@@ -16,12 +16,13 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
+from django.db import DEFAULT_DB_ALIAS
 from django.utils.formats import date_format
 from django.utils.translation import get_language, gettext_lazy, ngettext
 from django.utils.translation import gettext as _
 
-from jobqueue.models import LIVE, JournalEntry, Task
-from jobqueue.operations.formatting import Text, headline, local, moment_in_words, shortened
+from jobqueue.models import LIVE, Task
+from jobqueue.operations.formatting import Text, either, headline, local, moment_in_words, shortened
 from jobqueue.operations.payloads import (
     LINE_CHARACTERS,
     UNREADABLE,
@@ -31,9 +32,11 @@ from jobqueue.operations.payloads import (
     show_value,
     shown_errors,
 )
+from jobqueue.operations.queries import entries_of
 from jobqueue.operations.task.tree import Node, read_nodes
 from jobqueue.values.journal import OPEN, EntryKind, EntryStatus, Waiting, WorkflowState
 from jobqueue.values.redaction import MASK, Secrets, redact, redact_texts
+from jobqueue.values.states import Status
 
 PAGE = 200  # entries
 MAX_ENTRIES = 40_000  # whose keys are read; a journal has fewer
@@ -71,9 +74,18 @@ class EntryAction:
     has_form: bool = False  # it needs a value
     is_destructive: bool = False  # it is confirmed
 
+    def applies_to(self, status: str, row: Any) -> bool:
+        """Return whether people may want it for an entry of a task with a status. The engine refuses other cases."""
+        if row.kind not in self.kinds or row.status not in self.statuses:
+            return False
+        if status in (Status.RUNNING, Status.SUCCESSFUL):
+            return False
+        return self.is_destructive or status == Status.FAILED or (status in LIVE and row.status in OPEN)
+
 
 CHANGE_JOURNAL = "change_journal"  # the permission to change what workflows have recorded
-UNDOABLE = (EntryKind.STEP, EntryKind.COMPENSATION)
+CAN_FAIL = (EntryKind.STEP, EntryKind.COMPENSATION, EntryKind.SPAWN)
+NOT_SUCCESSFUL = (EntryStatus.RETRYING, EntryStatus.FAILED, EntryStatus.CANCELLED, EntryStatus.TIMED_OUT)
 ACTIONS: Mapping[str, EntryAction] = {
     action.name: action
     for action in (
@@ -82,16 +94,16 @@ ACTIONS: Mapping[str, EntryAction] = {
             permission="requeue_task",
             label=gettext_lazy("Retry"),
             done=gettext_lazy("Retried %(name)s."),
-            kinds=UNDOABLE,
-            statuses=(EntryStatus.FAILED, EntryStatus.RETRYING),
+            kinds=CAN_FAIL,
+            statuses=NOT_SUCCESSFUL,
         ),
         EntryAction(
             name="give",
             permission=CHANGE_JOURNAL,
             label=gettext_lazy("Give its result"),
             done=gettext_lazy("Gave the result of %(name)s."),
-            kinds=(*UNDOABLE, EntryKind.SPAWN),
-            statuses=(EntryStatus.FAILED, *OPEN),
+            kinds=CAN_FAIL,
+            statuses=NOT_SUCCESSFUL,
             has_form=True,
         ),
         EntryAction(
@@ -225,7 +237,7 @@ def moment_ahead(at: datetime, now: datetime) -> str:
 def describe_wait(waiting: Waiting, now: datetime) -> str:
     """Describe what a workflow waits for."""
     until = moment_ahead(waiting.until, now) if waiting.until is not None else ""
-    names = _either(waiting.types)
+    names = either(waiting.types)
     match waiting.kind:
         case "sleep":
             text = _("Sleeps until %(until)s.")
@@ -253,13 +265,6 @@ def _children(waiting: Waiting, until: str) -> str:
     return f"{text} {_('Until %(until)s.')}" if until else text
 
 
-def _either(names: Sequence[str]) -> str:
-    """Join names: Shipped, Returned or CancelOrder."""
-    if len(names) < 2:
-        return "".join(names)
-    return _("%(names)s or %(last)s") % {"names": ", ".join(names[:-1]), "last": names[-1]}
-
-
 def _list_names(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMES_SHOWN]) + ("…" if len(names) > NAMES_SHOWN else "")
 
@@ -279,8 +284,8 @@ def read_journal(
 
     state: of its row. secrets: of its arguments, which its values may repeat. It takes four queries at most.
     """
-    rows = JournalEntry.objects.using(database).filter(task_id=task.pk)
-    keys = sorted(rows.order_by("name").values_list("pk", "kind", "status")[:MAX_ENTRIES])
+    rows = entries_of(database, task.pk)
+    keys = sorted(rows.order_by("task_id", "name").values_list("pk", "kind", "status")[:MAX_ENTRIES])
     now, waiting = task.now, parse_state(state).waiting  # type: ignore[attr-defined]
     if not keys and waiting is None:
         return None
@@ -291,7 +296,7 @@ def read_journal(
     entries: list[Any] = list(rows.filter(pk__in=page).defer("arguments", "value", "error").annotate(**texts))
     started = [entry for entry in entries if entry.kind in (EntryKind.SPAWN, EntryKind.MEMBER)]
     _start, _end, nodes = read_nodes(database, {entry.child_id for entry in started} - {None})
-    reader = _Reader(patterns, secrets, nodes, now, is_live=task.status in LIVE, with_payload=with_payload)
+    reader = _Reader(patterns, secrets, nodes, now, task.status, with_payload=with_payload)
     return ShownJournal(
         entries=reader.show(sorted(entries, key=lambda entry: entry.pk)),
         counts=Counter(status for _pk, _kind, status in keys),
@@ -306,7 +311,7 @@ def read_journal(
 
 def list_deleted(task: Task, name: str) -> list[tuple[str, bool]]:
     """Return the entries that a rewind to a name deletes, the first one first, and whether each is of a child."""
-    rows = JournalEntry.objects.using(task._state.db).filter(task_id=task.pk).order_by("name")
+    rows = entries_of(task._state.db or DEFAULT_DB_ALIAS, task.pk).order_by("task_id", "name")
     entries = sorted(rows.values_list("pk", "name", "kind")[:MAX_ENTRIES])
     first = next((pk for pk, entry_name, _kind in entries if entry_name == name), None)
     if first is None:
@@ -322,7 +327,7 @@ class _Reader:
     secrets: Secrets  # of the task's arguments
     nodes: Mapping[UUID, Node]  # the children by id
     now: datetime  # of the database
-    is_live: bool  # the task has not ended
+    status: str  # of the task
     with_payload: bool  # the reader may see payloads
     masked: list[Any] = field(default_factory=list)  # of the arguments of all shown steps, which others may repeat
 
@@ -359,15 +364,13 @@ class _Reader:
             started_at=row.started_at,
             finished_at=row.finished_at,
             due_at=row.due_at,
-            note=self._note(row) if self.is_live else "",
+            note=self._note(row) if self.status in LIVE else "",
             arguments=arguments,
             value=self._value(row, own) if self.with_payload and row.value_text is not None else None,
             headline=headline(error.get("exception_class_path"), error.get("message")) if error else "",
             traceback=str(error.get("traceback") or ""),
             child=self.nodes.get(row.child_id),
-            actions=[
-                action for action in ACTIONS.values() if row.kind in action.kinds and row.status in action.statuses
-            ],
+            actions=[action for action in ACTIONS.values() if action.applies_to(self.status, row)],
         )
 
     def _value(self, row: Any, own: Secrets) -> DisplayedValue:
