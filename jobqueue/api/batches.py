@@ -114,7 +114,8 @@ class BatchPoll:
             elif message.kind is Kind.MESSAGE:
                 state.total += message.body.added
                 state.open_blocks += message.body.opened
-                state.is_cancelled |= message.body.cancels
+                if message.body.cancels and not state.is_cancelled:
+                    state.is_cancelled, state.cancelled_up_to = True, batch_id
         if state.failed or state.cancelled or any(status is not Status.SUCCESSFUL for status in ends.values()):
             for status in self.engine.batches.record_ends(batch_id, ends).values():
                 state.count(status, -1)
@@ -123,11 +124,14 @@ class BatchPoll:
         state.is_over &= not ends
 
     def _cancel_members(self, batch_id: UUID, messages_read: int) -> Action | None:
-        count = self.engine.batches.cancel_members(batch_id, CHUNK)
-        if count is None and self.engine.batches.is_alone(batch_id, messages_read):
-            return EndCancelled()
+        state, batches = self.context.state, self.engine.batches
         notify_after_commit(self.engine, {CANCEL_NOTIFICATION})
-        return None if count else Pause(COLLECT_SECONDS)
+        if state.cancelled_up_to is not None:
+            _, state.cancelled_up_to = batches.cancel_members(batch_id, state.cancelled_up_to, CHUNK)
+            return None
+        if (count := batches.cancel_others(batch_id, CHUNK)) is not None:
+            return None if count else Pause(COLLECT_SECONDS)
+        return EndCancelled() if batches.is_alone(batch_id, messages_read) else Pause(COLLECT_SECONDS)
 
     def _call(self, name: str, result: Any) -> None:
         """Enqueue a callback, if there is one, and once only."""

@@ -24,6 +24,7 @@ from jobqueue.declarations.function import (
     CommonOptions,
     FunctionTask,
     P,
+    PlannedCall,
     R,
     invalid_declarations,
     unknown_option,
@@ -231,6 +232,16 @@ class Actor(Generic[S]):
     async def aenqueue_many(cls, calls: Iterable[Call]) -> Sequence[TaskResult[..., Any]]:
         """See enqueue_many()."""
         return await cls.task.aenqueue_many(calls)
+
+    @classmethod
+    def plan(cls, *args: Any, **kwargs: Any) -> PlannedCall:
+        """Plan a call, as FunctionTask.plan()."""
+        return cls.task.plan(*args, **kwargs)
+
+    @classmethod
+    def plan_only(cls, *args: Any, **kwargs: Any) -> PlannedCall:
+        """Plan a call, as FunctionTask.plan_only()."""
+        return cls.task.plan_only(*args, **kwargs)
 
     @classmethod
     def get_result(cls, result_id: str) -> TaskResult[..., Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -12,6 +12,8 @@ from jobqueue.engine.tasks import CANCEL_COLUMNS, Tasks
 from jobqueue.models import JournalEntry
 from jobqueue.values.journal import EntryKind
 from jobqueue.values.states import Status
+
+WINDOW = 10_000  # tasks among which it looks for members
 
 
 @dataclass(eq=False)
@@ -62,19 +64,37 @@ class Batches(Part):
         is_locked = bool(list(self.db.with_lock(row, no_key=False)))
         return is_locked and self.inbox.count_unread([batch_id]).get(batch_id, 0) <= messages_read
 
-    def cancel_members(self, batch_id: UUID, limit: int) -> int | None:
+    def cancel_members(self, batch_id: UUID, after: UUID, limit: int) -> tuple[int, UUID | None]:
         """
-        Cancel some live members of a batch that ends. Return how many; None: all are cancelled, or asked to stop.
+        Cancel some live members of a batch that ends. Return how many, and the id after which the next call goes on.
 
-        Locks: the members in id order, skipping locked ones.
+        None: no later id is a member's. It reads the next tasks by their ids, because the index of children has no
+        order: behind a million members that have ended, each call would read all of them again. Locks: the members in
+        id order, skipping locked ones.
+        """
+        window = self.db.tasks.filter(pk__gt=after).order_by("pk")
+        seen = list(window.values_list("pk", "parent_id", "finished_at", "cancel_requested_at")[:WINDOW])
+        live = [pk for pk, *columns in seen if columns == [batch_id, None, None]]
+        if len(live) >= limit:
+            return self._cancel(live[:limit]), live[limit - 1]
+        return self._cancel(live), seen[-1][0] if len(seen) == WINDOW else None
+
+    def cancel_others(self, batch_id: UUID, limit: int) -> int | None:
+        """
+        Cancel live members that cancel_members() has left: locked ones, and those of a process whose clock was behind.
+
+        Return how many; None: all members have ended, or were asked to stop. Locks: as cancel_members().
         """
         # A range: see descendants.sql. Its order makes it read the index of children.
         live = self.db.tasks.live().filter(parent_id__gte=batch_id, parent_id__lte=batch_id)
         live = live.filter(cancel_requested_at__isnull=True)
         ids = list(live.order_by("parent_id").values_list("pk", flat=True)[:limit])
-        rows = list(self.db.lock(ids).only(*CANCEL_COLUMNS))
+        return self._cancel(ids) if ids else None
+
+    def _cancel(self, ids: Sequence[UUID]) -> int:
+        rows = list(self.db.lock(ids).only(*CANCEL_COLUMNS)) if ids else []
         now = self.db.now()
         for row in rows:
             row.parent_notified_at = now  # the batch reads no message any more
         self.tasks.cancel_locked(rows)
-        return len(rows) if ids else None
+        return len(rows)

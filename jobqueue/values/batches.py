@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import msgspec
 from msgspec import Struct
@@ -32,6 +33,7 @@ class BatchState(Struct, kw_only=True):
     cancelled: int = 0
     open_blocks: int = 0  # without a transaction, which may add members
     is_cancelled: bool = False  # it cancels its members
+    cancelled_up_to: UUID | None = None  # the id of the last one; None: of none, or of all that have later ids
     is_over: bool = False  # all members have ended, and some were not successful
     called: list[str] = []  # the callbacks that were enqueued
 

@@ -209,6 +209,31 @@ class TestCancel:
         assert [poll.status for poll in polled] == [Status.READY, Status.READY, Status.READY, Status.CANCELLED]
         assert {row.status for row in stage.children(batch.pk)} == {Status.CANCELLED}
 
+    def test_member_with_id_of_a_slow_clock_is_cancelled(self, stage: Stage) -> None:
+        batch = batch_of(1, 2)
+        stage.change(stage.children(batch.pk)[0].pk, id=UUID(int=1))
+        batch.cancel()
+        stage.run()
+
+        assert [row.status for row in stage.children(batch.pk)] == [Status.CANCELLED, Status.CANCELLED]
+        assert stage.status(batch.pk) == Status.CANCELLED
+
+    def test_cancel_passes_tasks_that_are_no_members(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("jobqueue.engine.batches.WINDOW", 4)
+        with Batch() as batch:
+            for number in range(6):
+                work.enqueue(number)
+                with Batch() as other:
+                    work.enqueue(number)
+        jobqueue.cancel([row.pk for row in stage.children(batch.pk) if row.task_type == "jobqueue.batch"][:1])
+        batch.cancel()
+        alone = work.using(run_after=timedelta(hours=1)).enqueue("alone")
+        stage.run()
+
+        assert {row.status for row in stage.children(batch.pk)} == {Status.CANCELLED}
+        assert [row.status for row in stage.children(other.pk)] == [Status.CANCELLED]
+        assert stage.status(UUID(alone.id)) == Status.SCHEDULED
+
     def test_cancel_of_outer_batch_reaches_inner_members(self, stage: Stage) -> None:
         with Batch() as outer, Batch() as inner:
             work.enqueue(1)

@@ -30,6 +30,7 @@ KINDS: dict[str | None, Text] = {
     Task.Status.SUCCESSFUL: gettext_lazy("child succeeded"),
     Task.Status.FAILED: gettext_lazy("child failed"),
     Task.Status.CANCELLED: gettext_lazy("child was cancelled"),
+    Task.Status.READY: gettext_lazy("member runs again"),
 }
 
 
