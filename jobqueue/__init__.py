@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jobqueue.declarations.schedules import schedule
     from jobqueue.declarations.step import step, step_key
     from jobqueue.declarations.workflow import workflow
-    from jobqueue.declarations.workflow_context import Handle, WorkflowContext
+    from jobqueue.declarations.workflow_context import AsyncWorkflowContext, Handle, WorkflowContext
     from jobqueue.exceptions import (
         ChildFailed,
         DuplicateKey,
@@ -51,7 +51,7 @@ _NAMES = {
     "jobqueue.declarations.schedules": ("schedule",),
     "jobqueue.declarations.step": ("step", "step_key"),
     "jobqueue.declarations.workflow": ("workflow",),
-    "jobqueue.declarations.workflow_context": ("Handle", "WorkflowContext"),
+    "jobqueue.declarations.workflow_context": ("AsyncWorkflowContext", "Handle", "WorkflowContext"),
     "jobqueue.exceptions": (
         "ChildFailed",
         "DuplicateKey",
@@ -82,7 +82,7 @@ __all__ = [  # noqa: RUF022 - by module
     "chain", "chord", "group",
     "Backoff",
     "schedule",
-    "Handle", "WorkflowContext", "step", "step_key", "workflow",
+    "AsyncWorkflowContext", "Handle", "WorkflowContext", "step", "step_key", "workflow",
     "ChildFailed", "DuplicateKey", "GiveUp", "InvalidArguments", "NonDeterminism", "Retry", "Stale",
     "StepFailed", "TaskFinished", "TaskNotFound", "WorkflowCancelled",
     "FunctionTask", "PlannedCall", "task",

@@ -21,6 +21,7 @@ It knows no engine and no rows.
   schedule=...)`
 * `step`: @step: the options of a step of a workflow
 * `stored_calls`: planned calls as JSON, in the arguments of chains, groups and batches
+* `step_run`: one call of a step: its recorded result, or an attempt whose result is recorded
 * `workflow`: @workflow: durable functions as tasks
 * `workflow_context`: the context of a workflow: calls that are recorded in its journal, and return the recorded result
   in later runs

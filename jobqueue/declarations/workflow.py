@@ -7,7 +7,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from django.apps import apps
 
@@ -15,13 +15,11 @@ from jobqueue.conf.compat import InvalidTask
 from jobqueue.declarations.actor import PolledTask
 from jobqueue.declarations.function import CommonOptions, FunctionTask, invalid_declarations, unknown_option
 from jobqueue.declarations.limits import format_template, template_problems
+from jobqueue.declarations.workflow_context import AsyncWorkflowContext, WorkflowContext
 from jobqueue.exceptions import InvalidArguments, NonDeterminism
 from jobqueue.values import kinds
 from jobqueue.values.arguments import read_parameters
 from jobqueue.values.text import is_text
-
-if TYPE_CHECKING:
-    from jobqueue.declarations.workflow_context import AsyncWorkflowContext, WorkflowContext
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -125,6 +123,10 @@ def _driven(function: Callable[..., Coroutine[Any, Any, R]]) -> Callable[..., R]
             foreign = coroutine.send(None)
         except StopIteration as returned:
             return cast("R", returned.value)
+        except RuntimeError as error:
+            if "no running event loop" not in str(error):
+                raise
+            foreign = error
         finally:
             coroutine.close()
         raise NonDeterminism(

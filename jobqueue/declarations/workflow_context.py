@@ -9,12 +9,10 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import cache
-from inspect import unwrap
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, ParamSpec, TypeVar, get_type_hints, overload
+from typing import Any, Generic, Literal, NoReturn, ParamSpec, TypeVar, overload
 from uuid import UUID, uuid4
 
 import msgspec
@@ -25,20 +23,17 @@ from jobqueue.declarations.actor import Actor
 from jobqueue.declarations.context import checked_progress
 from jobqueue.declarations.function import FunctionTask
 from jobqueue.declarations.replay import Replay, Suspended, Unwritten, arguments_of, digest
-from jobqueue.declarations.step import DeclaredStep, running_step
+from jobqueue.declarations.step import DeclaredStep
+from jobqueue.declarations.step_run import decode_error, decode_result, make_idempotency_key, run_step
 from jobqueue.exceptions import (
     ChildFailed,
     CompensationFailed,
-    GiveUp,
-    InvalidResult,
     NonDeterminism,
-    Retry,
     StepFailed,
     TaskFinished,
     TaskNotFound,
     WorkflowCancelled,
 )
-from jobqueue.values import typed
 from jobqueue.values.journal import OPEN, Entry, EntryKind, EntryStatus, Waiting
 from jobqueue.values.message_types import Unfit, names_of, read_message
 
@@ -47,9 +42,6 @@ T = TypeVar("T")
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
-
-LONGEST_WAIT = timedelta(days=3650)  # between two attempts of a step
-PLAIN = (str, int, float, bool, type(None))  # JSON returns values of these types unchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +53,8 @@ class Handle(Generic[T]):
     target: Any = field(default=None, compare=False, repr=False)  # the task
 
 
-class WorkflowContext:
-    """
-    The calls of a workflow, which are recorded.
-
-    Each has a name in the journal: that of the function, or of the call, with #2, #3 where it repeats. In later runs, a
-    recorded call returns what it returned before. So code between the calls must do the same each time.
-
-    It has more than 20 methods because each call of a workflow is one.
-    """
+class CommonContext:
+    """The calls of a context that are never awaited."""
 
     def __init__(self, replay: Replay) -> None:
         self._replay, self._recorder = replay, replay.recorder
@@ -100,13 +85,165 @@ class WorkflowContext:
     @property
     def idempotency_key(self) -> str:
         """A text for other systems: in a step the same in each attempt of it, otherwise the same in each run."""
-        return running_step.get(f"{self.id}:{self._recorder.generation}")
+        return make_idempotency_key(self._replay)
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Report how much is done, to show it on the task's page."""
         progress = checked_progress(done, total, note)
         if not self._replay.ahead:
             self._recorder.report(*progress)
+
+    # --- compensations and cancel
+
+    @contextmanager
+    def compensate(self, function: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[None]:
+        """
+        Call a function as a step if the block ends with an error or a cancel. A wait does not end it.
+
+        If the function fails in its last attempt, the workflow is FAILED. Requeue it to run the function again.
+        """
+        replay = self._replay
+        step = function if isinstance(function, DeclaredStep) else DeclaredStep(function=function)
+        name = replay.enter(step.name)
+        if replay.find(name, EntryKind.COMPENSATION, digest(args, kwargs)) is None:
+            replay.wait(name, EntryKind.COMPENSATION, digest(args, kwargs))
+        replay.blocks.append(name)
+        try:
+            yield
+            replay.raise_if_unwinding(name)  # not for an outer one: this block may have ended well
+        except (Exception, WorkflowCancelled) as cause:
+            replay.raise_if_closed()
+            self._unwind(step, name, args, kwargs, cause)
+            raise
+        finally:
+            replay.blocks.remove(name)
+        if replay.entries[name].status is EntryStatus.WAITING:
+            replay.end(replay.entries[name], EntryStatus.SKIPPED)
+
+    def _unwind(self, step: DeclaredStep[..., Any], name: str, args: Any, kwargs: Any, cause: BaseException) -> None:
+        replay, entry = self._replay, self._replay.entries[name]
+        if entry.status is EntryStatus.WAITING:
+            # Recorded before the function runs: no later run goes on in the block, whatever its code does there.
+            replay.write(replace(entry, status=EntryStatus.RETRYING, error=self._recorder.describe(cause, 1)))
+            replay.record()
+        replay.has_unwound = True
+        replay.protected += 1
+        try:
+            run_step(self._replay, step, EntryKind.COMPENSATION, name, args, kwargs)
+        except StepFailed as failed:
+            raise replay.close(CompensationFailed(f"compensation failed: {failed}")) from failed
+        finally:
+            replay.protected -= 1
+
+    @contextmanager
+    def shield(self) -> Iterator[None]:
+        """Let the calls of a block run to their end, although the workflow is to be cancelled."""
+        replay = self._replay
+        name = replay.enter("shield")
+        entry = replay.find(name, EntryKind.SHIELD) or replay.wait(name, EntryKind.SHIELD)
+        replay.protected += 1
+        try:
+            yield
+        except Exception:
+            replay.end(entry, EntryStatus.FAILED)
+            raise
+        else:
+            if entry.status is EntryStatus.WAITING:
+                replay.end(entry, EntryStatus.SUCCESSFUL)
+        finally:
+            replay.protected -= 1
+
+    # --- children
+
+    @overload
+    def spawn(self, target: type[Actor[Any]], /, *args: Any, **kwargs: Any) -> Handle[Any]: ...
+    @overload
+    def spawn(self, target: FunctionTask[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Handle[T]: ...
+    def spawn(self, target: Any, /, *args: Any, **kwargs: Any) -> Handle[Any]:
+        """
+        Start a child: a task, an actor or another workflow. Its name in the journal is that of the task.
+
+        `using()` of the target sets its options. A child lives on if the workflow ends before it.
+        """
+        if not is_task(target):
+            raise TypeError(
+                f"spawn() takes a task, an actor or a workflow, not {target!r:.200}; step() takes functions."
+            )
+        task: FunctionTask[..., Any] = target if isinstance(target, FunctionTask) else target.task
+        name = self._replay.enter(task.name.rpartition(".")[2])
+        arguments = digest(args, kwargs)
+        entry = self._replay.find(name, EntryKind.SPAWN, arguments)
+        if entry is None:
+            row = self._recorder.row_of_child(Spawn(task, *args, **kwargs))
+            entry = self._replay.wait(name, EntryKind.SPAWN, arguments, child_id=row.id)
+            self._replay.unwritten.spawn.append(row)
+        assert entry.child_id is not None
+        return Handle(name, entry.child_id, task)
+
+    # --- values and versions
+
+    def now(self) -> datetime:
+        """Return the current time, the same in later runs."""
+        return msgspec.convert(self._value("now", self._recorder.now), datetime)
+
+    def uuid(self) -> UUID:
+        """Return a random UUID, the same in later runs."""
+        return UUID(self._value("uuid", uuid4))
+
+    def random(self) -> float:
+        """Return a random number from 0 to 1, the same in later runs."""
+        return float(self._value("random", random.random))
+
+    def _value(self, base: str, make: Callable[[], Any]) -> Any:
+        name = self._replay.enter(base)
+        entry = self._replay.find(name, EntryKind.VALUE)
+        if entry is None:
+            value = self._recorder.encode(make())
+            entry = self._replay.write(
+                Entry(name=name, kind=EntryKind.VALUE, status=EntryStatus.SUCCESSFUL, value=value)
+            )
+        return msgspec.json.decode(entry.value or "null")
+
+    def patched(self, name: str) -> bool:
+        """
+        Return whether this workflow runs new code: `if context.patched("new-pricing"): ...`.
+
+        False for a workflow that older code had brought beyond this place. All calls with a name return the same.
+        """
+        self._replay.raise_if_closed()
+        name = f"patched-{name}"
+        self._replay.ahead.discard(name)
+        entry = self._replay.find(name, EntryKind.PATCH)
+        if entry is None:
+            value = "false" if self._replay.ahead else "true"
+            entry = self._replay.write(
+                Entry(name=name, kind=EntryKind.PATCH, status=EntryStatus.SUCCESSFUL, value=value)
+            )
+        return entry.value == "true"
+
+    def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """
+        Start again with these arguments and an empty journal: the same task, with its id, key and inbox.
+
+        Raises RuntimeError within compensate(), whose entry the new journal would not have.
+        """
+        self._replay.raise_if_closed()
+        if self._replay.blocks:
+            raise RuntimeError("continue_as_new() must not be within compensate(): end the block before it.")
+        self._replay.closed = Suspended()
+        self._replay.closed.restart = (args, kwargs)
+        raise self._replay.closed
+
+
+class WorkflowContext(CommonContext):
+    """
+    The calls of a workflow, which are recorded.
+
+    Each has a name in the journal: that of the function, or of the call, with #2, #3 where it repeats. In later runs, a
+    recorded call returns what it returned before. So code between the calls must do the same each time.
+
+    It has more than 20 methods because each form of a call is one.
+    """
 
     # --- steps
 
@@ -129,71 +266,11 @@ class WorkflowContext:
         if is_task(function):
             return self.gather(self.spawn(function, *args, **kwargs))[0]
         step = function if isinstance(function, DeclaredStep) else DeclaredStep(function=function)
-        return self._run(step, EntryKind.STEP, self._replay.enter(step.name), args, kwargs)
+        return run_step(self._replay, step, EntryKind.STEP, self._replay.enter(step.name), args, kwargs)
 
-    def _run(self, step: DeclaredStep[..., Any], kind: EntryKind, name: str, args: Sequence[Any], kwargs: Any) -> Any:
-        replay, arguments = self._replay, digest(args, kwargs)
-        entry = replay.find(name, kind, arguments)
-        match entry:
-            case Entry(status=EntryStatus.SUCCESSFUL):
-                return self._decode(entry, step.function)
-            case Entry(status=EntryStatus.FAILED):
-                raise StepFailed(name, entry.attempts, decode_error(entry))
-            case Entry():
-                replay.raise_if_cancelled(name)
-                if entry.due_at is not None and entry.due_at > self._recorder.now():
-                    replay.suspend(Waiting(name=name, kind="retry", until=entry.due_at))
-        begun = Entry(
-            name=name,
-            kind=kind,
-            status=EntryStatus.SUCCESSFUL,
-            attempts=1 if entry is None else entry.attempts + 1,
-            started_at=self._recorder.now(),
-            **arguments_of(arguments),
-        )
-        unwritten = replay.unwritten
-        token = running_step.set(f"{self.idempotency_key}:{name}")
-        try:
-            with self._recorder.transaction() if step.atomic else nullcontext():
-                value = self._recorder.call(step, args, kwargs)
-                text = self._recorder.encode(value)
-                returned = value if type(value) in PLAIN else decode_as(text, step.function)
-                replay.write(replace(begun, value=text, finished_at=self._recorder.now()))
-                replay.record()
-        except Exception as error:  # noqa: BLE001 - of the function, or of its transaction
-            replay.unwritten = unwritten  # the transaction of an atomic step has rolled back what it wrote
-            self._fail(step, begun, error)
-        finally:
-            running_step.reset(token)
-        return returned
-
-    def _fail(self, step: DeclaredStep[..., Any], begun: Entry, error: Exception) -> NoReturn:
-        """Record a failed attempt. Wait for the next one, or raise StepFailed."""
-        entry = replace(begun, error=self._recorder.describe(error, begun.attempts))
-        seconds = (step.backoff or self._recorder.options.backoff).seconds(entry.attempts)
-        if isinstance(error, Retry) and error.after is not None:
-            seconds = error.after
-        is_worth_it = not isinstance(error, (GiveUp, InvalidResult, *step.give_up_on)) and (
-            step.retry_on is None or isinstance(error, (*step.retry_on, Retry))
-        )
-        if is_worth_it and entry.attempts < (step.max_attempts or self._recorder.options.max_attempts):
-            due_at = self._recorder.now() + min(timedelta(seconds=seconds), LONGEST_WAIT)
-            self._replay.write(replace(entry, status=EntryStatus.RETRYING, due_at=due_at))
-            self._replay.suspend(Waiting(name=entry.name, kind="retry", until=due_at))
-        self._replay.end(entry, EntryStatus.FAILED)
-        self._replay.record()
-        raise StepFailed(entry.name, entry.attempts, decode_error(entry)) from error
-
-    def _decode(self, entry: Entry, function: Any) -> Any:
-        try:
-            return decode_as(entry.value or "null", function)
-        except InvalidResult as error:
-            raise self._replay.close(
-                NonDeterminism(
-                    f"The recorded result of {entry.name} does not fit the code: {error} Give new fields a default, "
-                    "or the step another name. Then requeue the workflow: it goes on."
-                )
-            ) from error
+    def as_async(self) -> AsyncWorkflowContext:
+        """Return the context of an `async def` workflow."""
+        return AsyncWorkflowContext(self._replay)
 
     # --- waits
 
@@ -274,31 +351,6 @@ class WorkflowContext:
     # --- children
 
     @overload
-    def spawn(self, target: type[Actor[Any]], /, *args: Any, **kwargs: Any) -> Handle[Any]: ...
-    @overload
-    def spawn(self, target: FunctionTask[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Handle[T]: ...
-    def spawn(self, target: Any, /, *args: Any, **kwargs: Any) -> Handle[Any]:
-        """
-        Start a child: a task, an actor or another workflow. Its name in the journal is that of the task.
-
-        `using()` of the target sets its options. A child lives on if the workflow ends before it.
-        """
-        if not is_task(target):
-            raise TypeError(
-                f"spawn() takes a task, an actor or a workflow, not {target!r:.200}; step() takes functions."
-            )
-        task: FunctionTask[..., Any] = target if isinstance(target, FunctionTask) else target.task
-        name = self._replay.enter(task.name.rpartition(".")[2])
-        arguments = digest(args, kwargs)
-        entry = self._replay.find(name, EntryKind.SPAWN, arguments)
-        if entry is None:
-            row = self._recorder.row_of_child(Spawn(task, *args, **kwargs))
-            entry = self._replay.wait(name, EntryKind.SPAWN, arguments, child_id=row.id)
-            self._replay.unwritten.spawn.append(row)
-        assert entry.child_id is not None
-        return Handle(name, entry.child_id, task)
-
-    @overload
     def gather(self, first: Handle[A], /) -> list[A]: ...
     @overload
     def gather(self, first: Handle[A], second: Handle[B], /) -> tuple[A, B]: ...
@@ -329,7 +381,7 @@ class WorkflowContext:
     def _result(self, handle: Handle[Any]) -> Any:
         entry = self._replay.entries[handle.name]
         if entry.status is EntryStatus.SUCCESSFUL:
-            return self._decode(entry, handle.target.func)
+            return decode_result(self._replay, entry, handle.target.func)
         return ChildFailed(handle.name, entry.child_id, decode_error(entry))
 
     def wait(self, *handles: Handle[T], count: int = 1, timeout: timedelta | None = None) -> list[Handle[T]]:
@@ -392,140 +444,65 @@ class WorkflowContext:
             is_finished = str(stored.get("exception_class_path")).endswith("TaskFinished")
             raise (TaskFinished if is_finished else TaskNotFound)(stored.get("message"))
 
-    # --- compensations and cancel
 
-    @contextmanager
-    def compensate(self, function: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[None]:
-        """
-        Call a function as a step if the block ends with an error or a cancel. A wait does not end it.
+class AsyncWorkflowContext(CommonContext):
+    """
+    The context of an `async def` workflow: the calls that may wait are awaited. See WorkflowContext.
 
-        If the function fails in its last attempt, the workflow is FAILED. Requeue it to run the function again.
-        """
-        replay = self._replay
-        step = function if isinstance(function, DeclaredStep) else DeclaredStep(function=function)
-        name = replay.enter(step.name)
-        if replay.find(name, EntryKind.COMPENSATION, digest(args, kwargs)) is None:
-            replay.wait(name, EntryKind.COMPENSATION, digest(args, kwargs))
-        replay.blocks.append(name)
-        try:
-            yield
-            replay.raise_if_unwinding(name)  # not for an outer one: this block may have ended well
-        except (Exception, WorkflowCancelled) as cause:
-            replay.raise_if_closed()
-            self._unwind(step, name, args, kwargs, cause)
-            raise
-        finally:
-            replay.blocks.remove(name)
-        if replay.entries[name].status is EntryStatus.WAITING:
-            replay.end(replay.entries[name], EntryStatus.SKIPPED)
+    It has more than 20 methods because each form of a call is one.
+    """
 
-    def _unwind(self, step: DeclaredStep[..., Any], name: str, args: Any, kwargs: Any, cause: BaseException) -> None:
-        replay, entry = self._replay, self._replay.entries[name]
-        if entry.status is EntryStatus.WAITING:
-            # Recorded before the function runs: no later run goes on in the block, whatever its code does there.
-            replay.write(replace(entry, status=EntryStatus.RETRYING, error=self._recorder.describe(cause, 1)))
-            replay.record()
-        replay.has_unwound = True
-        replay.protected += 1
-        try:
-            self._run(step, EntryKind.COMPENSATION, name, args, kwargs)
-        except StepFailed as failed:
-            raise replay.close(CompensationFailed(f"compensation failed: {failed}")) from failed
-        finally:
-            replay.protected -= 1
+    def __init__(self, replay: Replay) -> None:
+        super().__init__(replay)
+        self._calls = WorkflowContext(replay)
 
-    @contextmanager
-    def shield(self) -> Iterator[None]:
-        """Let the calls of a block run to their end, although the workflow is to be cancelled."""
-        replay = self._replay
-        name = replay.enter("shield")
-        entry = replay.find(name, EntryKind.SHIELD) or replay.wait(name, EntryKind.SHIELD)
-        replay.protected += 1
-        try:
-            yield
-        except Exception:
-            replay.end(entry, EntryStatus.FAILED)
-            raise
-        else:
-            if entry.status is EntryStatus.WAITING:
-                replay.end(entry, EntryStatus.SUCCESSFUL)
-        finally:
-            replay.protected -= 1
+    @overload
+    async def step(self, function: type[Actor[Any]], /, *args: Any, **kwargs: Any) -> Any: ...
+    @overload
+    async def step(self, function: FunctionTask[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    @overload
+    async def step(self, function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    @overload
+    async def step(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    async def step(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return self._calls.step(function, *args, **kwargs)
 
-    # --- values and versions
+    async def sleep(self, time: timedelta) -> None:
+        self._calls.sleep(time)
 
-    def now(self) -> datetime:
-        """Return the current time, the same in later runs."""
-        return msgspec.convert(self._value("now", self._recorder.now), datetime)
+    async def sleep_until(self, moment: datetime) -> None:
+        self._calls.sleep_until(moment)
 
-    def uuid(self) -> UUID:
-        """Return a random UUID, the same in later runs."""
-        return UUID(self._value("uuid", uuid4))
+    @overload
+    async def receive(self, kind: type[A], /) -> A: ...
+    @overload
+    async def receive(self, kind: type[A], other: type[B], /) -> A | B: ...
+    @overload
+    async def receive(self, kind: type[A], /, *, timeout: timedelta | None) -> A | None: ...
+    @overload
+    async def receive(self, kind: type[A], other: type[B], /, *, timeout: timedelta | None) -> A | B | None: ...
+    @overload
+    async def receive(self, *kinds: type[Any], timeout: timedelta | None = None) -> Any: ...
+    async def receive(self, *kinds: type[Any], timeout: timedelta | None = None) -> Any:
+        return self._calls.receive(*kinds, timeout=timeout)
 
-    def random(self) -> float:
-        """Return a random number from 0 to 1, the same in later runs."""
-        return float(self._value("random", random.random))
+    @overload
+    async def gather(self, first: Handle[A], second: Handle[B], /) -> tuple[A, B]: ...
+    @overload
+    async def gather(self, *handles: Handle[T], return_exceptions: Literal[False] = False) -> list[T]: ...
+    @overload
+    async def gather(self, *handles: Handle[T], return_exceptions: bool) -> list[T | ChildFailed]: ...
+    async def gather(self, *handles: Handle[Any], return_exceptions: bool = False) -> Any:
+        return self._calls.gather(*handles, return_exceptions=return_exceptions)
 
-    def _value(self, base: str, make: Callable[[], Any]) -> Any:
-        name = self._replay.enter(base)
-        entry = self._replay.find(name, EntryKind.VALUE)
-        if entry is None:
-            value = self._recorder.encode(make())
-            entry = self._replay.write(
-                Entry(name=name, kind=EntryKind.VALUE, status=EntryStatus.SUCCESSFUL, value=value)
-            )
-        return msgspec.json.decode(entry.value or "null")
+    async def wait(self, *handles: Handle[T], count: int = 1, timeout: timedelta | None = None) -> list[Handle[T]]:
+        return self._calls.wait(*handles, count=count, timeout=timeout)
 
-    def patched(self, name: str) -> bool:
-        """
-        Return whether this workflow runs new code: `if context.patched("new-pricing"): ...`.
+    async def send(self, to: UUID | str | Handle[Any], body: Any = None) -> None:
+        self._calls.send(to, body)
 
-        False for a workflow that older code had brought beyond this place. All calls with a name return the same.
-        """
-        self._replay.raise_if_closed()
-        name = f"patched-{name}"
-        self._replay.ahead.discard(name)
-        entry = self._replay.find(name, EntryKind.PATCH)
-        if entry is None:
-            value = "false" if self._replay.ahead else "true"
-            entry = self._replay.write(
-                Entry(name=name, kind=EntryKind.PATCH, status=EntryStatus.SUCCESSFUL, value=value)
-            )
-        return entry.value == "true"
-
-    def as_async(self) -> AsyncWorkflowContext:
-        """Return the context of an `async def` workflow."""
-        return AsyncWorkflowContext(self)
-
-    def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """
-        Start again with these arguments and an empty journal: the same task, with its id, key and inbox.
-
-        Raises RuntimeError within compensate(), whose entry the new journal would not have.
-        """
-        self._replay.raise_if_closed()
-        if self._replay.blocks:
-            raise RuntimeError("continue_as_new() must not be within compensate(): end the block before it.")
-        self._replay.closed = Suspended()
-        self._replay.closed.restart = (args, kwargs)
-        raise self._replay.closed
-
-
-class AsyncWorkflowContext:
-    """The context of an `async def` workflow: the calls of WorkflowContext, awaited."""
-
-    def __init__(self, context: WorkflowContext) -> None:
-        self._context = context
-
-    if TYPE_CHECKING:  # the types of WorkflowContext, with awaited results
-
-        def __getattr__(self, name: str) -> Any: ...
-
-    else:
-
-        def __getattr__(self, name):
-            value = getattr(self._context, name)
-            return as_coroutine(value) if name in AWAITED else value
+    async def reply(self, body: Any = None) -> None:
+        self._calls.reply(body)
 
 
 class ReplayLogger(logging.LoggerAdapter[logging.Logger]):
@@ -539,40 +516,5 @@ class ReplayLogger(logging.LoggerAdapter[logging.Logger]):
         return not self._replay.ahead and super().isEnabledFor(level)
 
 
-AWAITED = ("step", "sleep", "sleep_until", "receive", "spawn", "gather", "wait", "send", "reply", "continue_as_new")
-
-
-def as_coroutine(call: Callable[..., T]) -> Callable[..., Coroutine[Any, Any, T]]:
-    async def awaited(*args: Any, **kwargs: Any) -> T:
-        return call(*args, **kwargs)
-
-    return awaited
-
-
 def is_task(function: Any) -> bool:
     return isinstance(function, FunctionTask) or (isinstance(function, type) and issubclass(function, Actor))
-
-
-def decode_error(entry: Entry) -> dict[str, Any]:
-    error: dict[str, Any] | None = msgspec.json.decode(entry.error or "{}")
-    return error or {}
-
-
-def decode_as(text: str, function: Any) -> Any:
-    """Return a result in the type of the function's annotation. Raises InvalidResult if it does not fit."""
-    kind = returned_type(function)
-    try:
-        return typed.decode_typed(text, kind)
-    except ValueError as error:
-        raise InvalidResult(f"the result is not {kind}, which the function is annotated with: {error}.") from error
-
-
-@cache
-def returned_type(function: Any) -> Any:
-    """Return the annotation of a function's result; Any if it has none that JSON can be read as."""
-    try:
-        kind = get_type_hints(unwrap(function)).get("return", Any)
-        typed.choose_reading(kind)
-    except (TypeError, NameError, AttributeError):
-        return Any
-    return kind

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import pytest
 
 import jobqueue
-from jobqueue import WorkflowContext
+from jobqueue import StepFailed, WorkflowContext, step
 from jobqueue.values.states import Status
 from tests.executor.conftest import burst as burst
 from tests.executor.conftest import start as start
@@ -25,10 +26,10 @@ def transactional(transactional_db: None) -> None: ...
 
 
 def test_workflow_runs_steps_waits_and_children(stage: WorkflowStage, start: Start) -> None:
-    step = Counting("work")
+    work = Counting("work")
 
     def body(context: WorkflowContext) -> str:
-        first = context.step(step, 1)
+        first = context.step(work, 1)
         context.sleep(timedelta(milliseconds=50))
         packed = context.gather(*(context.spawn(workflows.pack, number) for number in range(5)))
         shipped = context.receive(Shipped)
@@ -40,4 +41,34 @@ def test_workflow_runs_steps_waits_and_children(stage: WorkflowStage, start: Sta
     jobqueue.send(pk, Shipped("T1"))
     wait_until(lambda: stage.status(pk) is Status.SUCCESSFUL, "the end of the workflow")
     assert stage.result(pk) == "1 100 T1"
-    assert step.calls == 1
+    assert work.calls == 1
+
+
+def test_step_that_takes_too_long_fails_with_a_timeout(stage: WorkflowStage, start: Start) -> None:
+    @step(timeout=0.2, max_attempts=1)
+    def slow() -> None:
+        wait_until(lambda: False, "an interruption")
+
+    def body(context: WorkflowContext) -> str:
+        try:
+            context.step(slow)
+        except StepFailed as failed:
+            return str(context.step(Counting("after"), failed.error["message"]))
+        return "in time"
+
+    start()
+    pk = stage.start(body)
+    wait_until(lambda: stage.status(pk) is Status.SUCCESSFUL, "the end of the workflow")
+    assert stage.result(pk) == "It ran longer than 0.2 s."
+    assert stage.journal(pk) == {"slow": "FAILED", "after": "SUCCESSFUL"}
+
+
+def test_async_step_that_takes_too_long_fails_with_a_timeout(stage: WorkflowStage, start: Start) -> None:
+    @step(timeout=0.05, max_attempts=1)
+    async def slow() -> None:
+        await asyncio.sleep(60)
+
+    start()
+    pk = stage.start(lambda context: context.step(slow))
+    wait_until(lambda: stage.status(pk) is Status.FAILED, "the end of the workflow")
+    assert "TimeoutError" in stage.error(pk)

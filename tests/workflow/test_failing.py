@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
 from django.contrib.auth.models import Group
+from django.db import OperationalError, transaction
 
 import jobqueue
 from jobqueue import Backoff, GiveUp, StepFailed, WorkflowCancelled, WorkflowContext, step
+from jobqueue.executor.running import workflow_runner
 from jobqueue.values.states import Status
 from tests.workflow import workflows
 from tests.workflow.stage import Counting, WorkflowStage, script
@@ -310,3 +316,26 @@ class TestCancel:
         stage.run()
         assert stage.status(pk) is Status.CANCELLED
         assert (undo.calls, shielded.calls, after.calls) == (1, 1, 0)
+
+
+def test_atomic_step_whose_commit_got_no_answer_runs_once(
+    stage: WorkflowStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Counting("work", 7)
+
+    def body(context: WorkflowContext) -> int:
+        return int(context.step(step(atomic=True)(work)))
+
+    @contextmanager
+    def commit_without_answer(**options: Any) -> Iterator[None]:
+        with transaction.atomic(**options):
+            yield
+        if options.get("using") == stage.database and work.calls:
+            raise OperationalError("the connection is gone")
+
+    monkeypatch.setattr(workflow_runner, "transaction", SimpleNamespace(atomic=commit_without_answer))
+    pk = stage.play(body)
+    assert (stage.status(pk), work.calls) == (Status.SCHEDULED, 1)
+    stage.pass_time(60)
+    assert stage.result(pk) == 7
+    assert work.calls == 1

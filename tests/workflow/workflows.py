@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
-from jobqueue import WorkflowContext, task, workflow
+from jobqueue import AsyncWorkflowContext, WorkflowContext, task, workflow
 
 
 @dataclass
@@ -71,9 +70,9 @@ def fib(context: WorkflowContext, n: int) -> int:
 
 
 @workflow
-async def later(context: Any, seconds: int) -> int:
+async def later(context: AsyncWorkflowContext, seconds: int) -> int:
     await context.sleep(timedelta(seconds=seconds))
-    return int(await context.step(double, seconds))
+    return await context.step(double, seconds)
 
 
 async def double(number: int) -> int:
