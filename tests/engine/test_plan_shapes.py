@@ -7,6 +7,7 @@ executor, and no change that people ask for, may read the table for a few rows.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from jobqueue.engine.postgres.connection import PostgresDatabase, statement
 from jobqueue.engine.postgres.engine import PostgresEngine
 from jobqueue.models import Heartbeat, Task
 from jobqueue.models.clock import clock_to_compare
+from jobqueue.values.journal import Entry, EntryKind, EntryStatus, Restart
 from jobqueue.values.records import Effects, NewMessage
 from jobqueue.values.states import Status
 from tests.engine.bench import Bench, new, outcome, success
@@ -28,7 +30,7 @@ from tests.engine.test_plans import Reader
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
-BIG = ("jobqueue_task", "jobqueue_inboxmessage")
+BIG = ("jobqueue_task", "jobqueue_inboxmessage", "jobqueue_journalentry")
 ROWS = 200_000
 FEW = 20  # rows when the statistics "few" were made
 MAX_ROWS = 2000  # each call works on at most 20 tasks. Some read 1,000 rows for a page or a batch
@@ -60,13 +62,22 @@ FROM jobqueue_task
 WHERE id BETWEEN lpad(to_hex(%(first)s), 32, '0')::uuid AND lpad(to_hex(%(last)s), 32, '0')::uuid
     AND (parent_id IS NOT NULL OR key IS NOT NULL)
 """
+# All entries of one task, or one of each tenth task.
+JOURNALS = """
+INSERT INTO jobqueue_journalentry (task_id, name, kind, status, attempts)
+SELECT CASE WHEN {one_journal} THEN %(parent)s::uuid ELSE lpad(to_hex(n), 32, '0')::uuid END, 'step#' || n, 'STEP',
+    'SUCCESSFUL', 1
+FROM generate_series(%(first)s, %(last)s) AS n
+WHERE {one_journal} OR n %% 10 = 0
+"""
 MIX = (
     "(ARRAY['SUCCESSFUL', 'SUCCESSFUL', 'SUCCESSFUL', 'SUCCESSFUL', 'FAILED', 'READY', 'SCHEDULED', 'SUSPENDED',"
     " 'BLOCKED', 'RUNNING'])[n % 10 + 1]"
 )
-EVEN = {"status": MIX, "one_family": "FALSE", "one_key": "FALSE", "one_queue": "FALSE"}
+EVEN = {"status": MIX, "one_family": "FALSE", "one_key": "FALSE", "one_queue": "FALSE", "one_journal": "FALSE"}
 SHAPES = {
     "one_family": EVEN | {"one_family": "TRUE"},
+    "one_journal": EVEN | {"one_journal": "TRUE"},
     "one_key": EVEN | {"one_key": "TRUE"},
     "one_queue": EVEN | {"one_queue": "TRUE"},
     **{
@@ -87,8 +98,10 @@ class Filled:
 
 def fill(cursor: Any, shape: dict[str, str], first: int, last: int) -> None:
     values = {"first": first, "last": last, "parent": PARENT, "holder": HOLDER}
-    cursor.execute(FILL.format(**{name: text.replace("%", "%%") for name, text in shape.items()}), values)
+    conditions = {name: text.replace("%", "%%") for name, text in shape.items()}
+    cursor.execute(FILL.format(**conditions), values)
     cursor.execute(MESSAGES, values)
+    cursor.execute(JOURNALS.format(**conditions), values)
 
 
 @pytest.fixture(scope="module", params=SHAPES)
@@ -159,6 +172,45 @@ def commit_actors(bench: Bench) -> None:
         effects = Effects(consumed=[number], spawn=[new()], send=[message])
         outcomes.append(outcome(claimed, Status.SUSPENDED, has_succeeded=True, effects=effects))
     assert len(bench.commit(*outcomes).done) == 20
+
+
+def workflows(bench: Bench, status: Status = Status.SUSPENDED) -> list[UUID]:
+    """Return workflows with a failed step and an open compensation."""
+    journal = [
+        Entry(name="refund", kind=EntryKind.COMPENSATION, status=EntryStatus.WAITING),
+        Entry(name="charge", kind=EntryKind.STEP, status=EntryStatus.RETRYING),
+    ]
+    effects = Effects(journal=journal)
+    claims = claim(bench)
+    bench.commit(*(outcome(c, status, has_succeeded=True, inner_state="{}", effects=effects) for c in claims))
+    return [claimed.id for claimed in claims]
+
+
+def commit_workflows(bench: Bench, claims: list[Any]) -> None:
+    steps = [Entry(name=f"step#{n}", kind=EntryKind.STEP, status=EntryStatus.SUCCESSFUL, value="1") for n in range(20)]
+    restarted = Effects(journal=steps, restart=Restart("[]", "{}"))
+    effects = [Effects(journal=steps, forget=["a", "b"]), restarted]
+    outcomes = [
+        outcome(c, Status.SUSPENDED, has_succeeded=True, effects=effects[number % 2]) for number, c in enumerate(claims)
+    ]
+    assert len(bench.commit(*outcomes).done) == 20
+
+
+def failed_child(bench: Bench) -> UUID:
+    """Return a child because of which a workflow has failed."""
+    (parent,) = claim(bench, 1)
+    (child,) = claim(bench, 1, parent_id=parent.id)
+    spawned = Entry(name="pack", kind=EntryKind.SPAWN, status=EntryStatus.FAILED, child_id=child.id)
+    state = json.dumps({"failed_child": str(child.id)})
+    bench.commit(outcome(child, Status.FAILED))
+    bench.commit(outcome(parent, Status.FAILED, inner_state=state, effects=Effects(journal=[spawned])))
+    return UUID(str(child.id))
+
+
+def record(bench: Bench, claims: list[Any]) -> None:
+    steps = [Entry(name=f"step#{n}", kind=EntryKind.STEP, status=EntryStatus.SUCCESSFUL, value="1") for n in range(20)]
+    for claimed in claims:
+        bench.engine.journal.record(claimed, bench.executor_id, steps)
 
 
 def rescue(bench: Bench) -> None:
@@ -281,6 +333,22 @@ CALLS: dict[str, tuple[Callable[[Bench], Any], Callable[[Bench, Any], Any]]] = {
     "queues_in_use": (claim, lambda bench, _: bench.engine.queues.queues_in_use()),
     "queue_latency": (claim, lambda bench, _: bench.engine.queues.queue_latency()),
     "has_no_work_left": (claim, lambda bench, _: bench.engine.queues.has_no_work_left(QUEUES, 1.0)),
+    "record": (claim, record),
+    "read_journal": (workflows, lambda bench, ids: bench.engine.journal.read(ids[0])),
+    "commit_workflows": (claim, commit_workflows),
+    "cancel_workflows": (workflows, lambda bench, ids: bench.engine.tasks.cancel(ids, wait=False)),
+    "requeue_family": (failed_child, lambda bench, child: bench.engine.tasks.requeue([child], wait=False)),
+    "give": (workflows, lambda bench, ids: bench.engine.journal.give(ids[0], "charge", "1")),
+    "retry": (workflows, lambda bench, ids: bench.engine.journal.retry(ids[0], "charge")),
+    "rewind": (workflows, lambda bench, ids: bench.engine.journal.rewind(ids[0], "charge")),
+    "delete_workflows": (
+        lambda bench: workflows(bench, Status.FAILED),
+        lambda bench, ids: bench.engine.tasks.delete(ids),
+    ),
+    "prune_large_journals": (
+        lambda bench: None,
+        lambda bench, _: bench.with_options(retention={"SUCCESSFUL": 0.0}).engine.tasks.prune_messages(20),
+    ),
     "schedules": (lambda bench: None, lambda bench, _: bench.engine.ticks.fire()),
 }  # fmt: skip
 

@@ -46,7 +46,7 @@ BIG = {
     "jobqueue_scheduletick",
 }
 # Also jobqueue_enqueue_plain. EXPLAIN does not show the statements of a function; `Reader.counts` counts their rows.
-FUNCTION = "jobqueue_enqueue"
+FUNCTIONS = ("jobqueue_enqueue", "jobqueue_record")
 # Enough for 1,000 tasks of each of five queues. The 830,000 finished and 100,000 scheduled tasks exceed it by far.
 MAX_ROWS = 6000
 
@@ -181,7 +181,7 @@ class Reader:
         self.faults: list[str] = []
 
     def __call__(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
-        if any(name in sql for name in (*self.tables, FUNCTION)) and not sql.startswith("EXPLAIN"):
+        if any(name in sql for name in (*self.tables, *FUNCTIONS)) and not sql.startswith("EXPLAIN"):
             self.statements += 1
             if self.explains:
                 self.explain(execute, sql, params, context)

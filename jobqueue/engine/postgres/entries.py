@@ -7,10 +7,12 @@ from typing import cast
 from uuid import UUID
 
 from django.db import OperationalError
+from django.db.models import Func, QuerySet, UUIDField, Value
 
 from jobqueue.engine.entries import EntryStatements, as_entry
 from jobqueue.engine.postgres.connection import PostgresDatabase, as_array, as_json, as_json_array
 from jobqueue.engine.timeouts import sqlstate_of
+from jobqueue.models import JournalEntry
 from jobqueue.values.journal import Entry, Journal
 from jobqueue.values.records import ClaimedTask
 
@@ -19,8 +21,20 @@ RECORD = "SELECT jobqueue_record(%(task_id)s, %(claim_number)s, %(executor_id)s,
 SERIALIZATION_FAILURE = "40001"
 
 
+class UnknownId(Func):
+    """An id that the planner does not know, so that it uses no statistics of it."""
+
+    arity = 1
+    template = "(SELECT %(expressions)s::uuid)"
+    output_field = UUIDField()
+
+
 class PostgresEntries(EntryStatements):
     db: PostgresDatabase
+
+    def of(self, task_id: UUID) -> QuerySet[JournalEntry]:
+        unknown = UnknownId(Value(task_id))
+        return self.rows.filter(task_id__gte=unknown, task_id__lte=unknown)
 
     def read(self, task_id: UUID) -> Journal:
         rows = self.db.query_prepared("read_journal", task_id=task_id)
