@@ -27,8 +27,10 @@ class PrintedSite:
     database: str  # as README.md names it
     server: str  # Python for the settings: where the database of this test is
 
-    def follow_page(self, path: str) -> None:
-        for language, text in FENCED.findall((CHECKOUT / path).read_text(encoding="utf-8")):
+    def follow_page(self, path: str, after: str = "") -> None:
+        """Do what the blocks of a page show. after: the heading with the first of them."""
+        page = (CHECKOUT / path).read_text(encoding="utf-8")
+        for language, text in FENCED.findall(page[page.index(after) :]):
             self.follow(language, text)
 
     def follow(self, language: str, text: str) -> None:
