@@ -138,10 +138,10 @@ class JobQueueBackend(BaseTaskBackend):
         ours = self._accept(task)
         return self._insert(ours, [new_task(ours, args, kwargs, self.settings)])[0]
 
-    def enqueue_many(self, task: Task[..., Any], calls: Iterable[Call]) -> list[AnyResult]:
-        """Insert one task per (args, kwargs), all or none. Results come in order."""
+    def enqueue_many(self, task: Task[..., Any], calls: Iterable[Call], first: int = 0) -> list[AnyResult]:
+        """Insert one task per (args, kwargs), all or none. Results come in order. first: the number of the first."""
         ours = self._accept(task)
-        rows = new_tasks(ours, calls, self.settings)
+        rows = new_tasks(ours, calls, self.settings, first)
         return self._insert(ours, rows) if rows else []
 
     def get_result(self, result_id: str) -> AnyResult:

@@ -271,9 +271,11 @@ class Batch:
         if (block := block_in(self.pk)) is None:
             with self:
                 return self.add_many(task, calls)
-        iterator, before = iter(calls), block.added
+        backend: Any = backend_named(self.backend)
+        iterator, before, count = iter(calls), block.added, 0
         while part := list(islice(iterator, CHUNK)):
-            task.enqueue_many(part)
+            backend.enqueue_many(task, part, count)
+            count += len(part)
         return block.added - before
 
     async def aadd(self, call: PlannedCall | FunctionTask[..., Any]) -> TaskResult[..., Any]:

@@ -54,12 +54,12 @@ def new_task(
     return NewTask(args=args_text, kwargs=kwargs_text, **(columns or shared_columns(task, options)), **own)
 
 
-def new_tasks(task: FunctionTask[..., Any], calls: Iterable[Call], options: Options) -> list[NewTask]:
-    """Return the rows of many calls. Raises InvalidArguments with the number of the call."""
+def new_tasks(task: FunctionTask[..., Any], calls: Iterable[Call], options: Options, first: int = 0) -> list[NewTask]:
+    """Return the rows of many calls. Raises InvalidArguments with the number of the call, counted from `first`."""
     columns = shared_columns(task, options)
     has_own_columns = task.concurrency is not None or task.rate is not None or isinstance(task, WorkflowTask)
     rows = [] if has_own_columns else AlikeTasks()
-    for number, call in enumerate(calls):
+    for number, call in enumerate(calls, first):
         where = f"{task.name}(), call {number}"
         match call:
             case (list() | tuple() as args, dict() | Mapping() as kwargs):  # Mapping() alone takes a microsecond

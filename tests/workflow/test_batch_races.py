@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextvars
+
 import pytest
 
 from jobqueue import Batch, TaskFinished, testing
@@ -66,3 +68,13 @@ def test_member_added_beside_the_poll_that_ends_a_batch_is_refused() -> None:
             adding.result()
 
     assert Task.objects.filter(parent_id=batch.pk).count() == 1
+
+
+def test_task_that_another_thread_enqueues_is_no_member() -> None:
+    with threads(1) as start, Batch() as batch:
+        context = contextvars.copy_context()
+        elsewhere = start(context.run, work.enqueue, 1).result()
+        work.enqueue(2)
+
+    assert Task.objects.get(pk=elsewhere.id).parent_id is None
+    assert [row.args for row in Task.objects.filter(parent_id=batch.pk)] == [[2]]

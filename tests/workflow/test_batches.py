@@ -338,6 +338,16 @@ class TestMembers:
         assert stage.row(batch.pk).polls <= 6
         assert calls() == ["on_end"]
 
+    def test_invalid_call_is_named_by_its_number_and_leaves_nothing(
+        self, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("jobqueue.api.batches.CHUNK", 10)
+        batch = batch_of(1)
+        with pytest.raises(InvalidArguments, match=r"work\(\), call 13: argument 'number'"):
+            batch.add_many(work, (((number if number < 13 else {1},), {}) for number in range(20)))
+
+        assert len(stage.children(batch.pk)) == 1
+
     def test_members_add_members_while_batch_runs(self, stage: Stage) -> None:
         with Batch(on_success=succeeded) as batch:
             split.enqueue(batch.id, 3)
