@@ -26,7 +26,8 @@ LIMITED = [
 NOISE = 0.9  # a rate that differs by less is not worse
 WAL_BEFORE = 1_925  # bytes for each task at commit 7958207, by benchmarks/wal.py, median of three
 FEW_EXECUTORS, MANY_EXECUTORS = 2, 16
-DRAINED_PER_SECOND = 40_000  # by all executors, at most: so many tasks that they do not run out
+DRAINED_PER_SECOND = 60_000  # by all executors, at most: so many tasks that they do not run out
+SHORTEST_SECONDS = 2.0  # of many executors: in less time, none of them may commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,7 @@ def many_executors(arena: Arena, plan: BenchmarkPlan, missing: dict[str, str]) -
             who.OURS_THREADS,
             processes=count,
             rate=DRAINED_PER_SECOND // count,
+            min_seconds=SHORTEST_SECONDS,
             environment={claims.FILE: str(path)},
         )
         drain = Drain(arena=arena, contestant=side, seconds=plan.seconds, late=True)
