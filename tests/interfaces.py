@@ -14,7 +14,7 @@ from tests.http.client import Shop
 PERMISSIONS = (
     "view_task", "view_payload", "requeue_task", "cancel_task", "wake_task", "delete_task", "enqueue_task",
     "send_message", "view_executor", "command_executor", "view_queue", "pause_queue", "view_schedule",
-    "pause_schedule", "run_schedule", "view_limit", "change_limit",
+    "pause_schedule", "run_schedule", "view_limit", "change_limit", "change_journal",
 )  # fmt: skip
 
 

@@ -12,10 +12,11 @@ The queue in Django's admin. Rows are read-only, and actions call the API.
 * `failures`: failures by cause: how many, since when, one traceback, and buttons for all tasks of a cause
 * `filters`: filters of the task list
 * `html`: small pieces of HTML, as functions and as filters of templates
+* `journal_page`: the actions on a workflow: on an entry of its journal, and its termination
 * `json_field`: A form's field for JSON
 * `limits`: the keys of limits by key: which tasks wait, which number applies, and the form that changes it
 * `links`: addresses of the admin's pages that a user may view
-* `message_forms`: forms for the messages that an actor takes: one for each class of its `Message`
+* `message_forms`: forms for the messages that an actor takes, or that a workflow waits for: one for each class
 * `option_fields`: the fields of options that the forms of tasks and of schedules have
 * `overview`: the overview at the index of the app: problems, numbers, charts, tasks and executors
 * `queues`: the queues of a backend: ready and running tasks, pauses and limits

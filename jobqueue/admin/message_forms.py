@@ -1,11 +1,11 @@
-"""Forms for the messages that an actor takes: one for each class of its `Message`."""
+"""Forms for the messages that an actor takes, or that a workflow waits for: one for each class."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -14,7 +14,10 @@ from django.utils.translation import gettext as _
 
 from jobqueue.admin.argument_fields import ArgumentsForm
 from jobqueue.declarations.actor import Actor
+from jobqueue.exceptions import InvalidArguments
 from jobqueue.values.arguments import Parameters
+from jobqueue.values.json import encode_message
+from jobqueue.values.message_types import MEMBER, Unfit, names_of, read_message
 
 REQUIRED = inspect.Parameter.empty
 
@@ -45,9 +48,17 @@ class MessageKind:
     description: str  # its docstring
     signature: inspect.Signature  # of its constructor, without the constants
     constants: Mapping[str, Any]  # what each message of it contains, such as its tag
+    member: Any = None  # the class, if messages are checked by it alone: of a workflow
 
     def form(self, data: Mapping[str, Any] | None = None) -> MessageKindForm:
         return MessageKindForm(data, kind=self)
+
+    def check(self, body: Any, max_bytes: int) -> None:
+        """Raise ValueError for a body that is not of the class."""
+        if self.member is not None and isinstance(
+            read := read_message(encode_message(body, max_bytes=max_bytes), [self.member]), Unfit
+        ):
+            raise InvalidArguments(_("Not valid: %(problem)s.") % {"problem": read.problem})
 
 
 class MessageKindForm(ArgumentsForm):
@@ -72,6 +83,25 @@ def list_kinds(actor: type[Actor[Any]]) -> list[MessageKind]:
     members = get_args(message) if isinstance(message, UnionType) or get_origin(message) is Union else (message,)
     kinds = [_make_kind(member) for member in members if isinstance(member, type)]
     return [kind for kind in kinds if kind is not None]
+
+
+def list_kinds_of_wait(function: Callable[..., Any], names: Sequence[str]) -> list[MessageKind]:
+    """Return the classes of messages that end a wait of a workflow, as its module knows them."""
+    members = inspect.unwrap(function).__globals__ if names else {}
+    kinds = []
+    for name in names:
+        member = next((member for member in members.values() if _is_named(member, name)), None)
+        kind = _make_kind(member) if member is not None else None
+        if kind is not None:
+            kinds.append(replace(kind, constants={MEMBER: name, **kind.constants}, member=member))
+    return kinds
+
+
+def _is_named(member: Any, name: str) -> bool:
+    try:
+        return isinstance(member, type) and name in names_of(member)
+    except TypeError:  # a class that no message can have
+        return False
 
 
 def _make_kind(member: Any) -> MessageKind | None:

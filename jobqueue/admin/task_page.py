@@ -22,8 +22,9 @@ from jobqueue import api
 from jobqueue.admin.base import Page
 from jobqueue.admin.extensions import extensions, links_html
 from jobqueue.admin.json_field import JsonField
-from jobqueue.admin.message_forms import MessageKind, MessageKindForm, list_kinds
+from jobqueue.admin.message_forms import MessageKind, MessageKindForm, list_kinds, list_kinds_of_wait
 from jobqueue.declarations import registry
+from jobqueue.declarations.workflow import WorkflowTask
 from jobqueue.engine import Count, engine_for
 from jobqueue.exceptions import JobQueueError, TaskNotFound
 from jobqueue.models import Task
@@ -46,6 +47,8 @@ from jobqueue.operations.payloads import named_arguments, parse_column
 from jobqueue.operations.task.batch import MemberCause, ShownBatch
 from jobqueue.operations.task.detail import describe_task
 from jobqueue.operations.task.inbox import check_message, find_actor, takes_messages
+from jobqueue.operations.task.journal import ACTIONS as ENTRY_ACTIONS
+from jobqueue.operations.task.journal import forecast_compensations, parse_state
 from jobqueue.values.records import BULK_ACTION, is_internal
 
 View = Callable[[HttpRequest, Task], HttpResponse]
@@ -127,6 +130,8 @@ class TaskPage(Page):
             **description,
             "actions": [action for action in allowed if task.status in action.statuses and action not in left_out],
             "may_cancel": CANCEL in allowed,
+            "may_terminate": CANCEL in allowed and description["journal"] is not None and not task.is_finished,
+            "entry_actions": [name for name, action in ENTRY_ACTIONS.items() if allowed and may(action.permission)],
             "may_copy": may("enqueue_task") and may("view_payload") and _is_copyable(task),
             **(_message_forms(task, form, kind_form) if may("send_message") and takes_messages(task) else {}),
             "batch_causes": _title_causes(task, description["batch"], with_payload=may("view_payload")),
@@ -190,7 +195,7 @@ class TaskPage(Page):
             [("confirmed", "1"), *hidden],
             title=_("%(action)s?") % {"action": button},
             text=f"{task.task_type} {task.pk}",
-            names=[action.forecast % numbers],
+            names=[action.forecast % numbers, *(forecast_compensations(task) if action is CANCEL else ())],
             button=button,
             refusal=_("Keep it") if number == 1 else action.refusal,
             is_destructive=action.is_destructive,
@@ -250,6 +255,11 @@ class TaskPage(Page):
 
 
 def _kinds(task: Task) -> list[MessageKind]:
+    """Return the classes of messages that an actor takes, or that a workflow waits for now."""
+    declared = registry.get(task.task_type)
+    if isinstance(declared, WorkflowTask):
+        waiting = parse_state(parse_column(getattr(task, "inner_state_text", None))).waiting
+        return list_kinds_of_wait(declared.func, waiting.types if waiting is not None else ())
     actor = find_actor(task)
     return list_kinds(actor) if actor else []
 
@@ -266,7 +276,9 @@ def _message_forms(task: Task, form: MessageForm | None, kind_form: MessageKindF
 def _is_taken(form: MessageKindForm, task: Task) -> bool:
     """Return whether the actor takes the message of a valid form. If not, the form gets an error."""
     try:
-        check_message(task.task_type, form.body, options_of(task.backend).max_payload_bytes)
+        limit = options_of(task.backend).max_payload_bytes
+        form.kind.check(form.body, limit)
+        check_message(task.task_type, form.body, limit)
     except ValueError as error:
         form.add_error(None, str(error))
         return False

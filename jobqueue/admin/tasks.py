@@ -31,6 +31,7 @@ from jobqueue.admin.filters import (
     TagFilter,
     TaskNameFilter,
 )
+from jobqueue.admin.journal_page import JournalPage
 from jobqueue.admin.summaries import SummaryPage
 from jobqueue.admin.task_columns import CELLS, COLUMNS, ColumnsPage, columns_for, name, state
 from jobqueue.admin.task_list import TaskChangeList
@@ -71,7 +72,7 @@ class TaskAdmin(ReadOnlyAdmin):
         self.task_page = TaskPage(self)
         self.pages = [
             ColumnsPage(self), FailuresPage(self), SummaryPage(self, Scope.TASK), EnqueuePage(self),
-            WorkflowsPage(self), self.task_page,
+            WorkflowsPage(self), JournalPage(self.task_page), self.task_page,
         ]  # fmt: skip
 
     # --- one task

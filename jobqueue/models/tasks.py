@@ -164,6 +164,7 @@ class Task(models.Model):
             ("wake_task", "Can run scheduled and suspended tasks now"),
             ("submit_task", "Can submit tasks over HTTP"),
             ("enqueue_task", "Can enqueue tasks by hand"),
+            ("change_journal", "Can give results, rewind, and end waits of workflows"),
         ]
         indexes = [
             index("task_ready", "backend", "queue_name", "pool", "rank", "id", status="READY"),

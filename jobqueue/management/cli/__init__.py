@@ -24,5 +24,6 @@ If the name of a verb differs from that of its module, the list gives it.
 * `tail`: `tail`: tasks as they end
 * `task_filters`: the flags that say which tasks a verb works on, as filters of the admin's list
 * `verbs`: what a verb is, and the options that all of them have
-* `workflows`: `workflows`: how many live workflows run on which version of the code, and what they wait for
+* `workflows`: `workflows`: how many live workflows run on which version of the code, and what they wait for;
+  `workflow`: change the journal of one
 """

@@ -44,7 +44,7 @@ VERBS = (
     *enqueue.VERBS,
     schedules.VERB,
     limits.VERB,
-    workflows.VERB,
+    *workflows.VERBS,
     import_celery_beat.VERB,
 )
 

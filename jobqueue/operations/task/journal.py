@@ -309,6 +309,24 @@ def read_journal(
     )
 
 
+def forecast_compensations(task: Task) -> list[str]:
+    """Describe the compensations that a cancel runs; nothing without any."""
+    entries = entries_of(task._state.db or DEFAULT_DB_ALIAS, task.pk)
+    names = list(
+        entries.filter(kind=EntryKind.COMPENSATION, status=EntryStatus.WAITING)
+        .order_by("task_id", "name")
+        .values_list("name", flat=True)[:MAX_ENTRIES]
+    )
+    if not names:
+        return []
+    text = ngettext(
+        "Before it ends, %(number)d compensation runs: %(names)s.",
+        "Before it ends, %(number)d compensations run: %(names)s.",
+        len(names),
+    )
+    return [text % {"number": len(names), "names": _list_names(names)}]
+
+
 def list_deleted(task: Task, name: str) -> list[tuple[str, bool]]:
     """Return the entries that a rewind to a name deletes, the first one first, and whether each is of a child."""
     rows = entries_of(task._state.db or DEFAULT_DB_ALIAS, task.pk).order_by("task_id", "name")
