@@ -74,7 +74,7 @@ class BatchActor(
         state = context.state
         if context.polls == 0:
             state.total, state.open_blocks = members, open_blocks
-        if state.is_over and not context.inbox:
+        if state.is_over and state.requeued_up_to is None and not context.inbox:
             raise MembersFailed(describe_failure(state))
         return lambda: BatchPoll(engine_for(context.task_result.backend), context, callbacks or {}).perform()
 
@@ -94,6 +94,9 @@ class BatchPoll:
         self._count_messages(self.context.id)
         if state.is_cancelled:
             return self._cancel_members(self.context.id, messages_read)
+        if (last := state.requeued_up_to) is not None:  # the next poll reads which members run again
+            state.requeued_up_to = self.engine.batches.requeue_members(self.context.id, last, CHUNK)
+            return None
         if messages_read >= MESSAGES_PER_POLL:
             return None
         if state.running or state.open_blocks:
@@ -114,6 +117,7 @@ class BatchPoll:
             elif message.kind is Kind.MESSAGE:
                 state.total += message.body.added
                 state.open_blocks += message.body.opened
+                state.requeued_up_to = 0 if message.body.requeues else state.requeued_up_to
                 if message.body.cancels and not state.is_cancelled:
                     state.is_cancelled, state.cancelled_up_to = True, batch_id
         if state.failed or state.cancelled or any(status is not Status.SUCCESSFUL for status in ends.values()):
@@ -168,7 +172,8 @@ class Batch:
     on_success: called when all members are SUCCESSFUL, also if some had failed and were requeued. on_failure: called
     when all have ended, and some were FAILED or CANCELLED. on_end: called when all have ended. Each is a task or a
     planned call, is enqueued once, by the commit that counts the last end, and gets the id and the numbers of the
-    batch as a dict. If members were not successful, the batch is FAILED, until one of these is requeued.
+    batch as a dict. If members were not successful, the batch is FAILED, until one of these is requeued. A requeue of
+    the batch requeues all of them.
     """
 
     def __init__(

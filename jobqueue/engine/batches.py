@@ -53,6 +53,17 @@ class Batches(Part):
         )
         return before
 
+    def requeue_members(self, batch_id: UUID, after: int, limit: int) -> int | None:
+        """
+        Requeue some members that were not successful. Return the entry after which the next call goes on; None: none.
+
+        It skips members that are locked, or whose key is taken. Locks: as Tasks.requeue().
+        """
+        entries = JournalEntry.objects.using(self.db.using).filter(task_id=batch_id, pk__gt=after)
+        page = list(entries.order_by("pk").values_list("pk", "child_id")[:limit])
+        self.tasks.requeue([member for _, member in page if member is not None], wait=False)
+        return page[-1][0] if len(page) == limit else None
+
     def is_alone(self, batch_id: UUID, messages_read: int) -> bool:
         """
         Return whether no other session adds members to a batch, and its poll has read all of its messages.

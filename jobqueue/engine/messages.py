@@ -136,6 +136,12 @@ class Messages(Part):
             self.inbox.wake_locked(batches)
         return batches
 
+    def requeue_members(self, batches: Collection[UUID]) -> None:
+        """Ask requeued batches to requeue the members that were not successful, a part with each poll."""
+        if batches:
+            request = BatchMessage(requeues=True).encode()
+            self.inbox.insert([NewMessage(task_id=pk, body=request) for pk in batches])
+
     def tell_batches(self, parent_of: Mapping[UUID, UUID]) -> list[UUID]:
         """
         Tell batches that members run again. Return the FAILED ones, which the caller requeues.

@@ -200,11 +200,11 @@ class Tasks(Part):
         Put FAILED and CANCELLED tasks back READY, with all their attempts, their state and inbox.
 
         A task stays unchanged if a live task holds its key. Bulk actions stay unchanged, too: the permission to requeue
-        is none to repeat another user's bulk action. A child notifies its parent when it ends again. A workflow that
-        failed because of a child, and the child, are requeued together, also if only one is among the ids; the report
-        has the others. Locks: the rows in id order, then related ones and parents, skipping locked ones, but for
-        batches. Rows locked by other sessions are `busy` unless `wait`; so are those whose related ones are locked.
-        Waits for a concurrent insert of the same key.
+        is none to repeat another user's bulk action. A batch requeues its members. A child notifies its parent when it
+        ends again. A workflow that failed because of a child, and the child, are requeued together, also if only one is
+        among the ids; the report has the others. Locks: the rows in id order, then related ones and parents, skipping
+        locked ones, but for batches. Rows locked by other sessions are `busy` unless `wait`; so are those whose related
+        ones are locked. Waits for a concurrent insert of the same key.
         """
         with self.db.transaction():
             seen = self.failures.lock(ids, wait=wait)
@@ -214,6 +214,7 @@ class Tasks(Part):
             rows = [row for row in (*seen, *related) if may_requeue(row) and row.pk not in held_up]
             requeued = self._requeue_free(self._with_free_keys(rows))
             self.failures.wait_again(pairs)
+            self.messages.requeue_members([row.pk for row in rows if row.task_type == BATCH])
             self.entries.forget_cancels([row.pk for row in rows if row.status == Status.CANCELLED and row.has_state])
         asked = [row for row in rows if row.pk in set(ids)]
         return RequeueReport(

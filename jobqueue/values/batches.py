@@ -19,6 +19,7 @@ class BatchMessage(Struct, frozen=True, omit_defaults=True):
     added: int = 0  # new members
     opened: int = 0  # with-blocks without a transaction; -1: one has ended
     cancels: bool = False  # it is to cancel its members and end
+    requeues: bool = False  # it is to requeue the members that were not successful
 
     def encode(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -34,6 +35,7 @@ class BatchState(Struct, kw_only=True):
     open_blocks: int = 0  # without a transaction, which may add members
     is_cancelled: bool = False  # it cancels its members
     cancelled_up_to: UUID | None = None  # the id of the last one; None: of none, or of all that have later ids
+    requeued_up_to: int | None = None  # the entry of the last member that it has requeued; None: it requeues none
     is_over: bool = False  # all members have ended, and some were not successful
     called: list[str] = []  # the callbacks that were enqueued
 

@@ -159,11 +159,32 @@ class TestRequeue:
         assert calls() == ["on_success", "on_end"]
         assert numbers_of(batch) == (2, 2, 0, 0, 0)
 
-    def test_requeue_of_failed_batch_alone_calls_nothing(self, stage: Stage) -> None:
+    def test_requeue_of_failed_batch_requeues_its_failed_members(
+        self, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("jobqueue.api.batches.CHUNK", 2)
+        members.broken.update(range(5))
+        batch = batch_of(*range(7))
+        jobqueue.cancel(stage.children(batch.pk)[6].pk)
+        stage.run()
+        assert numbers_of(batch) == (7, 1, 5, 1, 0)
+        members.broken.difference_update(range(4))
+        assert jobqueue.requeue(batch.pk).requeued == 1
+        stage.run()
+        assert numbers_of(batch) == (7, 6, 1, 0, 0)
+        members.broken.clear()
+        jobqueue.requeue(batch.pk)
+        stage.run()
+
+        assert stage.status(batch.pk) == Status.SUCCESSFUL
+        assert calls() == ["on_failure", "on_end", "on_success"]
+
+    def test_requeue_of_failed_batch_without_its_members_fails_it_again(self, stage: Stage) -> None:
         members.broken.add(2)
         batch = batch_of(1, 2)
         stage.run()
-        assert jobqueue.requeue(batch.pk).requeued == 1
+        api.delete([row.pk for row in stage.children(batch.pk)])
+        jobqueue.requeue(batch.pk)
         stage.run()
 
         assert stage.status(batch.pk) == Status.FAILED
