@@ -77,7 +77,7 @@ class Engine:
         self.reports = Reports(db)
         self.entries = self.entries_class(db)
         self.inserts = self.inserts_class(db, self.counters, self.admissions)
-        self.enqueues = self.enqueues_class(db, self.inserts, self.admissions)
+        self.enqueues = self.enqueues_class(db, self.inserts, self.admissions, self.entries)
         self.failures = SharedFailures(db, self.entries)
         self.tasks = self.tasks_class(
             db,

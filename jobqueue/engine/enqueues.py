@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from jobqueue.engine.admissions import Admissions
 from jobqueue.engine.database import Part, json_from
+from jobqueue.engine.entries import EntryStatements
 from jobqueue.engine.inserts import KEY_TRIES, Inserts, key_taken, requested_time
 from jobqueue.engine.limit_conditions import ready_status
 from jobqueue.exceptions import DuplicateKey
@@ -40,6 +41,7 @@ def act_on_taken_keys(rows: Sequence[NewTask]) -> bool:
 class Enqueues(Part):
     inserts: Inserts
     admissions: Admissions
+    entries: EntryStatements  # of journals
 
     def enqueue(self, rows: Sequence[NewTask]) -> list[Enqueued]:
         """
@@ -149,9 +151,11 @@ class Enqueues(Part):
         """
         for _ in range(KEY_TRIES):
             for holder in self.db.with_lock(self.inserts.holders({row.key}), wait=True).only(
-                "pk", "status", "polls", "enqueued_at"
+                "pk", "status", "polls", "claim_number", "enqueued_at"
             ):
-                if holder.status in REPLACEABLE and holder.polls == 0:
+                # The journal of a workflow that lost its executor in its first run fits the old arguments only.
+                has_journal = holder.claim_number > 0 and self.entries.of(holder.pk).exists()
+                if holder.status in REPLACEABLE and holder.polls == 0 and not has_journal:
                     return self._replace_waiting(holder, row)
                 if not may_insert:
                     return None

@@ -137,7 +137,7 @@ class Journals(Part):
         with self.db.bounded(f"task {task_id}"):
             row = self.db.lock([task_id], wait=True).only("pk", "status", "inner_state").first()
             if row is None:
-                raise TaskNotFound
+                raise TaskNotFound(f"There is no task {task_id}.")
             entry = self.entries.of(task_id).filter(name=name).first()
             if entry is None:
                 raise ChangeRefused(_("The journal has no entry %(name)s.") % {"name": name})

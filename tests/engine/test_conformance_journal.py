@@ -441,3 +441,14 @@ def test_record_returns_whether_a_cancel_was_requested(bench: Bench) -> None:
 
     assert bench.engine.journal.record(claimed, bench.executor_id, [entry("b")]) is True
     assert bench.engine.journal.record(claimed, bench.executor_id, [entry("c")], Effects()) is True
+
+
+def test_workflow_that_has_recorded_a_call_is_not_replaced(bench: Bench) -> None:
+    claimed = bench.running(key="one")
+    bench.engine.journal.record(claimed, bench.executor_id, [entry()])
+    bench.engine.commits.release([claimed])
+
+    pk = bench.add(key="one", on_conflict="replace", args="[2]")
+
+    assert pk != claimed.id
+    assert (bench.row(claimed.id).args, bench.row(claimed.id).taken_over_by_id) == ([], pk)
