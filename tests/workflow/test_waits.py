@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
+from django.utils import timezone
 
 import jobqueue
 from jobqueue import WorkflowContext
+from jobqueue.conf.compat import task_enqueued
+from jobqueue.engine import engine_for
 from jobqueue.values.states import Status
+from tests.executor.harness import connected
 from tests.workflow import workflows
 from tests.workflow.stage import Counting, WorkflowStage
 from tests.workflow.workflows import CancelOrder, Shipped
@@ -180,3 +185,30 @@ def test_plain_code_around_a_wait_cannot_swallow_it(stage: WorkflowStage) -> Non
     assert stage.status(pk) is Status.SUSPENDED
     stage.pass_time(6)
     assert stage.result(pk) == "slept"
+
+
+def test_workflow_that_never_waited_keeps_a_state_for_retention(stage: WorkflowStage) -> None:
+    """prune() finds its journal by the state."""
+    pk = stage.play(lambda context: context.step(Counting("work")))
+    assert stage.row(pk).inner_state is not None
+    stage.change(pk, finished_at=timezone.now() - timedelta(days=400))
+    engine_for("default").tasks.prune()
+    assert stage.journal(pk) == {}
+
+
+def test_children_of_a_step_are_announced_as_others_are(stage: WorkflowStage) -> None:
+    enqueued = []
+
+    def receive(task_result: Any, **_: Any) -> None:
+        enqueued.append(task_result.task.name)
+
+    def body(context: WorkflowContext) -> None:
+        context.spawn(workflows.pack, 1)
+        context.step(Counting("work"))
+        context.spawn(workflows.fib, 1)
+
+    pk = stage.start(body)
+    with connected(receive, task_enqueued):
+        stage.run()
+    assert stage.status(pk) is Status.SUCCESSFUL
+    assert enqueued == ["pack", "fib"]

@@ -85,8 +85,8 @@ def _report_end(completed: CompletedAttempt, status: Status) -> None:
     event, level = _choose_event(completed, status)
     if logger.isEnabledFor(level):
         _log_end(completed, status, event, level)
-    if completed.outcome.effects.spawn and status is not Status.CANCELLED and is_enqueued_heard():
-        _send_children(completed)
+    if (children := completed.outcome.effects.spawn) and status is not Status.CANCELLED:
+        announce_children(completed.running.identity.engine, children, completed.running.now())
     if _is_end_received(completed, status):
         if completed.attempt is None:
             send_finished(completed.running.identity.engine, completed.running.id)
@@ -217,10 +217,11 @@ def _is_end_received(completed: CompletedAttempt, status: Status) -> bool:
     return status in FINAL and is_heard(task_finished, level)
 
 
-def _send_children(completed: CompletedAttempt) -> None:
-    now, engine = completed.running.now(), completed.running.identity.engine
-    for child in completed.outcome.effects.spawn:
-        send_enqueued(engine, child, now)
+def announce_children(engine: Engine, children: Sequence[NewTask], now: datetime) -> None:
+    """Send task_enqueued for children that were inserted."""
+    if is_enqueued_heard():
+        for child in children:
+            send_enqueued(engine, child, now)
 
 
 def send_enqueued(engine: Engine, new: NewTask, enqueued_at: datetime) -> None:

@@ -19,6 +19,7 @@ from django.db import connections, transaction
 from msgspec.structs import replace
 
 from jobqueue.api.messages import encode_body, refuse_functions, resolve_receivers
+from jobqueue.api.notifications import notify_after_commit
 from jobqueue.declarations.actions import Spawn
 from jobqueue.declarations.replay import Replay, Suspended, Unwritten
 from jobqueue.declarations.step import DeclaredStep
@@ -34,6 +35,7 @@ from jobqueue.exceptions import (
     TaskCancelled,
     WorkflowCancelled,
 )
+from jobqueue.executor.running import events
 from jobqueue.executor.running.actor_runner import row_of_child
 from jobqueue.executor.running.attempt import Attempt, run_with_timeout
 from jobqueue.executor.running.determinism import Guard
@@ -101,7 +103,7 @@ class WorkflowRun:
         if replay.ahead:
             names = printable(", ".join(sorted(replay.ahead))[:200])
             logger.warning("workflow.entries_unreached task=%s names=%s", printable(claimed.task_type), names)
-        return self._outcome(Status.SUCCESSFUL, return_value=self.encode(returned))
+        return self._outcome(Status.SUCCESSFUL, self._new_state(), return_value=self.encode(returned))
 
     def _fold(self, entries: Sequence[Entry]) -> Replay:
         """Return the journal with the ends of children in their entries, and the other messages."""
@@ -233,6 +235,9 @@ class WorkflowRun:
         with self._guard.pause():
             if self._engine.journal.record(claimed, executor_id, entries, effects):
                 self._is_cancel_requested = True
+            if effects.spawn:  # as a commit does for its children
+                notify_after_commit(self._engine, {row.queue_name for row in effects.spawn})
+                events.announce_children(self._engine, effects.spawn, self.now())
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
