@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
+from inspect import ismethod, unwrap
 from typing import Any, NamedTuple, NoReturn, Protocol
 from uuid import UUID
 
@@ -70,6 +71,7 @@ class Arguments(NamedTuple):
 
 
 NO_ARGUMENTS = Arguments()
+encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 @dataclass(slots=True)
@@ -247,14 +249,27 @@ def is_begun_compensation(entry: Entry) -> bool:
     return entry.kind is EntryKind.COMPENSATION and not is_idle
 
 
-def digest(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
-    """Return the arguments of a call for the journal."""
+def digest(args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str] = ()) -> Arguments:
+    """
+    Return the arguments of a call for the journal.
+
+    names: of those by position, under which people see them, and REDACT masks them. New names change no digest.
+    """
     try:
-        text = msgspec.json.encode([*args, kwargs] if kwargs else args, order="deterministic")
+        text = encode([*args, kwargs] if kwargs else args)
+        key = blake2b(text, digest_size=8).hexdigest()
+        if args and len(args) <= len(names):
+            text = encode({**dict(zip(names, args, strict=False)), **kwargs})
     except (TypeError, ValueError, RecursionError):
         return NO_ARGUMENTS
     is_short = len(text) <= SHOWN_CHARACTERS and b"\\u0000" not in text  # which PostgreSQL cannot store
-    return Arguments(text.decode() if is_short else None, blake2b(text, digest_size=8).hexdigest())
+    return Arguments(text.decode() if is_short else None, key)
+
+
+def positional_names(function: Any) -> Sequence[str]:
+    """Return the names of the parameters of a plain function; none for other callables."""
+    code = getattr(unwrap(function), "__code__", None)
+    return () if code is None or ismethod(function) else code.co_varnames[: code.co_argcount]
 
 
 def arguments_of(arguments: Arguments) -> dict[str, Any]:

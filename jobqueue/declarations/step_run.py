@@ -13,7 +13,7 @@ import msgspec
 from django.db import DataError, IntegrityError
 from msgspec.structs import replace
 
-from jobqueue.declarations.replay import Replay, arguments_of, digest
+from jobqueue.declarations.replay import Replay, arguments_of, digest, positional_names
 from jobqueue.declarations.step import DeclaredStep, running_step
 from jobqueue.exceptions import GiveUp, InvalidResult, NonDeterminism, Retry, StepFailed
 from jobqueue.values import typed
@@ -36,7 +36,7 @@ def run_step(
 
     Raises StepFailed after the last attempt. Before, it suspends until the next one.
     """
-    recorder, arguments = replay.recorder, digest(args, kwargs)
+    recorder, arguments = replay.recorder, digest(args, kwargs, positional_names(step.function))
     entry = replay.find(name, kind, arguments)
     match entry:
         case Entry(status=EntryStatus.SUCCESSFUL):

@@ -22,7 +22,7 @@ from jobqueue.declarations.actions import Spawn
 from jobqueue.declarations.actor import Actor
 from jobqueue.declarations.context import checked_progress
 from jobqueue.declarations.function import FunctionTask
-from jobqueue.declarations.replay import Replay, Suspended, Unwritten, arguments_of, digest
+from jobqueue.declarations.replay import Replay, Suspended, Unwritten, arguments_of, digest, positional_names
 from jobqueue.declarations.step import DeclaredStep
 from jobqueue.declarations.step_run import decode_error, decode_result, make_idempotency_key, run_step
 from jobqueue.exceptions import (
@@ -34,6 +34,7 @@ from jobqueue.exceptions import (
     TaskNotFound,
     WorkflowCancelled,
 )
+from jobqueue.values.arguments import read_parameters
 from jobqueue.values.journal import OPEN, Entry, EntryKind, EntryStatus, Waiting
 from jobqueue.values.message_types import Unfit, names_of, read_message
 
@@ -105,8 +106,9 @@ class CommonContext:
         replay = self._replay
         step = function if isinstance(function, DeclaredStep) else DeclaredStep(function=function)
         name = replay.enter(step.name)
-        if replay.find(name, EntryKind.COMPENSATION, digest(args, kwargs)) is None:
-            replay.wait(name, EntryKind.COMPENSATION, digest(args, kwargs))
+        arguments = digest(args, kwargs, positional_names(step.function))
+        if replay.find(name, EntryKind.COMPENSATION, arguments) is None:
+            replay.wait(name, EntryKind.COMPENSATION, arguments)
         replay.blocks.append(name)
         try:
             yield
@@ -171,7 +173,7 @@ class CommonContext:
             )
         task: FunctionTask[..., Any] = target if isinstance(target, FunctionTask) else target.task
         name = self._replay.enter(task.name.rpartition(".")[2])
-        arguments = digest(args, kwargs)
+        arguments = digest(args, kwargs, read_parameters(task.func, task.takes_context).positional)
         entry = self._replay.find(name, EntryKind.SPAWN, arguments)
         if entry is None:
             row = self._recorder.row_of_child(Spawn(task, *args, **kwargs))

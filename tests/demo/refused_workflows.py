@@ -34,12 +34,12 @@ def refuse(row: str) -> Callable[[Any], Any]:
     return declare
 
 
-def charge(value: Any) -> Any:
-    return value
+def charge(order_id: Any) -> Any:
+    return order_id
 
 
-def charge_in_detail(value: Any) -> dict[str, int]:
-    return {"value": value}
+def charge_in_detail(order_id: Any) -> dict[str, int]:
+    return {"order": order_id}
 
 
 @refuse("a query outside")

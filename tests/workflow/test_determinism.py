@@ -47,6 +47,25 @@ class TestJournal:
         stage.run()
         assert stage.result(pk) == "old"
 
+    def test_parameter_may_get_another_name(self, stage: WorkflowStage) -> None:
+        def charge(order_id: int, *, api_key: str) -> int:
+            return order_id
+
+        def renamed(pk: int, *, api_key: str) -> int:
+            return pk
+
+        steps = [charge, renamed]
+
+        def body(context: WorkflowContext) -> int:
+            result = context.step(jobqueue.step(name="charge")(steps.pop(0)), 7, api_key="k")
+            context.sleep(SECOND)
+            return int(result)
+
+        pk = stage.play(body)
+        assert stage.entry(pk, "charge").arguments == {"order_id": 7, "api_key": "k"}
+        stage.pass_time(2)
+        assert stage.result(pk) == 7
+
     def test_other_call_of_the_same_name_fails(self, stage: WorkflowStage) -> None:
         kinds = [Counting("sleep"), None]
 
