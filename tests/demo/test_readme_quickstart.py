@@ -17,7 +17,7 @@ def test_quick_start_works_as_printed(database: tuple[str, str], tmp_path: Path)
     PrintedSite(tmp_path, *database).follow_page("README.md", after="\n## Quick start\n")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/how-to.md", "docs/workflows.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/how-to.md", "docs/workflows.md", "docs/how-to-workflows.md"])
 def test_other_commands_have_valid_arguments(page: str) -> None:
     text = (CHECKOUT / page).read_text(encoding="utf-8")
     lines = [line for language, block in FENCED.findall(text) if language == "sh" for line in block.splitlines()]
