@@ -314,6 +314,16 @@ class TestMembers:
         assert stage.row(UUID(alone.id)).parent_id is None
         assert outer.progress().total == 3
 
+    def test_blocks_of_two_backends_have_members_of_their_own(self, stage: Stage) -> None:
+        with Batch() as batch, Batch(backend="sqlite") as other:
+            work.enqueue(1)
+            work.using(backend="sqlite").enqueue(2)
+
+        assert [row.args for row in stage.children(batch.pk)] == [[1]]
+        rows = Task.objects.using("sqlite").filter(parent_id=other.pk)
+        assert [(row.args, row.backend) for row in rows] == [([2], "sqlite")]
+        assert Task.objects.using("sqlite").get(pk=other.pk).parent_id is None
+
     def test_members_have_keys_limits_and_later_starts(self, stage: Stage) -> None:
         holder = work.using(key="taken").enqueue("elsewhere")
         with Batch(on_success=succeeded) as batch:
