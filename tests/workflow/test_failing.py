@@ -81,6 +81,11 @@ class TestSteps:
         assert stage.result(pk) == 3
         assert (before.calls, work.calls) == (1, 2)
 
+    def test_failed_attempt_of_a_step_is_logged(self, stage: WorkflowStage, caplog: pytest.LogCaptureFixture) -> None:
+        pk = stage.play(lambda context: context.step(twice(Counting("work", errors=1))))
+        lines = [line for line in caplog.messages if line.startswith("step.failed")]
+        assert lines == [f"step.failed task=tests.script id={pk} step=work error=ValueError: work is broken"]
+
     def test_give_up_ends_the_attempts_of_a_step(self, stage: WorkflowStage) -> None:
         def work() -> None:
             raise GiveUp("no use")

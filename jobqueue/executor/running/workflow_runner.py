@@ -39,8 +39,15 @@ from jobqueue.executor.running import events
 from jobqueue.executor.running.actor_runner import row_of_child
 from jobqueue.executor.running.attempt import Attempt, run_with_timeout
 from jobqueue.executor.running.determinism import Guard
-from jobqueue.executor.telemetry.errors import TRACEBACK_CHARACTERS, causes, describe_error, full_traceback, path_of
-from jobqueue.executor.telemetry.logger import get_logger
+from jobqueue.executor.telemetry.errors import (
+    TRACEBACK_CHARACTERS,
+    causes,
+    describe_error,
+    format_first_line,
+    full_traceback,
+    path_of,
+)
+from jobqueue.executor.telemetry.logger import get_logger, mask_for
 from jobqueue.values.arguments import encode_arguments
 from jobqueue.values.journal import OPEN, Entry, EntryKind, EntryStatus, Journal, Restart, Waiting, WorkflowState
 from jobqueue.values.json import as_builtins, encode_result
@@ -245,6 +252,22 @@ class WorkflowRun:
             yield
 
     def call(self, step: DeclaredStep[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call the function of a step, and log its error."""
+        try:
+            return self._call(step, args, kwargs)
+        except Exception as error:
+            claimed, mask = self._attempt.claimed, mask_for(self._attempt.claimed, self.options)
+            logger.warning(
+                "step.failed task=%s id=%s step=%s error=%s",
+                printable(claimed.task_type),
+                claimed.id,
+                printable(step.name),
+                format_first_line(error, mask),
+                extra={"mask": mask},
+            )
+            raise
+
+    def _call(self, step: DeclaredStep[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         seconds = step.timeout.total_seconds() if isinstance(step.timeout, timedelta) else step.timeout
         with self._guard.pause():
             if inspect.iscoroutinefunction(step.function):
