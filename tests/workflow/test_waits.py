@@ -105,7 +105,7 @@ def test_receive_leaves_messages_of_other_types_for_later_calls(stage: WorkflowS
     assert stage.unread(pk) == []
 
 
-def test_thousand_children_run_the_body_twice(stage: WorkflowStage) -> None:
+def test_many_children_run_the_body_twice(stage: WorkflowStage) -> None:
     runs = []
 
     def body(context: WorkflowContext) -> int:
