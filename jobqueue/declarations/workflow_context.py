@@ -142,7 +142,10 @@ class CommonContext:
         """Let the calls of a block run to their end, although the workflow is to be cancelled."""
         replay = self._replay
         name = replay.enter("shield")
-        entry = replay.find(name, EntryKind.SHIELD) or replay.wait(name, EntryKind.SHIELD)
+        entry = replay.find(name, EntryKind.SHIELD)
+        if entry is None:
+            entry = replay.wait(name, EntryKind.SHIELD)
+            replay.record()  # at once: a cancel waits for it, also if the executor dies in the first step of the block
         replay.protected += 1
         try:
             yield

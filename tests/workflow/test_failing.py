@@ -301,6 +301,21 @@ class TestCancel:
         stage.pass_time(3001)
         assert (stage.status(pk), inner.calls, outer.calls) == (Status.CANCELLED, 0, 2)
 
+    def test_shield_is_recorded_before_its_first_step(self, stage: WorkflowStage) -> None:
+        """A cancel waits for it, also if the executor dies in that step."""
+        seen = []
+
+        def look() -> None:
+            seen.append(stage.journal(pk))
+
+        def body(context: WorkflowContext) -> None:
+            with context.shield():
+                context.step(look)
+
+        pk = stage.start(body)
+        stage.run()
+        assert seen == [{"shield": "WAITING"}]
+
     def test_cancel_of_a_running_workflow_raises_at_its_next_wait(self, stage: WorkflowStage) -> None:
         undo, shielded, after = Counting("undo"), Counting("shielded"), Counting("after")
 
