@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jobqueue.engine.engine import Engine
-from verification.interleavings import limit_mutants, mutants, schedule_mutants
+from verification.interleavings import limit_mutants, mutants, schedule_mutants, workflow_mutants
 from verification.interleavings.invariants import (
     CONSUMED_TWICE,
     ENDED_FIRST,
@@ -29,6 +29,7 @@ from verification.interleavings.schedule_invariants import (
     TICK_TWICE,
     WRONG_RUNS,
 )
+from verification.interleavings.workflow_invariants import FENCED, KEPT, TOGETHER, UNDONE
 from verification.simulation.simulated_backend import (
     ANSWER,
     BEAT,
@@ -155,6 +156,13 @@ CAUGHT_BY_RACES = [
     MutantCase("prune", limit_mutants.PrunesRenewedKeys, "unique-for-and-end-and-unique-for-x-prune", ONE_TASK),
     MutantCase("replace", limit_mutants.ReplacesWithoutLocking, "replace-x-claim", ONE_COMMIT),
     MutantCase("replace", limit_mutants.ReplacesInOrderOfKeys, "replace-two-x-cancel-two", DEADLOCK),
+    MutantCase("record", workflow_mutants.RecordsWithoutClaim, "new-owner-x-old-owner-records", FENCED),
+    MutantCase("record", workflow_mutants.ChecksClaimWithoutLocking, "new-owner-x-old-owner-records", FENCED),
+    MutantCase("record", workflow_mutants.WritesEffectsLater, "crash-before-record-x-rescue", TOGETHER),
+    MutantCase("commit", workflow_mutants.WritesEntriesAfterCommit, "crash-after-commit-of-entries-x-message", KEPT),
+    MutantCase("commit", workflow_mutants.RestartEmptiesInbox, "restart-x-message", LOST_MESSAGE),
+    MutantCase("cancel", workflow_mutants.CancelsAtOnce, "suspend-with-compensation-x-cancel", UNDONE),
+    MutantCase("rescue", workflow_mutants.RescueCancelsAtOnce, "cancel-x-rescue-with-compensation", UNDONE),
 ]
 CAUGHT_BY_SIMULATION = [
     MutantCase("claim", mutants.ReusesClaimNumber, SIMULATION, COUNTED),
