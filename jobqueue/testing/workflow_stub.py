@@ -268,10 +268,15 @@ class MemoryEngine:
 class _StubRun(WorkflowRun):
     """A run of a workflow on tasks in memory."""
 
-    def __init__(self, attempt: Attempt, engine: MemoryEngine) -> None:
+    def __init__(self, attempt: Attempt, memory: MemoryEngine) -> None:
         super().__init__(attempt)
-        self._memory = engine
-        self.now = lambda: engine.now
+        self._memory = memory
+        self.now = lambda: memory.now
+
+    def record(self, entries: Sequence[Entry], effects: Effects) -> None:
+        claimed, executor_id = self._attempt.claimed, self._attempt.identity.executor_id
+        if self._memory.record(claimed, executor_id, entries, effects):
+            self._is_cancel_requested = True
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -290,12 +295,12 @@ class WorkflowStub:
     """
 
     def __init__(self, workflow: WorkflowTask[..., Any], /, *args: Any, **kwargs: Any) -> None:
-        self._engine = _ReplacingEngine()
-        self._task = self._engine.enqueue(workflow, args, kwargs)
+        self._memory = _ReplacingEngine()
+        self._task = self._memory.enqueue(workflow, args, kwargs)
 
     def returns(self, function: Callable[..., Any] | FunctionTask[..., Any], value: Any) -> None:
         """Return a value in place of each call of a step or child."""
-        self._engine.replaced[_name_of(function)] = lambda: value
+        self._memory.replaced[_name_of(function)] = lambda: value
 
     def raises(self, function: Callable[..., Any] | FunctionTask[..., Any], error: Exception) -> None:
         """Raise an error in place of each call of a step or child."""
@@ -303,27 +308,27 @@ class WorkflowStub:
         def fail() -> NoReturn:
             raise error
 
-        self._engine.replaced[_name_of(function)] = fail
+        self._memory.replaced[_name_of(function)] = fail
 
     def run(self) -> WorkflowStub:
         """Run until it waits or has ended."""
-        self._engine.run_until_idle()
+        self._memory.run_until_idle()
         return self
 
     def send(self, body: Any) -> WorkflowStub:
         """Send a message, and run. Raises TaskFinished."""
-        text = encode_result(with_type(body), max_bytes=self._engine.options.max_payload_bytes)
-        self._engine.send(NewMessage(task_id=self._task.id, body=text))
+        text = encode_result(with_type(body), max_bytes=self._memory.options.max_payload_bytes)
+        self._memory.send(NewMessage(task_id=self._task.id, body=text))
         return self.run()
 
     def advance(self, time: timedelta) -> WorkflowStub:
         """Let time pass, and run what is due."""
-        self._engine.advance(time)
+        self._memory.advance(time)
         return self.run()
 
     def cancel(self) -> WorkflowStub:
         """Cancel it, and run."""
-        self._engine.cancel(self._task)
+        self._memory.cancel(self._task)
         return self.run()
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from verification.faults import failpoint_faults
+from verification.faults.checkouts import CheckoutPlan, run_checkouts
 from verification.faults.environment import FaultEnvironment
 from verification.faults.fault_runner import FaultPlan, FaultRunner
 from verification.faults.figures import Figures
@@ -29,14 +30,15 @@ class Campaign:
     A series of faults on a running queue.
 
     title: its row in the table. faults: a plan, or the name of a fault that runs at each failpoint. A TickPlan has
-    schedules, a LimitPlan has tasks with limits, a SlowPlan slows statements. is_timed: compare its restarts with the
+    schedules, a LimitPlan has tasks with limits, a
+    CheckoutPlan has workflows, a SlowPlan slows statements. is_timed: compare its restarts with the
     promise. leaves_a_rescuer: an executor that may rescue is always alive; otherwise the times of restarts mean
     nothing. every: 5 means each fifth seed, from the first one. pooler_mode: run PgBouncer in front of the server in
     this mode.
     """
 
     title: str
-    faults: FaultPlan | TickPlan | LimitPlan | SlowPlan | str
+    faults: FaultPlan | TickPlan | LimitPlan | CheckoutPlan | SlowPlan | str
     options: Mapping[str, Any] = field(default_factory=dict)
     is_timed: bool = False
     leaves_a_rescuer: bool = True
@@ -51,6 +53,8 @@ class Campaign:
                 return run_schedules(env, seed, self.faults)
             case LimitPlan():
                 return run_limits(env, seed, self.faults)
+            case CheckoutPlan():
+                return run_checkouts(env, seed, self.faults)
             case SlowPlan():
                 return run_slow_statements(env, seed, self.faults)
             case str():
@@ -119,6 +123,10 @@ OF_LIMITS_AND_TIMES = {
     "limits": Campaign(
         "30 keys with limits of 1 to 3 and a rate, executor SIGKILL each second", LimitPlan(keys=30, seconds=15)
     ),
+    "checkouts": Campaign(
+        "200 checkouts that charge, wait, ship or refund, executor SIGKILL each second",
+        CheckoutPlan(checkouts=200, each_second=25.0),
+    ),
     "slow-statements": Campaign(
         "six statements of an executor slower than their timeout, one at a time",
         SlowPlan(sample=6, learn_seconds=5.0, slow_seconds=5.0, wait_seconds=4.0),
@@ -147,6 +155,9 @@ FULL = {
     ),
     "limits": Campaign(
         "200 keys with limits of 1 to 3 and a rate for two minutes, executor SIGKILL each second", LimitPlan(), every=5
+    ),
+    "checkouts": Campaign(
+        "2,000 checkouts that charge, wait, ship or refund, executor SIGKILL each second", CheckoutPlan(), every=5
     ),
     "slow-statements": Campaign(
         "each statement of an executor slower than its timeout, one at a time", SlowPlan(), every=10

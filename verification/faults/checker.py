@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from jobqueue.values.journal import OPEN
 from verification.faults.diary import TASK
 from verification.faults.history import Change, History
 
@@ -111,6 +112,7 @@ def torn(history: History) -> Iterator[str]:
             yield f"effect {effect.kind} {effect.key} was committed without the outcome of task {effect.task_id}"
     yield from without_effect(history)
     gone = {(change.task_id, change.xact) for change in history.changes if change.after is None}
+    gone |= {(entry.task_id, entry.xact) for entry in history.entries}  # a workflow consumes together with an entry
     for message in history.messages:
         if message.event == "consumed" and (message.task_id, message.xact) not in ended | gone:
             yield f"message {message.message_id} was consumed without the outcome of task {message.task_id}"
@@ -147,6 +149,20 @@ def fenced(history: History) -> Iterator[str]:
             yield f"{where}: the claim is {names.get(change.holder or '', change.holder)}'s"
         if (change.taker is not None) != (change.after == "RUNNING"):
             yield f"{where}: held by {change.taker}"
+
+
+def recorded(history: History) -> Iterator[str]:
+    """Only the executor that holds the claim writes into a journal. The outcome of a call is recorded once."""
+    names = history.names()
+    ended = {(change.task_id, change.xact) for change in history.changes}
+    outcomes = Counter((entry.task_id, entry.name) for entry in history.entries if entry.status not in OPEN)
+    for entry in history.entries:
+        if names.get(entry.holder or "") != entry.actor and (entry.task_id, entry.xact) not in ended:
+            holder = names.get(entry.holder or "", "nobody")
+            yield f"{entry.name} of task {entry.task_id} by {entry.actor}; the claim is {holder}'s"
+    yield from (
+        f"{name} of task {pk} was recorded {count} times" for (pk, name), count in outcomes.items() if count > 1
+    )
 
 
 def stolen(history: History) -> Iterator[str]:
@@ -195,7 +211,10 @@ def miscounted(history: History) -> Iterator[str]:
 def failed(history: History) -> Iterator[str]:
     """No task becomes FAILED because of a fault, except a task that kills its executors MAX_EXECUTOR_LOSSES times."""
     poisoned = {note["task"]: note["losses"] for note in history.noted("poisoned")}
+    cancelled = {note["task"] for note in history.noted("cancelled")}
     for change in history.changes:
+        if change.after == "CANCELLED" and change.task_id in cancelled:
+            continue
         if change.after in FINAL and change.after != change.before:
             wanted = ("FAILED", poisoned[change.task_id]) if change.task_id in poisoned else ("SUCCESSFUL", None)
             if change.after != wanted[0] or wanted[1] not in (None, change.losses_after):
@@ -285,6 +304,7 @@ RULES: dict[str, Rule] = {
         doubled,
         torn,
         fenced,
+        recorded,
         stolen,
         miscounted,
         failed,

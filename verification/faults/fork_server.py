@@ -37,7 +37,7 @@ def main() -> None:
     # Loaded and checked once for all children. In each child this took three quarters of a start.
     from jobqueue.engine.postgres import engine  # noqa: F401
     from jobqueue.management.commands import run_executors  # noqa: F401
-    from verification.faults import bodies, senders  # noqa: F401
+    from verification.faults import bodies, checkout_bodies, senders  # noqa: F401
 
     run_checks()
     gc.freeze()
@@ -124,6 +124,10 @@ def run_role(order: Mapping[str, Any]) -> None:
             senders.Sender(order["seed"], order["max_ready"], order["pause_seconds"]).run()
         case "limiter":
             senders.LimitSender(order["seed"], order["max_ready"], order["pause_seconds"], order["keys"]).run()
+        case "shopper":
+            from verification.faults import checkout_bodies
+
+            checkout_bodies.Shopper(order["seed"], order["checkouts"], order["each_second"]).run()
         case "holder":
             senders.hold(order["seconds"])
         case "poisoner":

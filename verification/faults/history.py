@@ -88,6 +88,20 @@ class EffectRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EntryRecord:
+    """An entry of a journal that was written. holder: the executor that held the claim of its task."""
+
+    id: int
+    task_id: str
+    name: str
+    status: str
+    holder: str | None = None
+    actor: str = ""
+    xact: str = ""
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class History:
     """
     All of a run, oldest first.
@@ -103,6 +117,7 @@ class History:
     beats: Sequence[HeartbeatRecord] = ()
     messages: Sequence[MessageEvent] = ()
     effects: Sequence[EffectRecord] = ()
+    entries: Sequence[EntryRecord] = ()
 
     def noted(self, kind: str) -> list[Mapping[str, Any]]:
         return [note for note in self.notes if note["kind"] == kind]
@@ -139,6 +154,7 @@ def read(url: str, diary_path: str, timeout_seconds: float) -> History:
             beats=rows(connection, HeartbeatRecord, "verification_beat"),
             messages=rows(connection, MessageEvent, "verification_message"),
             effects=rows(connection, EffectRecord, "verification_effect"),
+            entries=rows(connection, EntryRecord, "verification_entry"),
         )
 
 

@@ -20,6 +20,12 @@ CREATE TABLE verification_effect (
     actor text DEFAULT current_setting('application_name'),
     xact xid8 DEFAULT pg_current_xact_id(), at timestamptz DEFAULT clock_timestamp()
 );
+-- Entries of journals, with the executor that holds the claim of the task when they are written.
+CREATE TABLE verification_entry (
+    id bigserial PRIMARY KEY, task_id uuid, name text, status text, holder uuid,
+    actor text DEFAULT current_setting('application_name'),
+    xact xid8 DEFAULT pg_current_xact_id(), at timestamptz DEFAULT clock_timestamp()
+);
 
 CREATE FUNCTION verification_note_change() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
 BEGIN
@@ -66,6 +72,15 @@ CREATE TRIGGER verification_note_sent AFTER INSERT OR UPDATE OF consumed_at ON j
 FOR EACH ROW EXECUTE FUNCTION verification_note_message();
 CREATE TRIGGER verification_note_gone AFTER DELETE ON jobqueue_inboxmessage
 FOR EACH ROW WHEN (OLD.consumed_at IS NULL) EXECUTE FUNCTION verification_note_message();
+
+CREATE FUNCTION verification_note_entry() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
+BEGIN
+    INSERT INTO verification_entry (task_id, name, status, holder)
+    SELECT NEW.task_id, NEW.name, NEW.status, executor_id FROM jobqueue_task WHERE jobqueue_task.id = NEW.task_id;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER verification_note_entry AFTER INSERT OR UPDATE ON jobqueue_journalentry
+FOR EACH ROW EXECUTE FUNCTION verification_note_entry();
 
 -- Simulates a full disk. While verification_full has a row, that share of the statements that write to the queue fails with
 -- the error of a full disk.

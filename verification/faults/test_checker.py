@@ -15,7 +15,7 @@ import pytest
 
 from verification.faults.checker import RULES, restarts, violations
 from verification.faults.diary import Logbook, last_lines, read_logs
-from verification.faults.history import Change, EffectRecord, HeartbeatRecord, History, MessageEvent
+from verification.faults.history import Change, EffectRecord, EntryRecord, HeartbeatRecord, History, MessageEvent
 from verification.faults.pages import PAGE
 
 DAWN = datetime(2030, 1, 1, tzinfo=UTC)
@@ -251,6 +251,12 @@ FORGED: list[tuple[str, str, Callable[[], History]]] = [
     ("fenced", "a claim number that was reset", lambda: changed(3, claim_before=1, claim_after=0)),
     ("fenced", "an end without a claim", lambda: with_changes(born(), replace(ended(1), before="READY"))),
     ("fenced", "a claim that outlives its end", lambda: changed(4, taker="b")),
+    ("recorded", "an entry of an executor that has lost its claim", lambda: replace(
+        GOOD, entries=[EntryRecord(id=1, task_id="t", name="charge", status="SUCCESSFUL", holder="b",
+                                   actor="executor-a", xact="7", at=at(4.5))])),
+    ("recorded", "a step that is recorded twice", lambda: replace(
+        GOOD, entries=[EntryRecord(id=number, task_id="t", name="charge", status="SUCCESSFUL", holder="b",
+                                   actor="executor-b", xact="7", at=at(4.5)) for number in (1, 2)])),
     ("stolen", "a rescue from an executor with heartbeats", lambda: with_beat_of_the_dead(2.5)),
     ("stolen", "a rescue from an executor without a fault", lambda: replace(GOOD, notes=GOOD.notes[:1])),
     ("miscounted", "a loss that costs an attempt", lambda: changed(2, attempts_before=0, attempts_after=1)),

@@ -19,7 +19,13 @@ from verification.simulation.simulation import Simulation
 
 MOVES = 40
 RECORD = Path(history.__file__).with_name("record.sql")
-TABLES = ("verification_change", "verification_beat", "verification_message", "verification_effect")
+TABLES = (
+    "verification_change",
+    "verification_beat",
+    "verification_message",
+    "verification_effect",
+    "verification_entry",
+)
 DATABASES = ("default", "first_side", "second_side")
 VACUUM_EVERY = 50  # simulations: dead rows slow down the later ones
 
@@ -88,7 +94,7 @@ def recording() -> Iterator[None]:
         finally:
             cursor.execute(
                 "DROP FUNCTION verification_note_change, verification_note_beat, verification_note_message, "
-                "verification_extend CASCADE"
+                "verification_note_entry, verification_extend CASCADE"
             )
             cursor.execute(f"DROP TABLE verification_full, {', '.join(TABLES)}")
 

@@ -30,7 +30,7 @@ class MemoryCrash(BaseException):
 
 
 class FaultyEngine(MemoryEngine):
-    """An engine in memory whose executor ends at some writes, or loses its claim before them."""
+    """Tasks in memory whose executor ends at some writes, or loses its claim before them."""
 
     def __init__(self, faults: Faults) -> None:
         super().__init__(OPTIONS)
@@ -123,45 +123,45 @@ class FaultyEngine(MemoryEngine):
 
 def run(case: Case, faults: Faults = Faults()) -> Observed:  # noqa: B008 - it is frozen
     """Run a program from its enqueue until it waits for nothing that comes."""
-    engine = FaultyEngine(faults)
+    world = FaultyEngine(faults)
     bodies.keys.clear()
     with (
-        patch.object(bodies, "add_effect", lambda task_id, number: engine.add_effect(number)),
-        patch.object(bodies, "tries_of", lambda task_id, name: tries_of(engine, task_id, name)),
+        patch.object(bodies, "add_effect", lambda task_id, number: world.add_effect(number)),
+        patch.object(bodies, "tries_of", lambda task_id, name: tries_of(world, task_id, name)),
     ):
-        root = engine.enqueue(bodies.run_program, [case.program], {})
-        start = engine.now
+        root = world.enqueue(bodies.run_program, [case.program], {})
+        start = world.now
         script = list(case.script)
         while True:
-            engine.work()
-            due = min((task.wake_at for task in engine.tasks.values() if task.wake_at is not None), default=None)
+            world.work()
+            due = min((task.wake_at for task in world.tasks.values() if task.wake_at is not None), default=None)
             event_at = start + timedelta(hours=script[0].hours) if script else None
             if event_at is not None and (due is None or event_at <= due):
-                engine.advance(event_at - engine.now)
+                world.advance(event_at - world.now)
                 event = script.pop(0)
                 if event.kind == CANCEL:
-                    engine.cancel(root)
+                    world.cancel(root)
                 else:
-                    send(engine, root, bodies.MESSAGES[event.kind](event.number))
+                    send(world, root, bodies.MESSAGES[event.kind](event.number))
             elif due is not None:
-                engine.advance(due - engine.now)
+                world.advance(due - world.now)
             else:
                 break
-    return observe(engine, root)
+    return observe(world, root)
 
 
-def send(engine: MemoryEngine, task: MemoryTask, body: Any) -> None:
+def send(world: MemoryEngine, task: MemoryTask, body: Any) -> None:
     with suppress(TaskFinished):
-        engine.send(NewMessage(task_id=task.id, body=json.dumps(with_type(body))))
+        world.send(NewMessage(task_id=task.id, body=json.dumps(with_type(body))))
 
 
-def tries_of(engine: MemoryEngine, task_id: str, name: str) -> int:
-    entry = engine.tasks[UUID(task_id)].entries.get(name)
+def tries_of(world: MemoryEngine, task_id: str, name: str) -> int:
+    entry = world.tasks[UUID(task_id)].entries.get(name)
     return 0 if entry is None or entry.status not in OPEN or entry.due_at is None else entry.attempts
 
 
-def observe(engine: FaultyEngine, root: MemoryTask) -> Observed:
-    ended = [task for task in engine.tasks.values() if task.status in (Status.SUCCESSFUL, Status.CANCELLED)]
+def observe(world: FaultyEngine, root: MemoryTask) -> Observed:
+    ended = [task for task in world.tasks.values() if task.status in (Status.SUCCESSFUL, Status.CANCELLED)]
     left_open = sum(
         entry.kind is EntryKind.COMPENSATION and entry.status in OPEN
         for task in ended
@@ -170,12 +170,12 @@ def observe(engine: FaultyEngine, root: MemoryTask) -> Observed:
     return Observed(
         status=str(root.status) if root.status in FINAL else None,
         result=json.loads(root.return_value or "null"),
-        effects=Counter(engine.effects),
-        statuses=Counter("WAITS" if task.status in WAITS else str(task.status) for task in engine.tasks.values()),
+        effects=Counter(world.effects),
+        statuses=Counter("WAITS" if task.status in WAITS else str(task.status) for task in world.tasks.values()),
         keys={number: len(keys) for number, keys in bodies.keys.items()},
         open_compensations=left_open,
         error=str(json.loads(root.error or "{}").get("message", ""))[:500],
-        faults=engine.happened,
-        writes=engine.writes,
+        faults=world.happened,
+        writes=world.writes,
         journal=[(entry.name, entry.kind, entry.status, entry.value) for entry in root.entries.values()],
     )

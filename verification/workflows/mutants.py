@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
+from jobqueue.declarations import step_run
 from jobqueue.declarations.replay import Replay, Unwritten
 from jobqueue.declarations.workflow_context import WorkflowContext
 from jobqueue.exceptions import ClaimLost
@@ -56,8 +57,8 @@ def forgets_timeouts() -> AbstractContextManager[Any]:
 
 def gives_each_attempt_a_key() -> AbstractContextManager[Any]:
     attempts = iter(range(10**9))
-    get: Any = vars(WorkflowContext)["idempotency_key"].fget
-    return patch.object(WorkflowContext, "idempotency_key", property(lambda self: f"{get(self)}:{next(attempts)}"))
+    make_key = step_run.make_idempotency_key
+    return patch.object(step_run, "make_idempotency_key", lambda replay: f"{make_key(replay)}:{next(attempts)}")
 
 
 def records_atomic_steps_alone() -> AbstractContextManager[Any]:
