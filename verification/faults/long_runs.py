@@ -23,12 +23,14 @@ from verification.interleavings.orders import Explored, OrderPlan
 from verification.interleavings.process import pool_of
 from verification.schedules import runner as years
 from verification.simulation import runner
+from verification.workflows import runner as programs
 
 # For each seed of `make verify`, which takes 20: 200,000 orders, 2,000 samples at least of each race that has too many
 # to run all, and 4,000 plays.
 ORDERS = 10_000
 SAMPLES = 100
 PLAYS = 200
+PROGRAMS_IN_MEMORY, PROGRAMS = 5_000, 250  # of workflows: 100,000 in memory with 20 seeds
 PROCESSES = min(4, os.cpu_count() or 1)
 
 
@@ -148,6 +150,24 @@ def schedules(seed: int, seeds: int) -> Chapter:
     return Chapter(figures, not failed)
 
 
+def workflows(seed: int, seeds: int) -> Chapter:
+    """Random programs of workflows, in memory and on PostgreSQL."""
+    with pool(1) as first, pool(1) as other:
+        in_memory = first.submit(programs.run_in_memory, range(seed, seed + PROGRAMS_IN_MEMORY * seeds))
+        on_database = other.submit(programs.run_on_database, range(seed, seed + PROGRAMS * seeds))
+        results = [in_memory.result(), on_database.result()]
+    failed = [result for result in results if result.problems]
+    for result in failed:
+        print(result.story, flush=True)
+    counts = " and ".join(f"{result.count:,}" for result in results)
+    faults = sum(result.faults for result in results)
+    print(
+        f"workflows                {counts} programs, {faults:,} crashes and lost claims, {len(failed)} failed",
+        flush=True,
+    )
+    return Chapter({}, not failed)
+
+
 def mutants(seed: int, seeds: int) -> Chapter:
     """Run each broken engine until a check catches it."""
     rows, missed = [], []
@@ -183,5 +203,6 @@ ALL: Mapping[str, Callable[[int, int], Chapter]] = {
     "interleavings": interleavings,
     "simulation": simulation,
     "schedules": schedules,
+    "workflows": workflows,
     "mutants": mutants,
 }

@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from verification.workflows import driver
+from django.conf import settings
+from django.test import override_settings
+
+from verification.workflows import driver, memory
 from verification.workflows.driver import Run, check
 from verification.workflows.interpreter import Ambiguous
 from verification.workflows.programs import Case, random_case, smaller
@@ -60,6 +63,18 @@ def run(seeds: Sequence[int], *, play: Run = driver.run) -> ProgramsResult:
         logging.disable(logging.NOTSET)
     result.seconds = time.monotonic() - began
     return result
+
+
+def run_in_memory(seeds: Sequence[int]) -> ProgramsResult:
+    return run(seeds, play=memory.run)
+
+
+def run_on_database(seeds: Sequence[int]) -> ProgramsResult:
+    """Run programs on the default database, whose tasks may lose any number of executors."""
+    default = settings.TASKS["default"]
+    options = {**default["OPTIONS"], "MAX_EXECUTOR_LOSSES": 1000}
+    with override_settings(TASKS={**settings.TASKS, "default": {**default, "OPTIONS": options}}):
+        return run(seeds)
 
 
 def perform(case: Case, seed: int, play: Run) -> tuple[list[str] | None, int]:
