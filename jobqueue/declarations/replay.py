@@ -258,7 +258,7 @@ def digest(args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str] 
     try:
         text = encode([*args, kwargs] if kwargs else args)
         key = blake2b(text, digest_size=8).hexdigest()
-        if args and len(args) <= len(names):
+        if (args or kwargs) and len(args) <= len(names):
             text = encode({**dict(zip(names, args, strict=False)), **kwargs})
     except (TypeError, ValueError, RecursionError):
         return NO_ARGUMENTS

@@ -326,7 +326,7 @@ class WorkflowContext(CommonContext):
         entry = replay.find(name, EntryKind.RECEIVE)
         if entry is None or entry.status is EntryStatus.WAITING:
             due_at = None if timeout is None else self._recorder.now() + timeout
-            entry = entry or replay.wait(name, EntryKind.RECEIVE, digest(types, {}), due_at=due_at)
+            entry = entry or replay.wait(name, EntryKind.RECEIVE, digest((), {"classes": types}), due_at=due_at)
             replay.raise_if_cancelled(name)
             waiting = Waiting(name=name, kind="receive", types=types)
             entry = self._take(entry, kinds) or replay.end_or_suspend(entry, waiting, EntryStatus.TIMED_OUT)
@@ -432,7 +432,7 @@ class WorkflowContext(CommonContext):
         self._send(name, sender, body)
 
     def _send(self, name: str, to: UUID | str, body: Any) -> None:
-        replay, arguments = self._replay, digest((to, body), {})
+        replay, arguments = self._replay, digest((to, body), {}, ("to", "body"))
         entry = replay.find(name, EntryKind.SEND, arguments)
         if entry is None:
             replay.record()  # now, so that it is not undone if the message is refused

@@ -7,7 +7,6 @@ are read by the index that finds them by name, so wrong statistics cannot lead t
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -367,7 +366,7 @@ class _Reader:
                 ]
             case list() as values if self.patterns:
                 self.masked += values
-                return [DisplayedValue(name=str(index), text=json.dumps(MASK)) for index, _ in enumerate(values)]
+                return [DisplayedValue(name=str(index), text=f'"{MASK}"') for index, _ in enumerate(values)]
             case value:
                 return [show_value(value, self.patterns, max_characters=VALUE_CHARACTERS)]
 
