@@ -24,7 +24,7 @@ OURS := JOBQUEUE_PG_BIN JOBQUEUE_SAMPLES JOBQUEUE_ORDER JOBQUEUE_SEED JOBQUEUE_S
 # With PYTHONDONTWRITEBYTECODE each of the hundreds of processes that the tests start would compile what it imports.
 unexport DJANGO_SETTINGS_MODULE PYTHONDONTWRITEBYTECODE $(filter-out $(OURS),$(filter JOBQUEUE_%,$(.VARIABLES)))
 
-.PHONY: help demo serve test test-slow test-all verify verify-orders bench-crashes bench bench-quick bench-goals bench-actors bench-wake bench-schedules cost flame load lint format translations matrix venv venv-bench clean
+.PHONY: help demo serve test test-slow test-all verify verify-orders bench-crashes bench bench-quick bench-goals bench-actors bench-wake bench-schedules bench-workflows cost flame load lint format translations matrix venv venv-bench clean
 
 help:
 	@echo "make demo     import photographs through the queue and show what happened (PHOTOS=folder: your own)"
@@ -39,6 +39,7 @@ help:
 	@echo "make bench-goals   compare plain tasks with pgqueuer and others, and print which goals are met, 25 minutes"
 	@echo "make bench-actors  measure polls of actors per second beside the naive protocol (ARGS='--rounds 9')"
 	@echo "make bench-wake    measure how soon an actor among a million is polled after its message"
+	@echo "make bench-workflows  measure workflows of ten steps beside DBOS and absurd (ARGS='--absurd-sql FILE')"
 	@echo "make bench-schedules  measure an idle executor beside 10,000 schedules, and how late tasks of ticks are"
 	@echo "make cost     count what a plain task costs, and compare it with cost.toml (ARGS=--write: write cost.toml)"
 	@echo "make flame    draw where an executor's time in Python goes while it drains tasks: docs/drain-flame.svg"
@@ -95,6 +96,9 @@ bench-actors: venv
 
 bench-wake: venv
 	@$(PY) -m benchmarks.wake $(ARGS)
+
+bench-workflows: venv-bench
+	@$(BENCH_PY) -m benchmarks.bench_workflows $(ARGS)
 
 bench-schedules: venv
 	@$(PY) -m benchmarks.bench_schedules $(ARGS)
