@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db  # other processes use the database
 
 @pytest.mark.parametrize("case", CAUGHT_BY_RACES, ids=[case.name for case in CAUGHT_BY_RACES])
 def test_race_detects_broken_engine(run: Run, record_property: Callable[[str, object], None], case: MutantCase) -> None:
-    explored = run(case.by, case.kind, OrderPlan())
+    explored = run(case.by, case.kind, OrderPlan(is_sample_only=case.is_sample_only))
     assert explored.failure is not None, f"{case.kind.__name__} was not caught"
     assert any(problem.startswith(case.problem) for problem in explored.failure.problems), explored.failure.problems
     record_property("caught", case.cells(explored.count))  # shown at the end of the test run
