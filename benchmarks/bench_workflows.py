@@ -64,11 +64,14 @@ class Peer:
             reader.execute("VACUUM ANALYZE")
             reader.execute("CHECKPOINT")
             return measure(
-                self.server, workers.workers(PROCESSES, [*command, "work"]), partial(one, reader, self.ended), count
+                self.server,
+                workers.workers(PROCESSES, [*command, "work"]),
+                partial(count_by, reader, self.ended),
+                count,
             )
 
 
-def one(reader: psycopg.Connection[Any], query: str) -> int:
+def count_by(reader: psycopg.Connection[Any], query: str) -> int:
     row = reader.execute(query).fetchone()
     assert row is not None
     return int(row[0])

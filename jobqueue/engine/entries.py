@@ -67,6 +67,18 @@ class EntryStatements(Part):
                 return row.cancel_requested_at is not None
         return None
 
+    def record_steps(
+        self, executor_id: UUID, records: Sequence[tuple[ClaimedTask, Sequence[Entry]]]
+    ) -> dict[UUID, bool]:
+        """
+        Write entries of several tasks, those that can be written at once.
+
+        Return whether a cancel was requested, by task. Missing: the claim is lost, or another session has locked the
+        row. Locks: the tasks' rows FOR NO KEY UPDATE, skipping locked ones.
+        """
+        asked = {claimed.id: self.record(claimed, executor_id, entries) for claimed, entries in records}
+        return {pk: is_requested for pk, is_requested in asked.items() if is_requested is not None}
+
     def write(self, entries_of: Mapping[UUID, Sequence[Entry]]) -> None:
         """Write entries of tasks that this transaction has locked."""
         now = self.db.now()

@@ -60,6 +60,20 @@ class Journals(Part):
         failpoint("record.after")
         return is_requested
 
+    def record_steps(
+        self, executor_id: UUID, records: Sequence[tuple[ClaimedTask, Sequence[Entry]]]
+    ) -> dict[UUID, bool]:
+        """
+        Write entries of several workflows of one executor, in one transaction. Waits for no other session.
+
+        Return whether a cancel was requested, by task. Missing: the claim is lost, or another session has locked the
+        row. Then use record(). Raises as record() does, and writes nothing, if the database refuses any of the values.
+        """
+        failpoint("record.before")
+        asked = self.entries.record_steps(executor_id, [(claimed, newest(entries)) for claimed, entries in records])
+        failpoint("record.after")
+        return asked
+
     def _record(self, claimed: ClaimedTask, executor_id: UUID, entries: Sequence[Entry]) -> bool:
         is_requested = self.entries.record(claimed, executor_id, newest(entries))
         if is_requested is None:

@@ -31,6 +31,8 @@ The process that runs tasks: `manage.py run_executors`.
   became of it
 * `settings`: the flags of `run_executors`, as a value
 * `signals`: POSIX signals and other events for the main thread, as bytes in a pipe
+* `step_recorder`: the recorder thread: it records the steps of all workflows that run in this process, many in one
+  transaction
 * `stop`: the end of the loop: when nothing is left to do, and what it releases if it cannot wait
 * `supervisor`: `--processes N` and `--reload`: start executors as child processes, replace those that end, pass
   signals on

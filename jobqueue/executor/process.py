@@ -37,6 +37,7 @@ from jobqueue.executor.running.attempt import ExecutorIdentity, RunningTask
 from jobqueue.executor.running_tasks import RunningTasks
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.signals import ORPHANED, SignalPipe, SignalPipeClosed
+from jobqueue.executor.step_recorder import StepRecorder
 from jobqueue.executor.telemetry.errors import format_first_line
 from jobqueue.executor.telemetry.logger import get_logger
 from jobqueue.executor.watchdog import Watchdog
@@ -95,6 +96,7 @@ class ExecutorProcess:
         limit = max(2.0, options.heartbeat_timeout * 2 / 3)
         of_loop = GuardedConnection("loop", database, limit, prepares=True)
         of_heartbeat = GuardedConnection("heartbeat", database, limit / 2)
+        of_recorder = GuardedConnection("recorder", database, limit / 2, prepares=True)
         self._heartbeat = HeartbeatThread(
             self.engine,
             self.executor_info,
@@ -107,12 +109,15 @@ class ExecutorProcess:
         self._watchdog = Watchdog(
             self._running_tasks,
             self._heartbeat,
-            (of_loop, of_heartbeat),
+            (of_loop, of_heartbeat, of_recorder),
             grace,
             self._on_stuck,
             self._on_failure,
         )
-        self._identity = identity = ExecutorIdentity(engine=self.engine, executor_id=self.executor_id, name=self.name)
+        self._recorder = StepRecorder(self.engine, self.executor_id, of_recorder)
+        self._identity = identity = ExecutorIdentity(
+            engine=self.engine, executor_id=self.executor_id, name=self.name, recorder=self._recorder
+        )
         self.loop = ExecutorLoop(
             self.settings,
             identity,
@@ -223,6 +228,7 @@ class ExecutorProcess:
         if self.listener is not None:
             self.listener.stop()
         has_ended = self.loop.threads.close(timeout)
+        self._recorder.stop()
         self._heartbeat.stop()
         self._heartbeat.join(timeout * 4)
         self._watchdog.stop()

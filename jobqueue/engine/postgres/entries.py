@@ -58,6 +58,18 @@ class PostgresEntries(EntryStatements):
             ((is_requested,),) = self.db.fetch_prepared(RECORD, **values)
         return cast(bool | None, is_requested)
 
+    def record_steps(
+        self, executor_id: UUID, records: Sequence[tuple[ClaimedTask, Sequence[Entry]]]
+    ) -> dict[UUID, bool]:
+        rows = self.db.query_prepared(
+            "record_steps",
+            executor_id=executor_id,
+            ids=as_array(claimed.id for claimed, _ in records),
+            claim_numbers=as_array(claimed.claim_number for claimed, _ in records),
+            entries=as_json_array(as_json(entries) for _, entries in records),
+        )
+        return dict(rows)
+
     def write(self, entries_of: Mapping[UUID, Sequence[Entry]]) -> None:
         texts = as_json_array(as_json(entries) for entries in entries_of.values())
         self.db.query_prepared("write_journals", ids=as_array(entries_of), entries=texts)

@@ -27,6 +27,7 @@ from jobqueue.executor.database.task_connections import TaskConnections
 from jobqueue.executor.process_guard import leave_if_forked, this_process
 from jobqueue.executor.reports import LogOfBody, PendingReports
 from jobqueue.executor.running.thread_interrupts import clear_thread, interrupt_thread
+from jobqueue.executor.step_recorder import StepRecorder
 from jobqueue.executor.telemetry.errors import from_the_body
 from jobqueue.values.records import ClaimedTask, Outcome, StoredMessage
 from jobqueue.values.reports import Progress
@@ -49,6 +50,8 @@ class ExecutorIdentity:
     prepared: dict[str, tuple[FunctionTask[..., Any], FunctionTask[..., Any], RunOptions]] = dataclass_field(
         default_factory=dict, compare=False
     )
+    # records the steps of workflows together; None: each by itself
+    recorder: StepRecorder | None = dataclass_field(default=None, compare=False)
     is_test: bool = False  # the thread of a test, which lets time pass itself
     # set as soon as the executor is to end
     stop: threading.Event = dataclass_field(default_factory=threading.Event, compare=False)

@@ -52,7 +52,7 @@ from jobqueue.values.arguments import encode_arguments
 from jobqueue.values.journal import OPEN, Entry, EntryKind, EntryStatus, Journal, Restart, Waiting, WorkflowState
 from jobqueue.values.json import as_builtins, encode_result
 from jobqueue.values.message_types import names_in
-from jobqueue.values.records import Effects, NewMessage, NewTask, Outcome
+from jobqueue.values.records import NO_EFFECTS, Effects, NewMessage, NewTask, Outcome
 from jobqueue.values.states import FINAL, Status
 from jobqueue.values.text import clean_text, printable
 
@@ -238,13 +238,18 @@ class WorkflowRun:
             )
 
     def record(self, entries: Sequence[Entry], effects: Effects) -> None:
-        claimed, executor_id = self._attempt.claimed, self._attempt.identity.executor_id
+        claimed, identity = self._attempt.claimed, self._attempt.identity
+        is_requested = None
         with self._guard.pause():
-            if self._engine.journal.record(claimed, executor_id, entries, effects):
-                self._is_cancel_requested = True
+            if identity.recorder is not None and effects is NO_EFFECTS and depth_of(self._engine.database) == 0:
+                is_requested = identity.recorder.record(claimed, entries)
+            if is_requested is None:
+                is_requested = self._engine.journal.record(claimed, identity.executor_id, entries, effects)
             if effects.spawn:  # as a commit does for its children
                 notify_after_commit(self._engine, {row.queue_name for row in effects.spawn})
                 events.announce_children(self._engine, effects.spawn, self.now())
+        if is_requested:
+            self._is_cancel_requested = True
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
