@@ -176,6 +176,9 @@ class WorkflowBackend(IsolatedBackend):
         if report.cancelled:
             self._record_finished(task_id, Status.CANCELLED)
             self.journals.terminated.add(task_id)
+            newest = max(claim for claim in self.records.claims if claim[0] == task_id)
+            if newest not in self.records.endings:
+                self._record_ending(newest, "terminated")
         if report.parents:
             self.engine.messages.wake(report.parents)
 

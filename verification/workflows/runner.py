@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from django.conf import settings
+from django.core.management import call_command
 from django.test import override_settings
 
 from verification.workflows import driver, memory
@@ -71,6 +72,7 @@ def run_in_memory(seeds: Sequence[int]) -> ProgramsResult:
 
 def run_on_database(seeds: Sequence[int]) -> ProgramsResult:
     """Run programs on the default database, whose tasks may lose any number of executors."""
+    call_command("migrate", verbosity=0, run_syncdb=True)  # with the table of effects
     default = settings.TASKS["default"]
     options = {**default["OPTIONS"], "MAX_EXECUTOR_LOSSES": 1000}
     with override_settings(TASKS={**settings.TASKS, "default": {**default, "OPTIONS": options}}):
