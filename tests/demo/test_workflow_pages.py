@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unittest
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -303,3 +304,13 @@ class TestCanvas:
         jobqueue.requeue(Task.objects.failed().filter(task_type="shop.tasks.fetch").values_list("pk", flat=True))
         testing.run_until_idle()
         assert Task.objects.get(pk=report).return_value == "1 words for the news"
+
+
+@pytest.mark.django_db
+def test_tests_of_the_approval_pass() -> None:
+    approval = vars(run_example(RECIPES, "Get an approval before a deadline"))
+    case = run_example(RECIPES, "Test workflows", **approval).ApprovalTests
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(case).run(result)
+
+    assert (result.testsRun, result.errors, result.failures) == (2, [], [])
