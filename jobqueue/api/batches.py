@@ -155,9 +155,9 @@ class BatchProgress:
 
     status: Status  # of the batch
     total: int  # members
-    successful: int
-    failed: int
-    cancelled: int
+    successful: int  # members whose last end was SUCCESSFUL
+    failed: int  # whose last end was FAILED
+    cancelled: int  # whose last end was CANCELLED
     running: int  # members that have not ended, whether or not they have started
 
 

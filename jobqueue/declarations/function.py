@@ -283,8 +283,8 @@ class PlannedCall:
     """
 
     task: FunctionTask[..., Any]  # with the options of using()
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    args: tuple[Any, ...] = ()  # without the result of what came before
+    kwargs: Mapping[str, Any] = field(default_factory=dict)  # of the call
     takes_result: bool = True  # whether a result is put in front
 
     def using(self, **options: Unpack[ChangedOptions]) -> PlannedCall:

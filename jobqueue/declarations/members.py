@@ -22,15 +22,15 @@ _here: ContextVar[Block | None] = ContextVar("jobqueue.members", default=None)
 class Block:
     """A with-block of a batch."""
 
-    batch_id: UUID
-    backend: str
+    batch_id: UUID  # the id of the batch's task
+    backend: str  # of the batch: only its tasks become members
     thread: int | None  # whose connection has the transaction of the block; None without one
     transaction: Atomic | None  # that the block has opened; None in async code
     is_first: bool = True  # it enqueues the batch
     added: int = 0  # members
     queue_name: str | None = None  # of the first one
     _outer: Block | None = None  # the block around it
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.Lock = field(default_factory=threading.Lock)  # of the counts: an async block has many threads
 
     def enter(self) -> None:
         """Begin: tasks of the same backend that are enqueued in this context become members."""

@@ -24,9 +24,9 @@ MAX_RECORDS = 100  # in one transaction
 
 @dataclass(eq=False, slots=True)
 class _Record:
-    claimed: ClaimedTask
-    entries: Sequence[Entry]
-    is_over: threading.Event = field(default_factory=threading.Event)
+    claimed: ClaimedTask  # the workflow
+    entries: Sequence[Entry]  # to write
+    is_over: threading.Event = field(default_factory=threading.Event)  # set when they were written, or not
     is_cancel_requested: bool | None = None  # None: it was not written
 
 

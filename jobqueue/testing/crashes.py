@@ -102,12 +102,12 @@ def assert_crash_safe(
 class _Seen:
     """The results of a run."""
 
-    status: str
-    result: Any
-    error: str
+    status: str  # the final one of the task
+    result: Any  # of the task, as JSON
+    error: str  # its class and message; "" without one
     journal: Sequence[tuple[str, str, str]]  # name, kind and status of each entry
     tasks: Mapping[tuple[str, str], int]  # how many of each type and status
-    checked: object
+    checked: object  # what the caller's check returned
 
 
 def _differences(expected: _Seen, seen: _Seen) -> Iterator[str]:
@@ -131,11 +131,11 @@ class CrashPoint:
 
 @dataclass(frozen=True, slots=True)
 class _Scenario:
-    task: FunctionTask[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    script: Sequence[Moment]
-    check: Callable[[], object]
+    task: FunctionTask[..., Any]  # that is enqueued
+    args: tuple[Any, ...]  # of the task
+    kwargs: dict[str, Any]  # of the task
+    script: Sequence[Moment]  # what happens from outside
+    check: Callable[[], object]  # of the caller, called at the end
 
     def run(self, point: CrashPoint | None) -> tuple[_Seen, list[CrashPoint]]:
         engine = engine_for(self.task.backend)
@@ -198,19 +198,15 @@ class ProcessEnd(BaseException):
 
 @dataclass(eq=False)
 class CrashingExecutor:
-    """
-    An executor whose process ends at some of its statements. Another executor then rescues its tasks.
+    """An executor whose process ends at some of its statements. Another executor then rescues its tasks."""
 
-    crashes: numbers of writes, and whether the process ends after them. points: each write that it could end at.
-    """
-
-    engine: Engine
-    crashes: Sequence[tuple[int, bool]] = ()
+    engine: Engine  # of the backend
+    crashes: Sequence[tuple[int, bool]] = ()  # numbers of writes, and whether the process ends after them
     limit: int = 1000  # polls between two waits
-    points: list[CrashPoint] = field(default_factory=list)
-    crashed: int = 0
-    _number: int = 0
-    _is_dead: bool = False
+    points: list[CrashPoint] = field(default_factory=list)  # each write that it could end at
+    crashed: int = 0  # processes that have ended
+    _number: int = 0  # of the last write
+    _is_dead: bool = False  # the process has ended, and its statements do nothing
     _outermost: str = ""  # the savepoint of the open transaction
     _base: int = 0  # savepoints of the caller
 

@@ -39,24 +39,24 @@ MAX_RUNS = 1000  # between two waits
 class MemoryTask:
     """A task that has no row. It has more than 15 attributes because each column is one."""
 
-    id: UUID
-    task_type: str
-    args: str
-    kwargs: str = "{}"
-    parent_id: UUID | None = None
+    id: UUID  # made by the context
+    task_type: str  # the name of the task
+    args: str  # JSON array
+    kwargs: str = "{}"  # JSON object
+    parent_id: UUID | None = None  # the workflow that spawned it; None: no task
     status: Status = Status.READY
-    inner_state: str | None = None
-    entries: dict[str, Entry] = field(default_factory=dict)
-    inbox: list[StoredMessage] = field(default_factory=list)
+    inner_state: str | None = None  # JSON text; None before its first run
+    entries: dict[str, Entry] = field(default_factory=dict)  # of its journal, by name
+    inbox: list[StoredMessage] = field(default_factory=list)  # unread messages
     left: set[int] = field(default_factory=set)  # messages that the last run has read and left
-    wake_at: datetime | None = None
-    claim_number: int = 0
-    attempts: int = 0
-    polls: int = 0
-    unread_polls: int = 0
-    is_cancel_requested: bool = False
-    return_value: str | None = None
-    error: str | None = None
+    wake_at: datetime | None = None  # the end of its wait; None: it waits for a message, or not at all
+    claim_number: int = 0  # of its last run
+    attempts: int = 0  # of the run that failed last
+    polls: int = 0  # runs that did not fail
+    unread_polls: int = 0  # in a row, that left messages
+    is_cancel_requested: bool = False  # whether cancel() was called while it ran or unwinds
+    return_value: str | None = None  # JSON text; None before it is SUCCESSFUL
+    error: str | None = None  # of its last failed run; None: no run failed
 
 
 class MemoryEngine:

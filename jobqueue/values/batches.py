@@ -29,9 +29,9 @@ class BatchState(Struct, kw_only=True):
     """The state of a batch. Read by its polls."""
 
     total: int = 0  # members; those of an open block follow at its end
-    successful: int = 0
-    failed: int = 0
-    cancelled: int = 0
+    successful: int = 0  # members whose last end was SUCCESSFUL
+    failed: int = 0  # whose last end was FAILED
+    cancelled: int = 0  # whose last end was CANCELLED
     open_blocks: int = 0  # without a transaction, which may add members
     is_cancelled: bool = False  # it cancels its members
     cancelled_up_to: UUID | None = None  # the id of the last one; None: of none, or of all that have later ids

@@ -121,15 +121,14 @@ class AsyncRun:
 
     The steps are callbacks. Only the body is a task of asyncio, and what waits for the thread: another one around all
     steps would cost as much as that of the body.
-
-    make_task: makes a task of asyncio that no body sees. on_end: called with the outcome, or with an error that is not
-    the body's. It may start the next task, so start() leaves that to a later callback.
     """
 
-    running: RunningTask
-    on_start: Callable[[Attempt], None]
-    thread: BodyThread
-    make_task: Callable[[Coroutine[Any, Any, Any], Context], asyncio.Task[Any]]
+    running: RunningTask  # the claimed task
+    on_start: Callable[[Attempt], None]  # called before the body starts
+    thread: BodyThread  # for the body's calls that block
+    make_task: Callable[[Coroutine[Any, Any, Any], Context], asyncio.Task[Any]]  # of asyncio, which no body sees
+    # called with the outcome, or with an error that is not the body's. It may start the next task, so start() leaves
+    # that to a later callback.
     on_end: Callable[[RunningTask, CompletedAttempt | BaseException], None]
 
     def start(self) -> None:
