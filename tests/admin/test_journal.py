@@ -107,6 +107,10 @@ def test_task_without_a_journal_shows_none(show, make):
     assert "jq-journal" not in show(make(suspended=True, inner_state={"total": 3}))
 
 
+def test_state_of_a_workflow_is_not_shown_beside_its_journal(show, backend):
+    assert 'id="jq-state"' not in show(make_checkout(backend, task_type="tests.workflows.approve"))
+
+
 def test_show_prints_the_journal_on_request(backend):
     task = make_checkout(backend)
     without, printed = jobqueue("show", task.pk).out, jobqueue("show", task.pk, "--journal").out
