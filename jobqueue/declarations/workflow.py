@@ -7,6 +7,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from django.apps import apps
@@ -64,11 +65,19 @@ class WorkflowTask(PolledTask[P, R], Generic[P, R]):
 
 @functools.cache
 def digest_of_code(function: Callable[..., Any]) -> str:
-    try:
-        source = inspect.getsource(function).encode()
-    except (OSError, TypeError):  # installed without its source
-        source = inspect.unwrap(function).__code__.co_code
-    return hashlib.blake2b(source, digest_size=4).hexdigest()
+    """Return a digest of the code that this process runs. Its file may be newer."""
+    text = repr(parts_of_code(inspect.unwrap(function).__code__))
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+
+
+def parts_of_code(value: Any) -> Any:
+    """Return what a function does, without lines, files and comments. value: its code, or a constant of it."""
+    match value:
+        case CodeType():
+            return value.co_code, value.co_names, value.co_varnames, [*map(parts_of_code, value.co_consts)]
+        case frozenset():
+            return sorted(map(repr, value))  # its own order differs between processes
+    return value
 
 
 class WorkflowDecorator(Protocol):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from datetime import datetime, timedelta
 
 import pytest
@@ -226,3 +229,24 @@ class TestGuards:
         ((location, name),) = calls_of_clocks(read)
         assert location.startswith("tests/workflow/test_determinism.py:")
         assert name.endswith(".now")
+
+
+PROGRAM = """
+from jobqueue.declarations.workflow import digest_of_code
+def body(context, kind):
+    return [len(word) for word in (kind,) if word in {"a", "b", "c", "d"}]
+print(digest_of_code(body))
+"""
+
+
+def test_version_of_the_code_is_the_same_in_each_process_and_ignores_comments() -> None:
+    moved = "\n\n" + PROGRAM.replace("):\n", "):  # a comment\n")
+    programs = [(PROGRAM, "1"), (PROGRAM, "2"), (moved, "3"), (PROGRAM.replace('"d"', '"e"'), "1")]
+    digests = [digest_in_process(program, seed) for program, seed in programs]
+    assert digests[0] == digests[1] == digests[2] != digests[3]
+    assert len(digests[0].strip()) == 8
+
+
+def digest_in_process(program: str, seed: str) -> str:
+    environment = os.environ | {"PYTHONHASHSEED": seed}
+    return subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
