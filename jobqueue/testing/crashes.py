@@ -274,7 +274,7 @@ class CrashingExecutor:
             return
         self._is_dead = True
         if self._outermost:
-            connection.connection.execute(f'ROLLBACK TO SAVEPOINT "{self._outermost}"')
+            connection.connection.execute(connection.ops.savepoint_rollback_sql(self._outermost))
         raise ProcessEnd
 
 

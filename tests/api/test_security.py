@@ -23,6 +23,7 @@ from jobqueue.declarations import registry
 from jobqueue.models import Executor, InboxMessage, Limit, Queue, Schedule, Task
 from tests.factories import ExecutorFactory, MessageFactory, QueueFactory, ScheduleFactory, TaskFactory, now
 from tests.http.client import person
+from tests.journals import make_checkout
 
 pytestmark = pytest.mark.slow
 
@@ -59,6 +60,7 @@ def keys(db: None) -> dict[str, Any]:
     TaskFactory.create(running=True)
     Limit.objects.create(kind="concurrency", key="imports:", number=2, changed_at=now())
     return {
+        "workflow": make_checkout().pk,
         "task": waiting.pk,
         "task_id": task.pk,
         "executor": ExecutorFactory.create().pk,
@@ -112,7 +114,7 @@ class ActionRequest:
     on: str = "task"  # the row that is meant, and ticked in a list
 
     def done_by(self, client: Client, keys: dict[str, Any], *, by_get: bool = False) -> Any:
-        path = path_of(self.page, keys | {"task": keys[self.on]} if self.on == "task_id" else keys)
+        path = path_of(self.page, keys | {"task": keys[self.on]} if self.on in ("task_id", "workflow") else keys)
         data = {ACTION_CHECKBOX_NAME: [str(keys[self.on])], **self.data}
         with TestCase.captureOnCommitCallbacks(execute=True):  # executors are notified after the commit
             return client.get(path, data) if by_get else client.post(path, data)
@@ -136,6 +138,16 @@ REQUESTS = {
     "delete_ended": ActionRequest(TASKS, "delete_task", {"action": "delete_ended", "confirmed": "1"}, on="task_id"),
     "task_cancel": ActionRequest("admin:jobqueue_task_cancel", "cancel_task", {"confirmed": "1"}),
     "task_requeue": ActionRequest("admin:jobqueue_task_requeue", "requeue_task", on="task_id"),
+    **{
+        f"task_{action}": ActionRequest(f"admin:jobqueue_task_{action}", permission, data, on="workflow")
+        for action, permission, data in (
+            ("retry", "requeue_task", {"entry": "notify"}),
+            ("give", "change_journal", {"entry": "notify", "value": "1", "confirmed": "1"}),
+            ("skip", "change_journal", {"entry": "receive", "confirmed": "1"}),
+            ("rewind", "change_journal", {"entry": "notify", "confirmed": "1"}),
+            ("terminate", "cancel_task", {"confirmed": "1"}),
+        )
+    },
     "task_send": ActionRequest("admin:jobqueue_task_send", "send_message", {"body": '"dear diary"'}),
     "cancel_selected": ActionRequest(TASKS, "cancel_task", {"action": "cancel_selected", "confirmed": "1"}),
     "requeue_selected": ActionRequest(TASKS, "requeue_task", {"action": "requeue_selected"}, on="task_id"),
@@ -166,7 +178,7 @@ REQUESTS = {
 }
 # Pages that only show, the columns that a user chooses for the session, the preview of a form, and pages of Django's
 # own. Of these, only those that create and delete schedules write rows of the queue.
-SHOWN = ("changelist", "add", "history", "delete", "change", "preview", "failures", "summary", "columns")
+SHOWN = ("changelist", "add", "history", "delete", "change", "preview", "failures", "summary", "columns", "workflows")
 
 
 def test_every_action_of_the_admin_is_tried() -> None:

@@ -104,4 +104,4 @@ def test_executor_claims_nothing_before_its_migrations_are_applied(fleet: Fleet)
     # The error is logged once for each list of missing migrations, not at each look.
     lines = [match.string[len("12:34:56 ") :] for match in process.output.find("ERROR|WARNING")]
     assert len(set(lines)) == len(lines)
-    assert all("Run: manage.py migrate" in line for line in lines)
+    assert all("Run: manage.py migrate" in line for line in lines), lines

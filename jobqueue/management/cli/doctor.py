@@ -55,12 +55,12 @@ def _has_error(messages: Iterable[checks.CheckMessage]) -> bool:
 
 
 def _print(console: Console, messages: Sequence[dict[str, str]]) -> None:
-    width, indent = console.width or 120, " " * 9
+    width, indent = console.width or 120, " " * 9  # an id that is broken at a hyphen cannot be copied
     for message in messages:
         text, advice = printable(f"{message['level']:<8} {message['text']}"), printable(message["advice"])
         for line in (
-            *textwrap.wrap(text, width, subsequent_indent=indent),
-            *textwrap.wrap(advice, width, initial_indent=indent, subsequent_indent=indent),
+            *textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False),
+            *textwrap.wrap(advice, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False),
         ):
             console.write(line)
 

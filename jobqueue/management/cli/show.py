@@ -69,10 +69,10 @@ def show(console: Console, flags: Any) -> None:
 
 def _lines(task: Task, page: Mapping[str, Any], width: int) -> Iterator[str]:
     yield f"{task.task_type}  {task.status}"
-    yield from textwrap.wrap(page["sentence"], width)
+    yield from textwrap.wrap(page["sentence"], width, break_on_hyphens=False)
     for holder in page["holders"]:
         text = f"Held by {holder.task.pk} {holder.task.task_type} {holder.task.status}. {holder.sentence}"
-        yield from textwrap.wrap(text, width, subsequent_indent=INDENT)
+        yield from textwrap.wrap(text, width, subsequent_indent=INDENT, break_on_hyphens=False)
     yield ""
     yield from (
         f"{title:<{WIDTH}}  {value}" for title, value in _details(task, page).items() if value not in (None, "")
