@@ -107,18 +107,21 @@ class AsyncPool(Pool):
 
     def submit(self, tasks: Sequence[RunningTask]) -> None:
         super().submit(tasks)
-        if taken := [*iter(self._take, None)]:
-            self._loop.call_soon_threadsafe(self._start_all, taken)
+        self._loop.call_soon_threadsafe(self._start_waiting)
 
-    def _start_all(self, tasks: Sequence[RunningTask]) -> None:
-        for task in tasks:
-            task.variables.run(self._start, task)
+    def _start_waiting(self) -> None:
+        """Start tasks while slots are free. One that cannot start, for want of memory, takes no other with it."""
+        while (task := self._take()) is not None:
+            try:
+                task.variables.run(self._start, task)
+            except BaseException as error:  # noqa: BLE001 - asyncio would only log it, and the task would stay RUNNING
+                self._finish(task, error)
 
     def _start(self, task: RunningTask) -> None:
         try:
             thread = BodyThread(self._permits, self._borrowed_threads, "jobqueue-async")
             AsyncRun(task, self._context.on_start, thread, self._make_task, self._finish).start()
-        except BaseException as error:  # noqa: BLE001 - asyncio would only log it, and the task would stay RUNNING
+        except BaseException as error:  # noqa: BLE001 - as above
             self._loop.call_soon(self._finish, task, error)
 
     def _make_task(self, work: Coroutine[Any, Any, Any], variables: Context) -> asyncio.Task[Any]:

@@ -186,8 +186,10 @@ class AsyncRun:
         except BaseException as error:  # noqa: BLE001 - not the body's error. The task must not stay RUNNING.
             result = error
         if result is not None:
-            self.thread.close()
-            self.on_end(self.running, result)
+            try:
+                self.thread.close()
+            finally:
+                self.on_end(self.running, result)
 
 
 def finish_quickly(attempt: Attempt, ending: Returned | Raised) -> Returned | Raised:
