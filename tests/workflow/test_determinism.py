@@ -239,7 +239,7 @@ print(digest_of_code(body))
 """
 
 
-def test_version_of_the_code_is_the_same_in_each_process_and_ignores_comments() -> None:
+def test_version_of_code_is_the_same_in_each_process_and_ignores_comments() -> None:
     moved = "\n\n" + PROGRAM.replace("):\n", "):  # a comment\n")
     programs = [(PROGRAM, "1"), (PROGRAM, "2"), (moved, "3"), (PROGRAM.replace('"d"', '"e"'), "1")]
     digests = [digest_in_process(program, seed) for program, seed in programs]
