@@ -71,7 +71,11 @@ def digest_of_code(function: Callable[..., Any]) -> str:
 
 
 def parts_of_code(value: Any) -> Any:
-    """Return what a function does, without lines, files and comments. value: its code, or a constant of it."""
+    """
+    Return what a function does, without lines, files and comments.
+
+    value: its code, or a constant of it.
+    """
     match value:
         case CodeType():
             return value.co_code, value.co_names, value.co_varnames, [*map(parts_of_code, value.co_consts)]
