@@ -72,7 +72,7 @@ def digest_of_code(function: Callable[..., Any]) -> str:
 
 def parts_of_code(value: Any) -> Any:
     """
-    Return what a function does, without lines, files and comments.
+    Reduce the code of a function to its instructions, without lines, files and comments.
 
     value: its code, or a constant of it.
     """
