@@ -189,7 +189,7 @@ class JournalTooLong(JobQueueError):
 
 class WorkflowCancelled(BaseException):
     """
-    The workflow is to be cancelled.
+    A cancel of the workflow was requested, and its compensations run.
 
     Not an `Exception`, so that `except Exception` of a workflow does not catch it.
     """

@@ -56,7 +56,7 @@ def chain(*calls: PlannedCall | FunctionTask[..., Any]) -> PlannedCall:
 
 
 def group(*calls: PlannedCall | FunctionTask[..., Any]) -> PlannedCall:
-    """Plan calls at once, each with the result of what came before. The result is the list of theirs, in order."""
+    """Plan calls that run side by side, each with the previous result. The result is the list of theirs, in order."""
     return _planned_workflow(run_group, [planned(call) for call in calls])
 
 
@@ -71,5 +71,8 @@ def _planned_workflow(task: FunctionTask[..., Any], calls: list[PlannedCall]) ->
     backend, queue_name = places[0]
     for call in calls:
         if call.task.backend != backend:
-            raise InvalidTask(f"{call.task.name}: it is of backend {call.task.backend!r}, and others of {backend!r}.")
+            raise InvalidTask(
+                f"{call.task.name}: it is of backend {call.task.backend!r}, the first call of {backend!r}. Give all "
+                "calls the same backend with using(backend=...)."
+            )
     return PlannedCall(task.using(backend=backend, queue_name=queue_name), ([encode_call(call) for call in calls],))

@@ -155,8 +155,9 @@ class Replay:
         if problem:
             raise self.close(
                 NonDeterminism(
-                    f"The journal does not fit the code: {problem}. Give a call of another meaning another name, such "
-                    "as step.using(name=...), or use patched(). Then requeue the workflow: it goes on."
+                    f"The journal does not fit the code: {problem}. If the call has another meaning now, give it "
+                    "another name with step.using(name=...), or keep the old call where context.patched() is False. "
+                    "Then requeue the workflow: it goes on."
                 )
             )
         return entry

@@ -107,7 +107,8 @@ def workflow(function: Callable[..., Any] | None = None, /, **options: Unpack[Wo
     """
     Declare a module-level function as a workflow: a task that survives crashes, deploys and waits of any length.
 
-    Its first parameter is called `context`. The function runs from its top after each wait. Calls of the context that
+    Put it in the workflows.py of an installed app, so that executors find it. Its first parameter is called `context`.
+    The function runs from its top after each wait. Calls of the context that
     have ended are recorded, and return what they returned before. So code outside of steps must do the same each time.
     options: those of `@task`, but for `atomic` and `expires`. key: a unique key with names of arguments, such as
     "order-{order_id}", by which `send()` finds the workflow. version: of the code, for people.
@@ -143,7 +144,7 @@ def _driven(function: Callable[..., Coroutine[Any, Any, R]]) -> Callable[..., R]
         finally:
             coroutine.close()
         raise NonDeterminism(
-            f"The workflow awaited {foreign!r:.200}, which is no call of its context. Await it in a step: "
+            f"The workflow awaited something other than its context: {foreign!r:.200}. Await it in a step: "
             "await context.step(function)."
         )
 

@@ -280,7 +280,7 @@ class WorkflowContext(CommonContext):
     # --- waits
 
     def sleep(self, time: timedelta) -> None:
-        """Wait. No slot, thread or connection is used meanwhile."""
+        """Wait for this long, without a slot, a thread or a connection."""
         self._sleep(lambda: self._recorder.now() + time)
 
     def sleep_until(self, moment: datetime) -> None:
@@ -337,7 +337,8 @@ class WorkflowContext(CommonContext):
         if isinstance(message, Unfit):
             raise replay.close(
                 NonDeterminism(
-                    f"The recorded message of {name} does not fit the code: {message.problem}. Take its class."
+                    f"The recorded message of {name} does not fit the code: {message.problem}. Pass its class to "
+                    "receive(), and give new fields a default. Then requeue the workflow: it goes on."
                 )
             )
         return message

@@ -195,7 +195,7 @@ class TestGuards:
         stage.start(body)
         error = testing.run_until_idle()[0].error
         assert "test_determinism.py" in str(error)
-        assert "queries the database, do it in a step" in str(error)
+        assert "queries the database. Do it in a step" in str(error)
 
     def test_query_within_a_step_is_allowed(self, stage: WorkflowStage) -> None:
         def count_groups() -> int:

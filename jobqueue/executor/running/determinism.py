@@ -41,7 +41,7 @@ class Guard:
     def watch(self, function: Callable[..., Any]) -> Iterator[None]:
         """Watch the body of a workflow that this thread runs."""
         for location, name in calls_of_clocks(function):
-            self.report(f"calls {name}(), use context.now(), uuid() or random(), or call it in a step", location)
+            self.report(f"calls {name}(). Use context.now(), uuid() or random(), or call it in a step", location)
         with ExitStack() as stack:
             for connection in connections.all():
                 stack.enter_context(connection.execute_wrapper(self._execute))
@@ -60,7 +60,7 @@ class Guard:
 
     def _execute(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
         if self._is_on and not sql.startswith(("SAVEPOINT", "RELEASE", "ROLLBACK")):  # of transaction.atomic()
-            self.report("queries the database, do it in a step: context.step(function)", location_of_caller())
+            self.report("queries the database. Do it in a step: context.step(function)", location_of_caller())
         return execute(sql, params, many, context)
 
     def report(self, problem: str, location: str) -> None:
