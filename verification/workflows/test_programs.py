@@ -17,7 +17,7 @@ SEED, SEEDS = int(os.environ.get("JOBQUEUE_SEED") or 1), int(os.environ.get("JOB
 Record = Callable[[str, object], None]
 
 
-@pytest.mark.parametrize(("database", "programs"), [("default", 40), ("sqlite", 10)])
+@pytest.mark.parametrize(("database", "programs"), [("default", 20), ("sqlite", 10)])
 @pytest.mark.django_db(databases=["default", "sqlite"])
 def test_program_on_a_database_does_what_the_interpreter_says(
     options: Options, record_property: Record, database: str, programs: int
