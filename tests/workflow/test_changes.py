@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
 import jobqueue
-from jobqueue import Backoff, WorkflowContext, step
+from jobqueue import Backoff, StepFailed, WorkflowContext, step
 from jobqueue.api import workflows as changes
+from jobqueue.exceptions import ChangeRefused
 from jobqueue.values.states import Status
 from tests.workflow.stage import Counting, WorkflowStage
 from tests.workflow.workflows import Shipped
@@ -89,3 +93,22 @@ def test_cancel_runs_compensations_and_terminate_does_not(stage: WorkflowStage) 
 
     assert (stage.status(cancelled), stage.status(terminated)) == (Status.CANCELLED, Status.CANCELLED)
     assert undone.calls == 1
+
+
+@pytest.mark.parametrize("change", [changes.retry, lambda pk, name: changes.give(pk, name, 1)], ids=["retry", "give"])
+def test_step_of_a_block_that_was_undone_runs_no_more(
+    stage: WorkflowStage, change: Callable[[UUID, str], None]
+) -> None:
+    ship, other = Counting("ship", errors=1), Counting("other", errors=1)
+
+    def body(context: WorkflowContext) -> None:
+        with suppress(StepFailed), context.compensate(Counting("undo")):
+            context.step(once(ship))
+        context.step(once(other))
+
+    pk = stage.play(body)
+    with pytest.raises(ChangeRefused, match=r"The compensation undo has run; rewind to it, or to an earlier entry\."):
+        change(pk, "ship")
+    change(pk, "other")  # after the block
+    stage.run()
+    assert (stage.status(pk), ship.calls) == (Status.SUCCESSFUL, 1)
