@@ -19,7 +19,7 @@ from jobqueue.exceptions import GiveUp, InvalidResult, NonDeterminism, Retry, St
 from jobqueue.values import typed
 from jobqueue.values.journal import Entry, EntryKind, EntryStatus, Waiting
 
-LONGEST_WAIT = timedelta(days=3650)  # between two attempts
+LONGEST_WAIT_SECONDS = 3650 * 86_400.0  # between two attempts
 PLAIN = (str, int, float, bool, type(None))  # JSON returns values of these types unchanged
 
 
@@ -61,7 +61,7 @@ def run_step(
         with recorder.transaction() if step.atomic else nullcontext():
             value = recorder.call(step, args, kwargs)
             text = recorder.encode(value)
-            returned = value if type(value) in PLAIN else decode_as(text, step.function)
+            returned = as_later(value, text, step.function)
             replay.write(replace(begun, value=text, finished_at=recorder.now()))
             replay.record()
             is_recorded = True
@@ -86,7 +86,7 @@ def fail(replay: Replay, step: DeclaredStep[..., Any], begun: Entry, error: Exce
         step.retry_on is None or isinstance(error, (*step.retry_on, Retry))
     )
     if is_worth_it and entry.attempts < (step.max_attempts or recorder.options.max_attempts):
-        due_at = recorder.now() + min(timedelta(seconds=seconds), LONGEST_WAIT)
+        due_at = recorder.now() + timedelta(seconds=min(seconds, LONGEST_WAIT_SECONDS))
         replay.write(replace(entry, status=EntryStatus.RETRYING, due_at=due_at))
         replay.suspend(Waiting(name=entry.name, kind="retry", until=due_at))
     replay.end(entry, EntryStatus.FAILED)
@@ -114,6 +114,19 @@ def make_idempotency_key(replay: Replay) -> str:
 def decode_error(entry: Entry) -> dict[str, Any]:
     error: dict[str, Any] | None = msgspec.json.decode(entry.error or "{}")
     return error or {}
+
+
+def as_later(value: Any, text: str, function: Any) -> Any:
+    """Return a new result as later runs get it. The 5 of a function that is annotated with float becomes 5.0."""
+    is_plain = type(value) in PLAIN
+    if is_plain and returned_type(function) in (Any, type(value)):
+        return value
+    try:
+        return decode_as(text, function)
+    except InvalidResult:
+        if not is_plain:
+            raise
+        return value  # of another type than the function is annotated with
 
 
 def decode_as(text: str, function: Any) -> Any:
