@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from django.db.models import BooleanField, ExpressionWrapper, Q
+from django.db.models import BooleanField, ExpressionWrapper, Q, Subquery
 from django.db.models.fields.json import KT
 
 from jobqueue.engine.database import Part
@@ -74,12 +74,16 @@ class SharedFailures(Part):
         """
         Let each requeued workflow wait for its child again. It spawns another one if the child is gone.
 
-        A child that has failed and was not requeued stays as it is, so that no workflow waits for it without end.
+        A child that has failed and was not requeued stays as it is, so that no workflow waits for it without end. One
+        that was requeued earlier, and successful since, has sent its end already: its result is copied.
         """
         children = dict(self.db.by_ids({child for _, child in pairs}).values_list("pk", "status")) if pairs else {}
         for parent, child in pairs:
             if child not in children:
                 self._spawn(parent, child)._raw_delete(self.db.using)
+            elif children[child] == Status.SUCCESSFUL:
+                result = self.db.tasks.filter(pk=child).values("return_value")
+                self._spawn(parent, child).update(status=EntryStatus.SUCCESSFUL, value=Subquery(result), error=None)
             elif children[child] not in UNSUCCESSFUL:
                 self._spawn(parent, child).update(status=EntryStatus.WAITING, value=None, error=None, finished_at=None)
 
