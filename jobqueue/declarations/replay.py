@@ -83,6 +83,12 @@ class Unwritten:
     spawn: list[NewTask] = field(default_factory=list)  # children
     send: list[NewMessage] = field(default_factory=list)  # messages
 
+    def forget_children(self) -> None:
+        """Forget the children of this run, which a cancelled task does not spawn. A requeue lets it spawn others."""
+        ids = {row.id for row in self.spawn}
+        self.entries = {name: entry for name, entry in self.entries.items() if entry.child_id not in ids}
+        self.spawn = []
+
     def effects(self) -> Effects:
         if not (self.consumed or self.spawn or self.send):
             return NO_EFFECTS
@@ -105,6 +111,7 @@ class Replay:
         self.inbox = list(inbox)
         self.unwritten = unwritten or Unwritten()
         self.closed: Suspended | None = None  # why this run is over
+        self.error: Exception | None = None  # of the body, which has ended this run
         self.sender: UUID | None = None  # of the message that was received last
         self.blocks: list[str] = []  # compensations around the current call, by name
         self.protected = 0  # compensations that run, and shields, around the current call

@@ -63,7 +63,7 @@ class Watchdog(threading.Thread):
         for running in self._running_tasks.snapshot().values():
             if not running.is_armed:
                 continue
-            if running.reason is not None:
+            if running.first_interrupted_at is not None:  # a poll is not, if it was cancelled: its timeout still counts
                 self._check_interrupted(running, now)
             elif running.deadline_at is not None and running.deadline_at <= now:
                 running.interrupt(TaskTimeout)

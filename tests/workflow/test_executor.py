@@ -9,7 +9,9 @@ import pytest
 
 import jobqueue
 from jobqueue import StepFailed, WorkflowContext, step
-from jobqueue.values.states import Status
+from jobqueue.exceptions import TaskCancelled
+from jobqueue.executor.running.attempt import running_here
+from jobqueue.values.states import FINAL, Status
 from tests.executor.conftest import burst as burst
 from tests.executor.conftest import start as start
 from tests.executor.harness import Start
@@ -72,3 +74,26 @@ def test_async_step_that_takes_too_long_fails_with_a_timeout(stage: WorkflowStag
     pk = stage.start(lambda context: context.step(slow))
     wait_until(lambda: stage.status(pk) is Status.FAILED, "the end of the workflow")
     assert "TimeoutError" in stage.error(pk)
+
+
+def test_step_of_a_cancelled_workflow_keeps_its_timeout(stage: WorkflowStage, start: Start) -> None:
+    undo = Counting("undo")
+
+    @step(timeout=0.3, max_attempts=1)
+    def slow() -> None:
+        jobqueue.cancel(pk)
+        running = running_here.get()
+        assert running is not None
+        running.interrupt(TaskCancelled)  # as the next heartbeat does
+        wait_until(lambda: False, "an interruption", seconds=5.0)
+
+    def body(context: WorkflowContext) -> None:
+        with context.compensate(undo):
+            context.step(slow)
+
+    pk = stage.start(body)
+    start()
+    wait_until(lambda: stage.status(pk) in FINAL, "the end of the workflow")
+    assert undo.calls == 1
+    assert stage.journal(pk)["slow"] == "FAILED"
+    assert "It ran longer than 0.3 s." in stage.error(pk)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from operator import methodcaller
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -12,10 +13,14 @@ from uuid import UUID
 import pytest
 from django.contrib.auth.models import Group
 from django.db import OperationalError, transaction
+from django.utils import timezone
 
 import jobqueue
-from jobqueue import Backoff, GiveUp, StepFailed, WorkflowCancelled, WorkflowContext, step
+from jobqueue import Backoff, GiveUp, Retry, StepFailed, WorkflowCancelled, WorkflowContext, step
+from jobqueue.exceptions import ShuttingDown, TaskCancelled
 from jobqueue.executor.running import workflow_runner
+from jobqueue.executor.running.attempt import RunningTask
+from jobqueue.executor.running.workflow_runner import WorkflowRun
 from jobqueue.values.states import Status
 from tests.workflow import workflows
 from tests.workflow.stage import Counting, WorkflowStage, script
@@ -30,6 +35,24 @@ twice = step(max_attempts=2, backoff=Backoff(base=3000.0, jitter=0.0))
 def empty() -> None:
     workflows.charges.clear()
     workflows.refunds.clear()
+
+
+@pytest.fixture
+def learn_of_cancel(monkeypatch: pytest.MonkeyPatch) -> Callable[[], RunningTask]:
+    """Return a function that lets the run learn of a cancel, as a heartbeat does. It returns the running task."""
+    runs, poll = list[WorkflowRun](), WorkflowRun.poll
+
+    def keep(run: WorkflowRun) -> Any:
+        runs.append(run)
+        return poll(run)
+
+    def learn() -> RunningTask:
+        running = runs[-1]._attempt.running
+        running.interrupt(TaskCancelled)
+        return running
+
+    monkeypatch.setattr(WorkflowRun, "poll", keep)
+    return learn
 
 
 @step(atomic=True, max_attempts=1)
@@ -93,6 +116,26 @@ class TestSteps:
         pk = stage.play(lambda context: context.step(work))
         assert stage.status(pk) is Status.FAILED
         assert "GiveUp: no use" in stage.error(pk)
+
+    def test_step_may_ask_for_a_retry_beyond_the_longest_wait(self, stage: WorkflowStage) -> None:
+        def work() -> None:
+            raise Retry(after=1e15)
+
+        pk = stage.play(lambda context: context.step(work))
+        assert (stage.status(pk), stage.journal(pk)) == (Status.SUSPENDED, {"work": "RETRYING"})
+
+    def test_result_has_the_annotated_type_in_the_first_run_too(self, stage: WorkflowStage) -> None:
+        def price() -> float:
+            return 5
+
+        def body(context: WorkflowContext) -> Any:
+            charged = context.step(Counting("charge"), context.step(price))
+            context.receive(Shipped)
+            return charged
+
+        pk = stage.play(body)
+        stage.send_and_run(pk, Shipped("T1"))
+        assert stage.status(pk) is Status.SUCCESSFUL
 
     def test_result_that_is_no_json_fails_the_step_once(self, stage: WorkflowStage) -> None:
         pk = stage.play(lambda context: context.step(step(name="work")(object)))
@@ -161,6 +204,18 @@ class TestChildren:
         jobqueue.requeue(failed.id)
         stage.run()
         assert stage.result(pk) == 17
+
+    def test_workflow_takes_results_of_children_requeued_before_it(self, stage: WorkflowStage) -> None:
+        works = [step(max_attempts=1)(Counting("work", number, errors=1)) for number in (1, 2)]
+        names = [stage.name(methodcaller("step", work)) for work in works]
+        pk = stage.play(lambda context: sum(context.gather(*(context.spawn(script, name) for name in names))))
+        assert stage.status(pk) is Status.FAILED
+        jobqueue.requeue([row.id for row in stage.children(pk)])
+        stage.run()
+        assert [row.status for row in stage.children(pk)] == [Status.SUCCESSFUL, Status.SUCCESSFUL]
+        jobqueue.requeue(pk)
+        stage.run()
+        assert stage.result(pk) == 3
 
     def test_gather_returns_failed_children_if_it_should(self, stage: WorkflowStage) -> None:
         def body(context: WorkflowContext) -> list[str]:
@@ -240,6 +295,42 @@ class TestCompensations:
         assert stage.status(pk) is Status.FAILED
         assert (inner.calls, outer.calls, after.calls) == (2, 1, 0)
 
+    def test_database_that_fails_once_does_not_end_compensations(
+        self, stage: WorkflowStage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        undo, record, errors = Counting("undo"), WorkflowRun.record, [OperationalError("the server stops")]
+
+        def fail_once(run: WorkflowRun, entries: Any, effects: Any) -> None:
+            if undo.calls and errors:
+                raise errors.pop()
+            record(run, entries, effects)
+
+        def body(context: WorkflowContext) -> None:
+            with context.compensate(undo):
+                context.receive(Shipped)
+
+        pk = stage.play(body)
+        monkeypatch.setattr(WorkflowRun, "record", fail_once)
+        jobqueue.cancel(pk)
+        stage.run()
+        stage.pass_time(11)
+        assert (stage.status(pk), stage.journal(pk)["undo"]) == (Status.CANCELLED, "SUCCESSFUL")
+
+    def test_child_whose_key_is_taken_fails_a_workflow_that_has_undone_a_block(self, stage: WorkflowStage) -> None:
+        keyed = workflows.pack.using(key="taken", run_after=timedelta(days=1))
+        keyed.enqueue(1)
+
+        def body(context: WorkflowContext) -> None:
+            with suppress(ValueError), context.compensate(Counting("undo")):
+                raise ValueError("no luck")
+            context.gather(context.spawn(keyed, 1))
+
+        pk = stage.play(body)
+        stage.pass_time(11)
+        stage.pass_time(21)
+        assert stage.status(pk) is Status.FAILED
+        assert stage.error(pk).startswith("DuplicateKey: ")
+
 
 class TestCancel:
     def test_cancel_without_compensations_ends_at_once(self, stage: WorkflowStage) -> None:
@@ -300,6 +391,61 @@ class TestCancel:
         stage.run()
         stage.pass_time(3001)
         assert (stage.status(pk), inner.calls, outer.calls) == (Status.CANCELLED, 0, 2)
+
+    def test_error_in_a_run_beside_a_cancel_keeps_compensations(
+        self, stage: WorkflowStage, learn_of_cancel: Any
+    ) -> None:
+        undo, errors = Counting("undo"), [OSError("a file is missing")]
+
+        def body(context: WorkflowContext) -> None:
+            if pk is not None and errors:
+                learn_of_cancel()
+                raise errors.pop()
+            with context.compensate(undo):
+                context.receive(Shipped)
+
+        pk: UUID | None = None
+        pk = stage.play(body)
+        stage.change(pk, cancel_requested_at=timezone.now())
+        stage.send_and_run(pk, Shipped("T1"))
+        stage.pass_time(11)
+        assert (stage.status(pk), undo.calls) == (Status.CANCELLED, 1)
+
+    def test_stop_of_the_executor_after_a_cancel_keeps_compensations(
+        self, stage: WorkflowStage, learn_of_cancel: Any
+    ) -> None:
+        undo = Counting("undo")
+
+        def slow() -> None:
+            stage.change(pk, cancel_requested_at=timezone.now())
+            learn_of_cancel().interrupt(ShuttingDown)
+            raise learn_of_cancel().reason()
+
+        def body(context: WorkflowContext) -> None:
+            context.step(Counting("charge"))
+            with context.compensate(undo):
+                context.step(slow)
+
+        pk = stage.start(body)
+        stage.run()
+        assert (stage.status(pk), undo.calls) == (Status.CANCELLED, 1)
+
+    def test_workflow_cancelled_amid_its_spawns_spawns_after_requeue(
+        self, stage: WorkflowStage, learn_of_cancel: Any
+    ) -> None:
+        cancels = [learn_of_cancel]
+
+        def body(context: WorkflowContext) -> int:
+            first = context.spawn(workflows.pack, 1)
+            if cancels:
+                cancels.pop()()
+            return sum(context.gather(first, context.spawn(workflows.pack, 2)))
+
+        pk = stage.play(body)
+        assert stage.status(pk) is Status.CANCELLED
+        jobqueue.requeue(pk)
+        stage.run()
+        assert stage.result(pk) == 30
 
     def test_shield_is_recorded_before_its_first_step(self, stage: WorkflowStage) -> None:
         """A cancel waits for it, also if the executor dies in that step."""

@@ -173,11 +173,14 @@ def test_values_are_the_same_in_each_run(stage: WorkflowStage) -> None:
     assert seen[0][1] != seen[0][3]
 
 
-def test_plain_code_around_a_wait_cannot_swallow_it(stage: WorkflowStage) -> None:
+@pytest.mark.parametrize("raises", [False, True])
+def test_plain_code_around_a_wait_cannot_swallow_it(stage: WorkflowStage, raises: bool) -> None:
     def body(context: WorkflowContext) -> str:
         try:
             context.sleep(timedelta(seconds=5))
-        except BaseException:  # noqa: BLE001 - what the test is about
+        except BaseException as error:
+            if raises:
+                raise RuntimeError("swallowed") from error
             return "swallowed"
         return "slept"
 

@@ -149,9 +149,9 @@ class RunningTask(Struct, eq=False):
             lock.release()
 
     def interrupt(self, reason: type[Interrupted]) -> bool:
-        """Interrupt the body. The first reason counts. Return whether a body was running."""
+        """Interrupt the body. The first reason that does counts. Return whether a body was running."""
         with self._lock:
-            if self.reason is None:
+            if self.reason is None or (self._may_finish(self.reason) and not self._may_finish(reason)):
                 self.reason = reason
             if self._stopper is None or self._may_finish(reason):
                 return False

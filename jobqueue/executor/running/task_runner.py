@@ -320,7 +320,8 @@ def outcome_of_error(attempt: Attempt, error: BaseException) -> Outcome:
         return replace(failure_outcome(running, error, ending[0]), **ending[1])
     if isinstance(error, (GiveUp, InvalidResult)):
         return failure_outcome(running, error)
-    if running.reason is TaskCancelled:
+    # A workflow is CANCELLED by the commit, or by its next run, which runs its compensations.
+    if running.reason is TaskCancelled and not isinstance(attempt.context, WorkflowRun):
         return failure_outcome(running, error, Status.CANCELLED)
     if isinstance(error, Stale) and (again := retry_stale(running)):
         return again

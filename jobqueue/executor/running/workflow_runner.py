@@ -97,16 +97,22 @@ class WorkflowRun:
         self._replay = replay = self._fold(journal.entries)
         if self._state.waiting is not None and not self._is_over(self._state.waiting):
             return self._wait_on(self._state.waiting)
+        is_intercepted, returned = True, None
         try:
             with self._guard.watch(self._task.func):
                 returned = self._task.func(WorkflowContext(replay), *attempt.args, **attempt.kwargs)
-            if replay.closed is not None:
+        except Suspended:
+            is_intercepted = False
+        except Exception as error:
+            if replay.closed is None:
+                replay.error = error
+                raise
+        if replay.closed is not None:
+            if is_intercepted:
                 logger.warning("workflow.wait_intercepted task=%s hint=%s", printable(claimed.task_type), CAUGHT)
-                raise replay.closed
-        except Suspended as suspended:
-            if suspended.error is not None:
-                raise suspended.error from suspended.error.__cause__
-            return self._suspend(suspended)
+            if replay.closed.error is not None:
+                raise replay.closed.error from replay.closed.error.__cause__
+            return self._suspend(replay.closed)
         if replay.ahead:
             names = printable(", ".join(sorted(replay.ahead))[:200])
             logger.warning("workflow.entries_unreached task=%s names=%s", printable(claimed.task_type), names)
@@ -172,12 +178,14 @@ class WorkflowRun:
         """
         Return the final state after an error of the body, with its columns; None: it is an error like that of any task.
 
-        A failed step or compensation is set back, so that a requeue runs it again.
+        A failed step or compensation is set back, so that a requeue runs it again. After a compensation has begun, an
+        error of the body ends the workflow; one of the database or of a commit is tried again.
         """
         if isinstance(error, WorkflowCancelled):
+            self._replay.unwritten.forget_children()
             return Status.CANCELLED, self._columns(self._new_state())
         failed = next((cause for cause in causes(error) if isinstance(cause, RECORDED)), None)
-        if failed is None and not self._replay.has_unwound:
+        if failed is None and not (self._replay.has_unwound and error is self._replay.error):
             return None
         for entry in [*self._replay.entries.values()]:
             is_stuck = entry.kind is EntryKind.COMPENSATION and entry.status is EntryStatus.FAILED
