@@ -22,6 +22,7 @@ from jobqueue.exceptions import GiveUp, JournalTooLong, NonDeterminism, Workflow
 from jobqueue.values.journal import Entry, EntryKind, EntryStatus, Waiting
 from jobqueue.values.records import NO_EFFECTS, Effects, NewMessage, NewTask, StoredMessage
 
+CHOICES = (EntryKind.VALUE, EntryKind.RECEIVE, EntryKind.WAIT)
 MAX_ENTRIES = 10_000  # of a journal, without its children
 MAX_CHILDREN = 20_000
 SHOWN_CHARACTERS = 2_000  # of the arguments that the journal keeps for people
@@ -215,6 +216,11 @@ class Replay:
             raise self.close(error) from error
         self.unwritten = Unwritten()
 
+    def record_choices(self) -> None:
+        """Write what another run could get otherwise, before a step does something with it that stays."""
+        if any(is_choice(entry) for entry in self.unwritten.entries.values()):
+            self.record()
+
     # --- the end of the run
 
     def suspend(self, waiting: Waiting) -> NoReturn:
@@ -250,6 +256,11 @@ class Replay:
         begun = next((name for name in blocks or self.blocks if is_begun_compensation(self.entries[name])), None)
         if begun is not None and not self.protected:
             raise GiveUp(f"An earlier run has begun the compensation {begun}.")
+
+
+def is_choice(entry: Entry) -> bool:
+    """Return whether another run could get another value: of chance, of messages and times, of a new child."""
+    return entry.kind in CHOICES or (entry.kind is EntryKind.SPAWN and entry.status is EntryStatus.WAITING)
 
 
 def is_begun_compensation(entry: Entry) -> bool:

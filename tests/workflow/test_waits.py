@@ -7,12 +7,15 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from django.db import OperationalError
 from django.utils import timezone
 
 import jobqueue
 from jobqueue import WorkflowContext
 from jobqueue.conf.compat import task_enqueued
 from jobqueue.engine import engine_for
+from jobqueue.executor.running.workflow_runner import WorkflowRun
+from jobqueue.models import InboxMessage
 from jobqueue.values.states import Status
 from tests.executor.harness import connected
 from tests.workflow import workflows
@@ -171,6 +174,51 @@ def test_values_are_the_same_in_each_run(stage: WorkflowStage) -> None:
     assert len(seen) == 2
     assert seen[0] == seen[1]
     assert seen[0][1] != seen[0][3]
+
+
+@pytest.mark.parametrize("choice", ["now", "uuid", "random", "receive", "spawn"])
+def test_step_gets_the_same_values_after_its_record_was_lost(
+    stage: WorkflowStage, monkeypatch: pytest.MonkeyPatch, choice: str
+) -> None:
+    """An executor may die between the call of a step, say of a payment, and its record."""
+    seen, record, errors = list[str](), WorkflowRun.record, [OperationalError("the server stops")]
+
+    def charge(value: str) -> None:
+        seen.append(value)
+
+    def fail_once(run: WorkflowRun, entries: Any, effects: Any) -> None:
+        if seen and errors:
+            raise errors.pop()
+        record(run, entries, effects)
+
+    def body(context: WorkflowContext) -> None:
+        match choice:
+            case "receive":
+                value: object = context.receive(Shipped).tracking
+            case "spawn":
+                value = context.spawn(workflows.pack, 1).id
+            case _:
+                value = getattr(context, choice)()
+        context.step(charge, str(value))
+
+    monkeypatch.setattr(WorkflowRun, "record", fail_once)
+    pk = stage.start(body)
+    jobqueue.send(pk, Shipped("T1"))
+    stage.run()
+    stage.pass_time(11)
+    assert stage.status(pk) is Status.SUCCESSFUL
+    assert len(seen) == 2
+    assert seen[0] == seen[1]
+
+
+def test_message_of_a_slow_transaction_is_found_beside_unread_ones(stage: WorkflowStage) -> None:
+    """Nobody wakes the workflow for it: SQL has sent it, before the last run, and was committed after."""
+    pk = stage.play(lambda context: context.receive(Shipped).tracking)
+    stage.send_and_run(pk, CancelOrder("changed my mind"))
+    rows = InboxMessage.objects.using(stage.database)
+    rows.create(task_id=pk, body={"type": "Shipped", "tracking": "T1"}, sent_at=timezone.now() - timedelta(hours=1))
+    stage.pass_time(3600)
+    assert stage.result(pk) == "T1"
 
 
 @pytest.mark.parametrize("raises", [False, True])

@@ -36,7 +36,7 @@ from jobqueue.exceptions import (
     WorkflowCancelled,
 )
 from jobqueue.executor.running import events
-from jobqueue.executor.running.actor_runner import row_of_child
+from jobqueue.executor.running.actor_runner import row_of_child, wait_after
 from jobqueue.executor.running.attempt import Attempt, run_with_timeout
 from jobqueue.executor.running.determinism import Guard
 from jobqueue.executor.telemetry.errors import (
@@ -59,6 +59,7 @@ from jobqueue.values.text import clean_text, printable
 logger = get_logger(__name__)
 
 CAUGHT = "Its code caught the exception that ends a run at a wait. Catch Exception around calls of the context."
+LONGEST_RECHECK_SECONDS = 3600.0  # of a workflow that waits and has left messages unread
 COALESCE_SECONDS = 0.05  # for which the ends of children are collected
 
 RECORDED = (
@@ -204,6 +205,8 @@ class WorkflowRun:
         claimed, worker_id, inbox = self._attempt.claimed, self._attempt.identity.worker_id, self._replay.inbox
         is_new_here = f'"{worker_id}"' not in claimed.worker_ids
         has_consumed = bool(self._replay.unwritten.consumed)
+        unread_polls = 0 if not inbox else 1 if has_consumed else claimed.unread_polls + 1
+        waits_beside_unread = status is Status.SUSPENDED and unread_polls > 0
         return Outcome(
             task_id=claimed.id,
             claim_number=claimed.claim_number,
@@ -213,8 +216,10 @@ class WorkflowRun:
             has_succeeded=True,
             may_unblock_others=claimed.may_unblock_others,
             worker_id=worker_id if is_new_here or status in FINAL else None,
-            # Above 0, so that the sweep does not wake the workflow for messages that it has left.
-            unread_polls=0 if not inbox else 1 if has_consumed else claimed.unread_polls + 1,
+            # Above 0, so that the sweep does not wake the workflow for messages that it has left. It then looks for
+            # newer ones only, but a sender's transaction may have been open for long: the workflow looks by itself.
+            unread_polls=unread_polls,
+            recheck_seconds=wait_after(unread_polls, LONGEST_RECHECK_SECONDS) if waits_beside_unread else None,
             **self._columns(state),
             **columns,
         )
