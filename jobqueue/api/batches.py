@@ -24,7 +24,7 @@ from jobqueue.declarations.actor import Actor, PollContext
 from jobqueue.declarations.backends import HOME, queues_of
 from jobqueue.declarations.function import RESULT, Call, FunctionTask, PlannedCall, backend_named
 from jobqueue.declarations.limits import OnConflict
-from jobqueue.declarations.members import Block, block_in
+from jobqueue.declarations.members import Block, has_block_around, innermost_block
 from jobqueue.declarations.stored_calls import JsonCall, decode_call, encode_call, planned
 from jobqueue.engine import MESSAGES_PER_POLL, Engine, engine_for
 from jobqueue.exceptions import MembersFailed, TaskFinished, TaskNotFound
@@ -95,7 +95,8 @@ class BatchPoll:
         if state.is_cancelled:
             return self._cancel_members(self.context.id, messages_read)
         if (last := state.requeued_up_to) is not None:  # the next poll reads which members run again
-            state.requeued_up_to = self.engine.batches.requeue_members(self.context.id, last, CHUNK)
+            batches, until = self.engine.batches, state.requeues_up_to
+            state.requeued_up_to = batches.requeue_members(self.context.id, last, until, CHUNK)
             return None
         if messages_read >= MESSAGES_PER_POLL:
             return None
@@ -117,7 +118,9 @@ class BatchPoll:
             elif message.kind is Kind.MESSAGE:
                 state.total += message.body.added
                 state.open_blocks += message.body.opened
-                state.requeued_up_to = 0 if message.body.requeues else state.requeued_up_to
+                if message.body.requeues:
+                    state.requeued_up_to = 0
+                    state.requeues_up_to = self.engine.batches.newest_entry(batch_id)
                 if message.body.cancels and not state.is_cancelled:
                     state.is_cancelled, state.cancelled_up_to = True, batch_id
         if state.failed or state.cancelled or any(status is not Status.SUCCESSFUL for status in ends.values()):
@@ -263,7 +266,7 @@ class Batch:
         Raises TaskFinished if all members have ended. Raises as enqueue() does.
         """
         member = self._checked(planned(call))
-        with nullcontext() if block_in(self.pk) else self:
+        with nullcontext() if self._own_block() else self:
             return member.enqueue()
 
     def add_many(self, task: FunctionTask[..., Any], calls: Iterable[Call]) -> int:
@@ -273,7 +276,7 @@ class Batch:
         Call it with an iterator for any number of members. Raises as add() and enqueue_many() do.
         """
         self._checked(planned(task))
-        if (block := block_in(self.pk)) is None:
+        if (block := self._own_block()) is None:
             with self:
                 return self.add_many(task, calls)
         backend: Any = backend_named(self.backend)
@@ -282,6 +285,18 @@ class Batch:
             backend.enqueue_many(task, part, count)
             count += len(part)
         return block.added - before
+
+    def _own_block(self) -> Block | None:
+        """Return the innermost block, if it is of this batch. Raises InvalidTask within a block of another batch."""
+        block = innermost_block()
+        if block is None or block.batch_id == self.pk:
+            return block
+        if has_block_around(self.pk):
+            raise InvalidTask(
+                f"This code is in a block of batch {block.batch_id}, within a block of batch {self.pk}. Add members to "
+                "the outer one after the inner block has ended."
+            )
+        return None
 
     async def aadd(self, call: PlannedCall | FunctionTask[..., Any]) -> TaskResult[..., Any]:
         """See add()."""

@@ -61,10 +61,18 @@ class Block:
             self.queue_name = self.queue_name or rows[0].queue_name
 
 
-def block_in(batch_id: UUID) -> Block | None:
-    """Return the innermost block that the caller is in, if it is one of a batch; otherwise None."""
+def innermost_block() -> Block | None:
+    """Return the innermost block that the caller is in; None outside of blocks."""
     block = _here.get()
-    return block if block is not None and block in open_blocks and block.batch_id == batch_id else None
+    return block if block in open_blocks else None
+
+
+def has_block_around(batch_id: UUID) -> bool:
+    """Return whether one of the blocks that the caller is in is of this batch."""
+    block = _here.get()
+    while block is not None and not (block in open_blocks and block.batch_id == batch_id):
+        block = block._outer
+    return block is not None
 
 
 def block_of(backend: str) -> Block | None:

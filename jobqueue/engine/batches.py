@@ -53,13 +53,19 @@ class Batches(Part):
         )
         return before
 
-    def requeue_members(self, batch_id: UUID, after: int, limit: int) -> int | None:
+    def newest_entry(self, batch_id: UUID) -> int:
+        """Return the entry of the member that was the last one to end unsuccessfully; 0: there is none."""
+        entries = JournalEntry.objects.using(self.db.using).filter(task_id=batch_id)
+        return entries.order_by("-pk").values_list("pk", flat=True).first() or 0
+
+    def requeue_members(self, batch_id: UUID, after: int, last: int, limit: int) -> int | None:
         """
         Requeue some members that were not successful. Return the entry after which the next call goes on; None: none.
 
-        It skips members that are locked, or whose key is taken. Locks: as Tasks.requeue().
+        after, last: entries between which it looks. Members that fail again meanwhile have later ones. It skips members
+        that are locked, or whose key is taken. Locks: as Tasks.requeue().
         """
-        entries = JournalEntry.objects.using(self.db.using).filter(task_id=batch_id, pk__gt=after)
+        entries = JournalEntry.objects.using(self.db.using).filter(task_id=batch_id, pk__gt=after, pk__lte=last)
         page = list(entries.order_by("pk").values_list("pk", "child_id")[:limit])
         self.tasks.requeue([member for _, member in page if member is not None], wait=False)
         return page[-1][0] if len(page) == limit else None

@@ -200,11 +200,11 @@ class Tasks(Part):
         Put FAILED and CANCELLED tasks back READY, with all their attempts, their state and inbox.
 
         A task stays unchanged if a live task holds its key. Bulk actions stay unchanged, too: the permission to requeue
-        is none to repeat another user's bulk action. A batch requeues its members. A child notifies its parent when it
-        ends again. A workflow that failed because of a child, and the child, are requeued together, also if only one is
-        among the ids; the report has the others. Locks: the rows in id order, then related ones and parents, skipping
-        locked ones, but for batches. Rows locked by other sessions are `busy` unless `wait`; so are those whose related
-        ones are locked. Waits for a concurrent insert of the same key.
+        is none to repeat another user's bulk action. A FAILED batch requeues its members; a CANCELLED one stays so. A
+        child notifies its parent when it ends again. A workflow that failed because of a child, and the child, are
+        requeued together, also if only one is among the ids; the report has the others. Locks: the rows in id order,
+        then related ones and parents, skipping locked ones, but for batches. Rows locked by other sessions are `busy`
+        unless `wait`; so are those whose related ones are locked. Waits for a concurrent insert of the same key.
         """
         with self.db.transaction():
             seen = self.failures.lock(ids, wait=wait)
@@ -419,4 +419,6 @@ class Tasks(Part):
 
 
 def may_requeue(row: Task) -> bool:
+    if row.task_type == BATCH and row.status == Status.CANCELLED:
+        return False  # it counts its members no more
     return row.status in UNSUCCESSFUL and row.task_type != BULK_ACTION

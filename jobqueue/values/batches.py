@@ -36,6 +36,7 @@ class BatchState(Struct, kw_only=True):
     is_cancelled: bool = False  # it cancels its members
     cancelled_up_to: UUID | None = None  # the id of the last one; None: of none, or of all that have later ids
     requeued_up_to: int | None = None  # the entry of the last member that it has requeued; None: it requeues none
+    requeues_up_to: int = 0  # the entry of the last member to requeue; later ones have failed again
     is_over: bool = False  # all members have ended, and some were not successful
     called: list[str] = []  # the callbacks that were enqueued
 

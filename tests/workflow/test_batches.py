@@ -16,6 +16,7 @@ import jobqueue
 from jobqueue import Batch, InvalidArguments, TaskFinished, TaskNotFound, api
 from jobqueue.conf.compat import InvalidTask
 from jobqueue.declarations.members import open_blocks
+from jobqueue.engine import engine_for
 from jobqueue.exceptions import DuplicateKey
 from jobqueue.models import InboxMessage, JournalEntry, Task
 from jobqueue.values.states import Status
@@ -179,6 +180,17 @@ class TestRequeue:
         assert stage.status(batch.pk) == Status.SUCCESSFUL
         assert calls() == ["on_failure", "on_end", "on_success"]
 
+    def test_member_that_failed_after_the_requeue_is_not_requeued_by_it(self, stage: Stage) -> None:
+        members.broken.update(range(3))
+        batch = batch_of(*range(3))
+        stage.run()
+        entries = JournalEntry.objects.using(stage.database).filter(task_id=batch.pk).order_by("pk")
+        first, second, _ = entries.values_list("pk", flat=True)
+
+        with transaction.atomic(using=stage.database):
+            assert engine_for("default").batches.requeue_members(batch.pk, first, second, 10) is None
+        assert [row.status for row in stage.children(batch.pk)].count(Status.READY) == 1
+
     def test_requeue_of_failed_batch_without_its_members_fails_it_again(self, stage: Stage) -> None:
         members.broken.add(2)
         batch = batch_of(1, 2)
@@ -220,6 +232,7 @@ class TestCancel:
         assert stage.status(batch.pk) == Status.CANCELLED
         assert numbers_of(batch) == (5, 0, 0, 5, 0)
         assert calls() == []
+        assert jobqueue.requeue(batch.pk).skipped == 1  # it counts its members no more
 
     def test_large_family_is_cancelled_in_parts(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("jobqueue.api.batches.CHUNK", 10)
@@ -272,6 +285,15 @@ class TestCancel:
         assert numbers_of(batch) == (2, 1, 0, 1, 0)
         assert calls() == ["on_failure", "on_end"]
         assert stage.error(batch.pk).startswith("MembersFailed: Of 2 members: 1 cancelled.")
+
+    def test_batch_takes_no_members_within_block_of_another(self, stage: Stage) -> None:
+        with Batch() as outer:
+            work.enqueue(1)
+            with Batch() as inner, pytest.raises(InvalidTask, match=f"in a block of batch {inner.id}, within a block"):
+                outer.add(work.plan(2))
+            outer.add(work.plan(3))
+        stage.run()
+        assert numbers_of(outer) == (3, 3, 0, 0, 0)
 
     def test_cancelled_batch_takes_no_members(self, stage: Stage) -> None:
         batch = batch_of(1)
