@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
 from functools import cache
@@ -140,9 +140,13 @@ def decode_as(text: str, function: Any) -> Any:
         raise InvalidResult(f"the result is not {kind}, which the function is annotated with: {error}.") from error
 
 
-@cache
 def returned_type(function: Any) -> Any:
     """Return the annotation of a function's result; Any if it has none that JSON can be read as."""
+    return read_type(function) if isinstance(function, Hashable) else read_type.__wrapped__(function)
+
+
+@cache
+def read_type(function: Any) -> Any:
     try:
         kind = get_type_hints(unwrap(function)).get("return", Any)
         typed.choose_reading(kind)

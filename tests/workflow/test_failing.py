@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from operator import methodcaller
 from types import SimpleNamespace
@@ -136,6 +137,17 @@ class TestSteps:
         pk = stage.play(body)
         stage.send_and_run(pk, Shipped("T1"))
         assert stage.status(pk) is Status.SUCCESSFUL
+
+    def test_object_that_has_no_hash_may_be_a_step(self, stage: WorkflowStage) -> None:
+        @dataclass
+        class Add:
+            number: int
+
+            def __call__(self, other: int) -> int:
+                return self.number + other
+
+        pk = stage.play(lambda context: context.step(step(name="add")(Add(1)), 2))
+        assert stage.result(pk) == 3
 
     def test_result_that_is_no_json_fails_the_step_once(self, stage: WorkflowStage) -> None:
         pk = stage.play(lambda context: context.step(step(name="work")(object)))

@@ -212,7 +212,7 @@ def test_step_gets_the_same_values_after_its_record_was_lost(
 
 
 def test_message_of_a_slow_transaction_is_found_beside_unread_ones(stage: WorkflowStage) -> None:
-    """Nobody wakes the workflow for it: SQL has sent it, before the last run, and was committed after."""
+    """It has no wake-up: SQL has sent it before the last run, and committed after it."""
     pk = stage.play(lambda context: context.receive(Shipped).tracking)
     stage.send_and_run(pk, CancelOrder("changed my mind"))
     rows = InboxMessage.objects.using(stage.database)
