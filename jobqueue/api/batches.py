@@ -24,7 +24,7 @@ from jobqueue.declarations.actor import Actor, PollContext
 from jobqueue.declarations.backends import HOME, queues_of
 from jobqueue.declarations.function import RESULT, Call, FunctionTask, PlannedCall, backend_named
 from jobqueue.declarations.limits import OnConflict
-from jobqueue.declarations.members import Block, has_block_around, innermost_block
+from jobqueue.declarations.members import Block, block_in
 from jobqueue.declarations.stored_calls import JsonCall, decode_call, encode_call, planned
 from jobqueue.engine import MESSAGES_PER_POLL, Engine, engine_for
 from jobqueue.exceptions import MembersFailed, TaskFinished, TaskNotFound
@@ -266,7 +266,7 @@ class Batch:
         Raises TaskFinished if all members have ended. Raises as enqueue() does.
         """
         member = self._checked(planned(call))
-        with nullcontext() if self._own_block() else self:
+        with nullcontext() if block_in(self.pk) else self:
             return member.enqueue()
 
     def add_many(self, task: FunctionTask[..., Any], calls: Iterable[Call]) -> int:
@@ -276,7 +276,7 @@ class Batch:
         Call it with an iterator for any number of members. Raises as add() and enqueue_many() do.
         """
         self._checked(planned(task))
-        if (block := self._own_block()) is None:
+        if (block := block_in(self.pk)) is None:
             with self:
                 return self.add_many(task, calls)
         backend: Any = backend_named(self.backend)
@@ -285,18 +285,6 @@ class Batch:
             backend.enqueue_many(task, part, count)
             count += len(part)
         return block.added - before
-
-    def _own_block(self) -> Block | None:
-        """Return the innermost block, if it is of this batch. Raises InvalidTask within a block of another batch."""
-        block = innermost_block()
-        if block is None or block.batch_id == self.pk:
-            return block
-        if has_block_around(self.pk):
-            raise InvalidTask(
-                f"This code is in a block of batch {block.batch_id}, within a block of batch {self.pk}. Add members to "
-                "the outer one after the inner block has ended."
-            )
-        return None
 
     async def aadd(self, call: PlannedCall | FunctionTask[..., Any]) -> TaskResult[..., Any]:
         """See add()."""

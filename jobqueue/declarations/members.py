@@ -11,6 +11,7 @@ from uuid import UUID
 from django.db.transaction import Atomic
 from msgspec.structs import replace
 
+from jobqueue.conf.compat import InvalidTask
 from jobqueue.values.records import Enqueued, NewTask
 
 # The blocks of this process. While there is none, an enqueue pays for this check only.
@@ -61,18 +62,21 @@ class Block:
             self.queue_name = self.queue_name or rows[0].queue_name
 
 
-def innermost_block() -> Block | None:
-    """Return the innermost block that the caller is in; None outside of blocks."""
-    block = _here.get()
-    return block if block in open_blocks else None
+def block_in(batch_id: UUID) -> Block | None:
+    """
+    Return the innermost block that the caller is in, if it is one of a batch; otherwise None.
 
-
-def has_block_around(batch_id: UUID) -> bool:
-    """Return whether one of the blocks that the caller is in is of this batch."""
-    block = _here.get()
+    Raises InvalidTask if that block is one of another batch, and a block of this batch is around it.
+    """
+    innermost = block = _here.get()
     while block is not None and not (block in open_blocks and block.batch_id == batch_id):
         block = block._outer
-    return block is not None
+    if block is not None and innermost is not block and innermost in open_blocks:
+        raise InvalidTask(
+            f"This code is in a block of batch {innermost.batch_id}, within a block of batch {batch_id}. Add members "
+            "to the outer one after the inner block has ended."
+        )
+    return block if innermost is block else None
 
 
 def block_of(backend: str) -> Block | None:
