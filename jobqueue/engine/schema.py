@@ -79,7 +79,7 @@ def schema_problem(database: str) -> str:
     to_create = [] if applied and outdated else missing  # outdated migrations create theirs
     should_exist = bool(available and applied)  # otherwise the tables may not come from migrations
     gone = sorted({*missing} & {*made}) if should_exist else []
-    lacking, foreign = changed_columns(database, made)
+    lacking, foreign = changed_columns(database, made, current_models())
     if is_newer and (gone or lacking):
         return f"{here} is newer than this code: it lacks {', '.join(gone or lacking)}. Deploy newer code."
     if foreign and not is_newer:
@@ -113,14 +113,23 @@ def _repair(command: str) -> str:
     )
 
 
-def changed_columns(database: str, models: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the columns that our tables lack, and those of others that an INSERT would have to name."""
+def changed_columns(database: str, models: Mapping[str, Any], newest: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """
+    Return the columns that our tables lack, and those of others that an INSERT would have to name.
+
+    models: those of the applied migrations. newest: those of all migrations. While `migrate` runs, a migration may have
+    changed the tables already, and not be recorded yet.
+    """
     lacking, foreign = [], []
     for table, columns in read_columns(database, sorted(models)).items():
-        ours = {str(field.column) for field in models[table]._meta.local_concrete_fields}
-        lacking += [f"{table}.{name}" for name in sorted(ours - {*columns})]
-        foreign += [f"{table}.{name}" for name in sorted({*columns} - ours) if not columns[name]]
+        ours, later = columns_of(models[table]), columns_of(newest.get(table))
+        lacking += [f"{table}.{name}" for name in sorted((ours & later) - {*columns})]
+        foreign += [f"{table}.{name}" for name in sorted({*columns} - ours - later) if not columns[name]]
     return lacking, foreign
+
+
+def columns_of(model: Any) -> set[str]:
+    return {str(field.column) for field in model._meta.local_concrete_fields} if model is not None else set()
 
 
 def read_columns(database: str, tables: Collection[str]) -> dict[str, dict[str, bool]]:
