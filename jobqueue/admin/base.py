@@ -35,6 +35,17 @@ def database_for(request: HttpRequest) -> str:
     return options_of(backend).database if backend in api.aliases() else databases()[0]
 
 
+def requested_backend(request: HttpRequest) -> tuple[str, list[str]]:
+    """
+    Return the backend that an address names, otherwise the first one, and those that the page offers.
+
+    The backend is "" if there is none. A site with one backend is offered none.
+    """
+    aliases = [*api.aliases()]
+    requested = request.GET.get("backend", "")
+    return requested if requested in aliases else next(iter(aliases), ""), aliases if len(aliases) > 1 else []
+
+
 def permission(codename: str) -> Callable[[Any, HttpRequest], bool]:
     """Return a method has_..._permission(), which an action needs."""
 

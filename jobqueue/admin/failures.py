@@ -12,8 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils.translation import gettext as _
 
-from jobqueue import api
-from jobqueue.admin.base import Page
+from jobqueue.admin.base import Page, requested_backend
 from jobqueue.admin.charts import HEIGHT, STEP, sparkline
 from jobqueue.admin.links import AdminUrls
 from jobqueue.engine import Count, Engine, engine_for
@@ -97,9 +96,7 @@ class FailuresPage(Page):
     def view(self, request: HttpRequest) -> HttpResponse:
         if not self.admin.has_view_permission(request):
             raise PermissionDenied
-        aliases = api.aliases()
-        requested = request.GET.get("backend", "")
-        backend = requested if requested in aliases else next(iter(aliases), "")
+        backend, offered = requested_backend(request)
         context: dict[str, Any] = {}
         if backend:
             engine = engine_for(backend)
@@ -113,7 +110,7 @@ class FailuresPage(Page):
             "task/failures",
             title=_("Failures by cause"),
             backend=backend,
-            backends=aliases if len(aliases) > 1 else [],
+            backends=offered,
             may_requeue=request.user.has_perm("jobqueue.requeue_task"),
             may_cancel=request.user.has_perm("jobqueue.cancel_task"),
             **context,

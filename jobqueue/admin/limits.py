@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobqueue import api as queue_api
-from jobqueue.admin.base import ReadOnlyAdmin
+from jobqueue.admin.base import ReadOnlyAdmin, requested_backend
 from jobqueue.api import limits as api
 from jobqueue.declarations.limits import MAX_LIMIT
 from jobqueue.engine import engine_for
@@ -60,9 +60,7 @@ class LimitAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         if request.method not in ("GET", "HEAD"):
             return HttpResponseNotAllowed(["GET"])
-        aliases = queue_api.aliases()
-        backend = request.GET.get("backend", "")
-        backend = backend if backend in aliases else next(iter(aliases), "")
+        backend, offered = requested_backend(request)
         kind = next((kind for kind in api.KINDS if kind == request.GET.get("kind")), None)
         text = request.GET.get("q", "").replace("\x00", "").strip()[:MAX_SEARCH_CHARACTERS]
         listing = list_keys(engine_for(backend), kind, text) if backend else None
@@ -83,7 +81,7 @@ class LimitAdmin(ReadOnlyAdmin):
             text=text,
             query=urlencode(filters),
             backend=backend,
-            backends=aliases if len(aliases) > 1 else [],
+            backends=offered,
         )
 
     def change_view(

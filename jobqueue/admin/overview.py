@@ -11,7 +11,7 @@ from django.core import checks
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
-from jobqueue import api
+from jobqueue.admin.base import requested_backend
 from jobqueue.admin.charts import draw_charts, ranges, read_range
 from jobqueue.admin.failures import read_causes
 from jobqueue.admin.links import AdminUrls
@@ -56,9 +56,7 @@ class Figure:
 
 def read_overview(request: HttpRequest) -> dict[str, Any]:
     """Return the context of the overview: of each part, what the user may see."""
-    aliases = api.aliases()
-    requested = request.GET.get("backend", "")
-    backend = requested if requested in aliases else next(iter(aliases), "")
+    backend, offered = requested_backend(request)
     if not backend:
         return {"backend": ""}
     engine = engine_for(backend)
@@ -69,7 +67,7 @@ def read_overview(request: HttpRequest) -> dict[str, Any]:
     messages = sorted([*declared, *find_problems(engine, stats)], key=lambda message: -message.level)
     context: dict[str, Any] = {
         "backend": backend,
-        "backends": aliases if len(aliases) > 1 else [],
+        "backends": offered,
         "now": stats.now,
         "problems": [problem for message in messages if (problem := make_finding(message, pages))],
         **may_view,

@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from jobqueue import api
-from jobqueue.admin.base import PauseFields, ReadOnlyAdmin, permission
+from jobqueue.admin.base import PauseFields, ReadOnlyAdmin, permission, requested_backend
 from jobqueue.admin.charts import duration_text, per_minute
 from jobqueue.admin.summaries import SummaryPage
 from jobqueue.api.queues import MAX_RUNNING_LIMIT
@@ -104,9 +104,7 @@ class QueueAdmin(ReadOnlyAdmin):
         """Show every queue in use, also those without a row."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        aliases = api.aliases()
-        backend = request.GET.get("backend", "")
-        backend = backend if backend in aliases else next(iter(aliases), "")
+        backend, offered = requested_backend(request)
         if request.method == "POST":
             return self._act(request, backend)
         return self.page(
@@ -117,7 +115,7 @@ class QueueAdmin(ReadOnlyAdmin):
             minutes=RECENT_MINUTES,
             may_view_task=request.user.has_perm("jobqueue.view_task"),
             backend=backend,
-            backends=aliases if len(aliases) > 1 else [],
+            backends=offered,
             now=engine_for(backend).db.now() if backend else None,
             may_pause=self.has_pause_permission(request),
         )

@@ -8,8 +8,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
 
-from jobqueue import api
-from jobqueue.admin.base import Page, ReadOnlyAdmin
+from jobqueue.admin.base import Page, ReadOnlyAdmin, requested_backend
 from jobqueue.admin.charts import draw_charts, duration_text, ranges, read_range
 from jobqueue.admin.links import AdminUrls
 from jobqueue.engine import Engine, engine_for
@@ -40,8 +39,7 @@ class SummaryPage(Page):
     def view(self, request: HttpRequest) -> HttpResponse:
         if not self.admin.has_view_permission(request):
             raise PermissionDenied
-        requested = request.GET.get("backend", "")
-        backend = requested if requested in api.aliases() else next(iter(api.aliases()), "")
+        backend, _offered = requested_backend(request)
         name = request.GET.get("name", "").replace("\0", "")[:500]
         request.current_app = self.admin.admin_site.name
         context = {} if not backend else read_summary(request, AdminUrls(request, backend), self.scope, name)

@@ -7,8 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils.translation import gettext as _
 
-from jobqueue import api
-from jobqueue.admin.base import Page
+from jobqueue.admin.base import Page, requested_backend
 from jobqueue.admin.links import AdminUrls
 from jobqueue.engine import engine_for
 from jobqueue.operations.links import AdminTarget
@@ -24,9 +23,7 @@ class WorkflowsPage(Page):
     def view(self, request: HttpRequest) -> HttpResponse:
         if not self.admin.has_view_permission(request):
             raise PermissionDenied
-        aliases = api.aliases()
-        requested = request.GET.get("backend", "")
-        backend = requested if requested in aliases else next(iter(aliases), "")
+        backend, offered = requested_backend(request)
         request.current_app = self.admin.admin_site.name
         pages = AdminUrls(request, backend)
         groups = read_workflows(engine_for(backend)) if backend else []
@@ -35,7 +32,7 @@ class WorkflowsPage(Page):
             "task/workflows",
             title=_("Workflows"),
             backend=backend,
-            backends=aliases if len(aliases) > 1 else [],
+            backends=offered,
             groups=[
                 (group, pages.address(AdminTarget("task", {"task": group.task_type, "status": group.status})))
                 for group in groups
