@@ -217,6 +217,7 @@ class ExecutorProcess:
         if self.listener is not None:
             self.listener.start()
         self._handle(self._signals.read(0.0))  # a pause, for example, before anything is claimed
+        self._recorder.start()
         self.loop.start()
         while not self._has_loop_ended:
             wait = 1.0 if self._next_step_at is None else self._next_step_at - time.monotonic()

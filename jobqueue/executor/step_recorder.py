@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from uuid import UUID
 
 import django.db
@@ -22,12 +22,16 @@ logger = get_logger(__name__)
 MAX_RECORDS = 100  # in one transaction
 
 
-@dataclass(eq=False, slots=True)
-class _Record:
-    claimed: ClaimedTask  # the workflow
-    entries: Sequence[Entry]  # to write
-    is_over: threading.Event = field(default_factory=threading.Event)  # set when they were written, or not
-    is_cancel_requested: bool | None = None  # None: it was not written
+class StepRecord:
+    """The entries of one workflow, and whether they were written."""
+
+    __slots__ = ("claimed", "entries", "is_cancel_requested", "is_over")
+
+    def __init__(self, claimed: ClaimedTask, entries: Sequence[Entry]) -> None:
+        self.claimed, self.entries = claimed, entries
+        self.is_cancel_requested: bool | None = None  # None: they were not written
+        self.is_over = threading.Lock()  # taken until then
+        self.is_over.acquire()
 
 
 class StepRecorder:
@@ -35,16 +39,21 @@ class StepRecorder:
     Records steps for the threads of workflows, on a connection of its own that prepares its statements.
 
     Steps that end while a transaction is being committed share the next one. So the disk is flushed once for all of
-    them. The thread starts with the first step.
+    them. It opens the connection for the first step.
+
+    record() takes no lock of Python's. An interruption of the body may arrive in it at any place, and would leave a
+    Condition locked for ever.
     """
 
     def __init__(self, engine: Engine, executor_id: UUID, connection: GuardedConnection) -> None:
         self._engine, self._executor_id, self._connection = engine, executor_id, connection
         self._pid = os.getpid()
-        self._changed = threading.Condition()
-        self._waiting: list[_Record] = []
-        self._thread: threading.Thread | None = None
+        self._queue: SimpleQueue[StepRecord | None] = SimpleQueue()  # None: stop
+        self._thread = threading.Thread(target=self._run, name="step-recorder", daemon=True)
         self._is_stopping = False
+
+    def start(self) -> None:
+        self._thread.start()
 
     def record(self, claimed: ClaimedTask, entries: Sequence[Entry]) -> bool | None:
         """
@@ -52,27 +61,20 @@ class StepRecorder:
 
         They are not written if the claim is lost, another session has locked the task's row, the database refuses a
         value of any of the entries that were to be written with them, or this process is a copy of the executor's.
-        Then the caller writes them by itself, and gets its own error. It waits for the connection's limit at most.
+        Then the caller writes them by itself, and gets its own error. It waits for twice the connection's limit at
+        most.
         """
-        record = _Record(claimed, entries)
-        if os.getpid() != self._pid:
+        if self._is_stopping or os.getpid() != self._pid:
             return None
-        with self._changed:
-            if self._is_stopping:
-                return None
-            self._waiting.append(record)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="step-recorder", daemon=True)
-                self._thread.start()
-            self._changed.notify()
-        record.is_over.wait()
+        record = StepRecord(claimed, entries)
+        self._queue.put(record)
+        record.is_over.acquire(timeout=2 * self._connection.limit_seconds)
         return record.is_cancel_requested
 
     def stop(self) -> None:
         """Write what waits, and end the thread."""
-        with self._changed:
-            self._is_stopping = True
-            self._changed.notify()
+        self._is_stopping = True
+        self._queue.put(None)
 
     def _run(self) -> None:
         try:
@@ -81,25 +83,28 @@ class StepRecorder:
                     self._write(records)
                 finally:
                     for record in records:
-                        record.is_over.set()
+                        record.is_over.release()
         except BaseException:
             logger.exception("recorder.crashed hint=Workflows record their steps one by one.")
         finally:
-            with self._changed:
-                self._is_stopping = True
-                left, self._waiting = self._waiting, []
-            for record in left:
-                record.is_over.set()
+            self._is_stopping = True
+            for record in self._take():
+                record.is_over.release()
             self._connection.drop()
 
-    def _take(self) -> list[_Record]:
-        """Wait for records, and return those that have come. Return none after stop()."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._is_stopping)
-            taken, self._waiting = self._waiting[:MAX_RECORDS], self._waiting[MAX_RECORDS:]
-            return taken
+    def _take(self) -> list[StepRecord]:
+        """Wait for records, and return those that have come. Return none if it is to stop and none is left."""
+        taken: list[StepRecord] = []
+        try:
+            while len(taken) < MAX_RECORDS:
+                is_patient = not taken and not self._is_stopping
+                if (record := self._queue.get(block=is_patient)) is not None:
+                    taken.append(record)
+        except Empty:
+            pass
+        return taken
 
-    def _write(self, records: Sequence[_Record]) -> None:
+    def _write(self, records: Sequence[StepRecord]) -> None:
         try:
             with self._connection:
                 asked = self._engine.journal.record_steps(

@@ -12,6 +12,7 @@ import pytest
 
 from jobqueue import WorkflowContext
 from jobqueue.engine.journal import Journals
+from jobqueue.exceptions import TaskTimeout
 from jobqueue.values.states import Status
 from tests.engine.sessions import session
 from tests.executor.conftest import burst as burst
@@ -71,7 +72,7 @@ def test_steps_that_wait_for_a_commit_share_the_next_one(
     with patch.object(Journals, "record_steps", held_back):
         recorder = start(threads=WORKFLOWS + 1).process._recorder
         (first, *_) = gates["commit"].wait_for()
-        wait_until(lambda: first + len(recorder._waiting) == len(ids), "steps that wait for the first commit")
+        wait_until(lambda: first + recorder._queue.qsize() == len(ids), "steps that wait for the first commit")
         gates["commit"].open()
         wait_until(lambda: ended(stage, ids), "the end of the workflows")
 
@@ -131,3 +132,22 @@ def test_records_that_cannot_be_written_together_are_written_alone(
     wait_until(lambda: ended(stage, [pk]), "the end of the workflow")
     assert stage.result(pk) == STEPS
     assert batches == []
+
+
+def test_interrupted_body_leaves_the_recorder_to_others(stage: WorkflowStage, start: Start) -> None:
+    record_steps = Journals.record_steps
+
+    def held_back(journals: Journals, executor_id: UUID, records: Any) -> dict[UUID, bool]:
+        gates["commit"].pass_through(len(records))
+        return record_steps(journals, executor_id, records)
+
+    with patch.object(Journals, "record_steps", held_back):
+        interrupted = stage.start(count_up, timeout=0.5, max_attempts=1)
+        running = start(threads=2)
+        gates["commit"].wait_for()
+        (task,) = running.running_tasks.values()
+        wait_until(lambda: task.reason is TaskTimeout, "the interruption of the body that waits")
+        other = stage.start(count_up)
+        gates["commit"].open()
+        wait_until(lambda: ended(stage, [other]), "the end of the other workflow")
+    wait_until(lambda: stage.status(interrupted) is Status.FAILED, "the end of the interrupted workflow")
