@@ -132,20 +132,20 @@ def _driven(function: Callable[..., Coroutine[Any, Any, R]]) -> Callable[..., R]
 
     @functools.wraps(function)
     def drive(context: WorkflowContext, *args: Any, **kwargs: Any) -> R:
-        coroutine = function(context.as_async(), *args, **kwargs)
+        coroutine, cause = function(context.as_async(), *args, **kwargs), None
         try:
-            foreign = coroutine.send(None)
+            foreign = f"{coroutine.send(None)!r:.200}"
         except StopIteration as returned:
             return cast("R", returned.value)
         except RuntimeError as error:
             if "no running event loop" not in str(error):
                 raise
-            foreign = error
+            foreign, cause = "it needs an event loop", error
         finally:
             coroutine.close()
         raise NonDeterminism(
-            f"The workflow awaited something other than its context: {foreign!r:.200}. Await it in a step: "
+            f"The workflow awaited something other than its context: {foreign}. Await it in a step: "
             "await context.step(function)."
-        )
+        ) from cause
 
     return drive
