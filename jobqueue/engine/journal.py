@@ -173,14 +173,19 @@ class Journals(Part):
             raise ChangeRefused(_("%(name)s has not failed.") % values)
         if is_failed and row.status != Status.FAILED:
             raise ChangeRefused(_("The workflow has gone on after the failure of %(name)s; rewind to it.") % values)
-        run = self.entries.of(row.pk).filter(kind=EntryKind.COMPENSATION, status__in=HAS_RUN, pk__lt=entry.pk)
-        around = run.exclude(
-            status=EntryStatus.SUCCESSFUL, finished_at__lte=entry.started_at
-        )  # the others ended before
-        if entry.kind != EntryKind.COMPENSATION and (undone := around.order_by("pk").first()) is not None:
+        if (compensation := self._compensation_around(entry)) is not None:
             raise ChangeRefused(
-                _("The compensation %(name)s has run; rewind to it, or to an earlier entry.") % {"name": undone.name}
+                _("The compensation %(name)s has run; rewind to it, or to an earlier entry.") % {"name": compensation}
             )
+
+    def _compensation_around(self, entry: JournalEntry) -> str | None:
+        """Return the compensation of a block around a call, if it has run. One that was over before is none."""
+        if entry.kind == EntryKind.COMPENSATION:
+            return None
+        run = self.entries.of(entry.task_id).filter(kind=EntryKind.COMPENSATION, status__in=HAS_RUN, pk__lt=entry.pk)
+        if entry.started_at is not None:
+            run = run.exclude(status=EntryStatus.SUCCESSFUL, finished_at__lte=entry.started_at)
+        return run.order_by("pk").values_list("name", flat=True).first()
 
     def _set(self, entry: JournalEntry, status: EntryStatus, **columns: Any) -> None:
         self.entries.rows.filter(pk=entry.pk).update(status=status, **columns)
