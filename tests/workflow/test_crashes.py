@@ -58,13 +58,13 @@ def careless(context: WorkflowContext) -> None:
 
 
 @dataclass
-class Rejected:
+class Declined:
     by: str
 
 
 @workflow(max_attempts=1)
 def lonely(context: WorkflowContext) -> None:
-    context.receive(Rejected)
+    context.receive(Declined)
 
 
 @workflow(max_attempts=1)
@@ -84,7 +84,7 @@ def test_workflow_with_an_atomic_step_survives_each_crash(database: str, db: Non
     assert not effects.exists()
 
 
-def test_message_that_nobody_reads_keeps_no_scenario_going(database: str, db: None) -> None:
+def test_message_without_a_reader_keeps_no_scenario_going(database: str, db: None) -> None:
     assert assert_crash_safe(lonely, script=[at(hours=1).send(Approved("anna"))]) > 1
 
 
