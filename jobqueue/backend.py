@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from functools import cache, cached_property
 from hashlib import sha256
@@ -107,6 +107,11 @@ class JobQueueBackend(BaseTaskBackend):
         """The parsed OPTIONS. Raises ImproperlyConfigured if they are invalid."""
         return parse_options(self.options, self.alias)
 
+    @cached_property
+    def settings_of_others(self) -> Options:
+        """The settings for calls that are not made in a context of the site: over HTTP, and in a declaration."""
+        return replace(self.settings, middleware=())
+
     def validate_task(self, task: Task[..., Any]) -> None:
         """Raise InvalidTask if this backend cannot run the task."""
         checked = task
@@ -176,7 +181,7 @@ class JobQueueBackend(BaseTaskBackend):
             key = submission.idempotency_key
             try:
                 task = self._accept(submission.task)
-                row = new_task(task, submission.args, submission.kwargs, self.settings, idempotency_key=key)
+                row = new_task(task, submission.args, submission.kwargs, self.settings_of_others, idempotency_key=key)
             except (InvalidArguments, InvalidTask) as error:
                 errors[index] = error
             else:
@@ -220,9 +225,12 @@ class JobQueueBackend(BaseTaskBackend):
         row = new_task(self._accept(task), args, kwargs, self.settings)
         return self._insert(task, [msgspec.structs.replace(row, **columns)])[0]
 
-    def template(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewTask:
+    def template(
+        self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_declared: bool = False
+    ) -> NewTask:
         """Return the row of each task of a schedule, with the id 0. Raises as enqueue()."""
-        return new_task(self._accept(task), args, kwargs, self.settings, id=UUID(int=0))
+        settings = self.settings_of_others if is_declared else self.settings
+        return new_task(self._accept(task), args, kwargs, settings, id=UUID(int=0))
 
     # --- accept, insert, notify, answer; new_task() makes the rows
 

@@ -44,6 +44,10 @@ class ScheduleChanged(JobQueueError):
     """The schedule was changed after the caller read it."""
 
 
+class RestoreFailed(JobQueueError):
+    """A class of OPTIONS["MIDDLEWARE"] could not restore the value of a row, so the body was not called."""
+
+
 class TaskFinished(JobQueueError):
     """The task has ended and takes no messages."""
 

@@ -77,6 +77,8 @@ class Options:
     tick_retention: TickRetention = 90 * DAY_SECONDS  # of schedules; None keeps
     notify: Flag = True  # LISTEN/NOTIFY saves waiting for the next poll
     redact: Annotated[tuple[str, ...], described("a list of argument paths")] = tuple(SECRETS.split())  # shown masked
+    # paths of classes with values that travel from an enqueue to the run
+    middleware: Annotated[tuple[str, ...], described("a list of paths of classes")] = ()
     http_tokens: tuple[Token, ...] = ()  # programs that may submit tasks over HTTP
     ready_age_limit: Timeout = 300.0  # how long a READY task may wait before health/ready answers 503
 

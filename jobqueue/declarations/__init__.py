@@ -12,6 +12,7 @@ It knows no engine and no rows.
 * `function`: @task: Django's Task with the options of a queue
 * `limits`: limits by key: how many tasks run at once, and how many start in a period
 * `members`: the with-blocks of batches: which batch the tasks belong to that a caller enqueues
+* `middleware`: values that travel from an enqueue to the run, such as the language
 * `new_task`: the rows of new tasks, made of the options of a task and the arguments of its calls
 * `options`: the options of a task: which values are valid, and which apply to a row
 * `registry`: which code belongs to which task_type

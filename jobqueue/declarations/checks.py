@@ -17,7 +17,7 @@ from django.urls import get_resolver
 from jobqueue.conf.compat import PACKAGE, load_backends
 from jobqueue.conf.connection_pool import CONNECTIONS_OF_AN_EXECUTOR, pool_size
 from jobqueue.conf.options import KEYS, option_problems
-from jobqueue.declarations import function, registry
+from jobqueue.declarations import function, middleware, registry
 from jobqueue.declarations import schedules as declared_schedules
 from jobqueue.declarations.actor import ActorTask, reading_error
 from jobqueue.declarations.limits import Concurrency, Rate, has_fields
@@ -270,6 +270,8 @@ def backend_problems(alias: str, options: Any, keys: Iterable[Any] = ()) -> Iter
         )
     for problem in option_problems(options):
         yield checks.Error(f"{here}['OPTIONS']: {problem}.", id="jobqueue.E004")
+    for problem in middleware_problems(options):
+        yield checks.Error(f"{here}['OPTIONS']: {problem}.", id="jobqueue.E004")
     database = options.get("DATABASE", "default") if isinstance(options, Mapping) else None
     if not isinstance(database, str):
         return
@@ -281,6 +283,16 @@ def backend_problems(alias: str, options: Any, keys: Iterable[Any] = ()) -> Iter
         )
         return
     yield from _database_problems(here, database)
+
+
+def middleware_problems(options: Any) -> Iterator[str]:
+    """Yield why classes of MIDDLEWARE cannot be used."""
+    paths = options.get("MIDDLEWARE", ()) if isinstance(options, Mapping) else ()
+    for path in paths if isinstance(paths, list | tuple) else ():
+        try:
+            middleware.load(path)
+        except Exception as error:  # noqa: BLE001 - it is code of the site
+            yield f"MIDDLEWARE: {path!r:.300} cannot be used: {error}"
 
 
 def _database_problems(here: str, alias: str) -> Iterator[checks.CheckMessage]:

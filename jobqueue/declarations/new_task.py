@@ -11,6 +11,7 @@ from jobqueue.conf.options import Options
 from jobqueue.declarations import registry
 from jobqueue.declarations.function import Call, FunctionTask
 from jobqueue.declarations.limits import limit_columns
+from jobqueue.declarations.middleware import with_captured
 from jobqueue.declarations.options import stored_options
 from jobqueue.declarations.workflow import WorkflowTask
 from jobqueue.exceptions import InvalidArguments
@@ -80,9 +81,12 @@ def shared_columns(task: FunctionTask[..., Any], options: Options) -> dict[str, 
         "options": stored_options(task, registry.get(task.task_type)),
         "key": task.key,
     }
-    if task.metadata is not None:
+    metadata = task.metadata
+    if options.middleware:
+        metadata = with_captured(metadata, options.middleware, task.name)
+    if metadata is not None:
         limit = options.max_payload_bytes
-        columns["metadata"] = encode(task.metadata, where=f"{task.name}(): metadata", max_bytes=limit)
+        columns["metadata"] = encode(metadata, where=f"{task.name}(): metadata", max_bytes=limit)
     if task.tags:
         columns["tags"] = json.dumps(task.tags)
     if task.key is not None:

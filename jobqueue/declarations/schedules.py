@@ -115,7 +115,7 @@ class Declaration:
         template = getattr(task.get_backend(), "template", None)
         if template is None:
             raise ValueError(f"the backend {task.backend!r} of its task is not a JobQueueBackend")
-        return cast(NewTask, template(task, self.args, self.kwargs))
+        return cast(NewTask, template(task, self.args, self.kwargs, is_declared=bool(self.location)))
 
     def problems(self) -> Iterator[ValueProblem]:
         """Yield what is wrong with it. A problem's field is a field of this class, its expression or its task."""

@@ -23,6 +23,7 @@ LAYERS = [
     {"backend", "operations", "executor"},
     {"admin", "http", "management", "testing"},
     {"apps", "urls", "templatetags"},
+    {"contrib"},
 ]
 RUNS_TASKS = {"executor", "management", "testing"}
 FOR_DJANGO = {
@@ -30,7 +31,7 @@ FOR_DJANGO = {
     "templates", "static", "locale",
 }  # fmt: skip
 ON_TOP = {
-    "api", "backend.py", "conf", "declarations", "engine", "exceptions.py", "executor", "http", "operations",
+    "api", "backend.py", "conf", "contrib", "declarations", "engine", "exceptions.py", "executor", "http", "operations",
     "schedules", "testing", "values",
 }  # fmt: skip
 
@@ -86,11 +87,11 @@ def test_parts_of_operations_do_not_import_each_other() -> None:
                 assert (path.parent.name, imported) == ("bulk", "jobqueue.operations.list"), f"{path} imports {module}"
 
 
-def test_top_level_has_twelve_entries_beside_those_of_django() -> None:
+def test_top_level_has_thirteen_entries_beside_those_of_django() -> None:
     files = [path.relative_to(PACKAGE) for path in PACKAGE.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     entries = {path.parts[0] for path in files}
     assert entries - FOR_DJANGO == ON_TOP
-    assert len(ON_TOP) == 12
+    assert len(ON_TOP) == 13
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.relative_to(PACKAGE).as_posix())

@@ -13,6 +13,7 @@ import jobqueue
 from jobqueue import api, backend, exceptions, models, testing
 from jobqueue.api import schedules
 from jobqueue.conf.options import KEYS
+from jobqueue.contrib import middleware
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
 ROW = re.compile(r"^\| (.+?) \| (`.+`) \|$", re.MULTILINE)
@@ -58,6 +59,7 @@ def test_every_public_name_exists() -> None:
         "jobqueue.api.schedules": schedules,
         "jobqueue.models": models,
         "jobqueue.backend": backend,
+        "jobqueue.contrib.middleware": middleware,
     }
     missing = [name for where, module in modules.items() for name in TABLE[where] if not hasattr(module, name)]
     assert missing == []

@@ -29,7 +29,7 @@ from jobqueue.executor.running.attempt import (
     run_interruptibly,
     running_here,
 )
-from jobqueue.executor.running.task_runner import call, complete, finish, prepare
+from jobqueue.executor.running.task_runner import call, call_in_context, complete, finish, in_context, prepare
 from jobqueue.executor.telemetry.errors import from_the_body
 
 PLAIN_TYPES = (type(None), bool, int, float, str)
@@ -192,13 +192,13 @@ class AsyncRun:
                 self.on_end(self.running, result)
 
 
-def finish_quickly(attempt: Attempt, ending: Returned | Raised) -> Returned | Raised:
+def finish_quickly(attempt: Attempt, ending: Returned | Raised, in_thread: bool = False) -> Returned | Raised:
     """Finish what a body returned, without an interruption."""
     attempt.running.disarm()
     if isinstance(ending, Raised):
         return ending
     try:
-        return Returned(finish(attempt, ending.value))
+        return Returned(finish_in_context(attempt, ending.value) if in_thread else finish(attempt, ending.value))
     except BaseException as error:  # noqa: BLE001 - as run_interruptibly() does
         return Raised(from_the_body(error))
 
@@ -206,8 +206,12 @@ def finish_quickly(attempt: Attempt, ending: Returned | Raised) -> Returned | Ra
 def finish_in_thread(attempt: Attempt, ending: Returned | Raised) -> Returned | Raised:
     """Finish what an async body returned, in this thread and under the body's timeout."""
     if isinstance(ending, Raised) or attempt.running.reason is not None:  # it was asked to stop, but returned
-        return finish_quickly(attempt, ending)
-    return run_interruptibly(attempt, partial(finish, attempt, ending.value))
+        return finish_quickly(attempt, ending, in_thread=True)
+    return run_interruptibly(attempt, partial(finish_in_context, attempt, ending.value))
+
+
+def finish_in_context(attempt: Attempt, value: Any) -> Any:
+    return in_context(attempt, partial(finish, attempt, value))
 
 
 def is_plain(ending: Returned | Raised) -> bool:
@@ -264,7 +268,8 @@ async def _guarded(attempt: Attempt) -> Returned | Raised:
     """Await the body. A SystemExit or KeyboardInterrupt that it raises must not end the loop."""
     running = attempt.running
     try:
-        returned = await call(attempt)
+        has_no_context = running.claimed.metadata == "{}"
+        returned = await (call(attempt) if has_no_context else call_in_context(attempt))
         leave_if_forked(running.process)
         return Returned(returned)
     except asyncio.CancelledError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import django.db
@@ -23,6 +24,7 @@ from jobqueue.executor.running.task_runner import (
     call,
     complete,
     count_undelivered,
+    in_context,
     reject_by_database,
     retry_stale,
     success_outcome,
@@ -108,7 +110,7 @@ def _run_and_commit(
     try:
         with opened:
             has_begun = True
-            completed = _completed(attempt, run_interruptibly(attempt, body))
+            completed = _completed(attempt, run_interruptibly(attempt, partial(in_context, attempt, body)))
             completed = _commit(completed, attempt)
             failpoint("atomic.before")
         failpoint("atomic.after")

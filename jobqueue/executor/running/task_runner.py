@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping
 from datetime import timedelta
 from types import CoroutineType
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from django.db import IntegrityError
@@ -25,6 +25,7 @@ from jobqueue.declarations.actor import ActorTask, PolledTask
 from jobqueue.declarations.context import Context
 from jobqueue.declarations.function import FunctionTask, copy_unchecked
 from jobqueue.declarations.limits import limit_columns
+from jobqueue.declarations.middleware import restored, restored_async
 from jobqueue.declarations.options import RunOptions, read_tick, run_options
 from jobqueue.engine import Engine, iso_utc
 from jobqueue.exceptions import (
@@ -70,6 +71,8 @@ from jobqueue.values.states import FINAL, Status
 from jobqueue.values.text import clean_text
 
 logger = get_logger(__name__)
+
+T = TypeVar("T")
 
 LATEST_START_PART = 0.5  # of HEARTBEAT_TIMEOUT: a task with a rate that has not started by then is released
 LATER_SECONDS = 5.0  # after which a task is READY again, if its messages or limits could not be read
@@ -211,7 +214,23 @@ def call(attempt: Attempt) -> Any:
 
 def poll(attempt: Attempt) -> Outcome | Callable[[], Any]:
     """Call a synchronous body and finish what it returned."""
-    return finish(attempt, call(attempt))
+    if attempt.running.claimed.metadata == "{}":
+        return finish(attempt, call(attempt))
+    return in_context(attempt, lambda: finish(attempt, call(attempt)))
+
+
+def in_context(attempt: Attempt, function: Callable[[], T]) -> T:
+    """Call a synchronous part of the body with the values of MIDDLEWARE that travelled with the task."""
+    if attempt.running.claimed.metadata == "{}":
+        return function()
+    with restored(attempt.running.claimed.metadata, attempt.identity.options.middleware):
+        return function()
+
+
+async def call_in_context(attempt: Attempt) -> Any:
+    """Await an async body with these values."""
+    async with restored_async(attempt.running.claimed.metadata, attempt.identity.options.middleware):
+        return await call(attempt)
 
 
 def finish(attempt: Attempt, value: Any) -> Outcome | Callable[[], Any]:

@@ -298,7 +298,8 @@ class WorkflowRun:
         return encode_result(as_builtins(value), max_bytes=self.options.max_payload_bytes)
 
     def row_of_child(self, spawn: Spawn) -> NewTask:
-        return row_of_child(self._attempt, spawn)
+        with self._guard.pause():  # it calls MIDDLEWARE
+            return row_of_child(self._attempt, spawn)
 
     def message_to(self, receiver: UUID | str, body: Any) -> NewMessage:
         with self._guard.pause():
