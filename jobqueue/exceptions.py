@@ -56,16 +56,24 @@ class Retry(JobQueueError):
     """
     Raised by a body that wants to run again. It uses an attempt, as any error does.
 
-    after: seconds or a timedelta to wait instead of the task's backoff. A negative value means now.
+    after: seconds or a timedelta to wait instead of the task's backoff. A negative value means now. max_attempts: the
+    number of attempts, the first included, instead of the task's.
     """
 
-    def __init__(self, message: str | None = None, *, after: float | timedelta | None = None) -> None:
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        after: float | timedelta | None = None,
+        max_attempts: int | None = None,
+    ) -> None:
         super().__init__(message or "The task asked for a retry.")
         seconds = after.total_seconds() if isinstance(after, timedelta) else after
         is_number = issubclass(type(seconds), int | float) and not isinstance(seconds, bool)
         if seconds is not None and not (is_number and seconds < math.inf):
             raise ValueError(f"Retry(after=...) must be a number of seconds or a timedelta, not {after!r}")
         self.after = None if seconds is None else max(0.0, seconds)
+        self.max_attempts = max_attempts
 
 
 class GiveUp(JobQueueError):

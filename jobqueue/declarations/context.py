@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -39,6 +40,14 @@ class Context(TaskContext):  # type: ignore[misc,type-arg]
     schedule: str | None = None  # the name of the schedule that enqueued the task; None for other tasks
     scheduled_at: datetime | None = None  # the tick of the schedule that the task stands for; None for other tasks
     report: Callable[[float, float | None, str], None] = not_shown  # of progress: done, total or None, and a note
+    retries: int = 0  # attempts that have failed; `attempt` also counts those that a stop or a crash interrupted
+    stored_metadata: str = "{}"  # JSON text
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The task's metadata: what `using(metadata=...)` has given it."""
+        stored: dict[str, Any] = json.loads(self.stored_metadata)
+        return stored
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """

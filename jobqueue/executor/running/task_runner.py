@@ -208,6 +208,8 @@ def call(attempt: Attempt) -> Any:
         schedule=tick.schedule,
         scheduled_at=tick.scheduled_at,
         report=running.report,
+        retries=running.claimed.attempts,
+        stored_metadata=running.claimed.metadata,
     )
     return task.func(context, *attempt.args, **attempt.kwargs)
 
@@ -350,7 +352,8 @@ def outcome_of_error(attempt: Attempt, error: BaseException) -> Outcome:
         task.retry_on is None or isinstance(error, (*task.retry_on, Retry))
     )
     attempts = claimed.attempts + 1
-    if not is_worth_it or attempts >= attempt.run_options.max_attempts:
+    max_attempts = (error.max_attempts if isinstance(error, Retry) else None) or attempt.run_options.max_attempts
+    if not is_worth_it or attempts >= max_attempts:
         return failure_outcome(running, error)
     wait = attempt.run_options.backoff.seconds(attempts)
     if isinstance(error, Retry) and error.after is not None:
