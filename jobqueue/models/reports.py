@@ -18,7 +18,7 @@ class TaskProgress(models.Model):
     claim_number = models.BigIntegerField()
     done = models.FloatField()
     total = models.FloatField(null=True)
-    note = models.CharField(max_length=200)
+    note = models.TextField()
     reported_at = models.DateTimeField()
 
     class Meta:
