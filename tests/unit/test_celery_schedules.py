@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobqueue.management.cli.celery_schedules import cron_text, expression_from_celery
+from jobqueue.schedules.from_celery import cron_text, expression_from_celery
 from jobqueue.schedules.expressions import Every, upcoming
 
 schedules = pytest.importorskip("celery.schedules", reason="django-celery-beat needs Django 5.2: see pyproject.toml")

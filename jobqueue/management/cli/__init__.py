@@ -8,7 +8,6 @@ If the name of a verb differs from that of its module, the list gives it.
 * `bulk`: `requeue`, `cancel` and `prune`: tasks by id, or all tasks of a filter, in batches
 * `celery_entries`: the periodic tasks of Celery beat: from the tables of django-celery-beat and from
   CELERY_BEAT_SCHEDULE
-* `celery_schedules`: Celery's schedule objects as `Cron` and `Every`
 * `console`: what a command writes: results to stdout, messages to stderr, changes to the site's log
 * `doctor`: `doctor`: checks that need the database
 * `enqueue`: `submit` and `send`: a task or a message by hand

@@ -11,11 +11,10 @@ from typing import Any
 from django.apps import apps
 from django.conf import settings
 
-from jobqueue.conf.compat import TASK_MAX_PRIORITY, TASK_MIN_PRIORITY
 from jobqueue.declarations.function import FunctionTask
 from jobqueue.declarations.schedules import Declaration
-from jobqueue.management.cli.celery_schedules import ONCE, expression_from_celery
 from jobqueue.schedules.expressions import EPOCH, Cron, Every, ValueProblem
+from jobqueue.schedules.from_celery import ONCE, expression_from_celery, priority_from_celery
 from jobqueue.schedules.rows import from_row_time
 from jobqueue.values.policies import Overlap
 
@@ -28,8 +27,6 @@ TRANSPORT_OPTIONS = {
     "exchange", "routing_key", "headers", "serializer", "compression", "delivery_mode", "retry", "retry_policy",
     "ignore_result", "immediate", "mandatory",
 }  # fmt: skip
-# With these brokers, 0 is the highest priority.
-REVERSED_BROKERS = ("redis", "rediss", "sentinel")
 
 
 class NotNeeded(Exception):
@@ -211,20 +208,13 @@ def task_options(options: Mapping[str, Any]) -> dict[str, Any]:
     if expires:
         converted["expires"] = expires if isinstance(expires, timedelta) else timedelta(seconds=expires)
     if priority is not None:
-        converted["priority"] = convert_priority(priority)
+        converted["priority"] = priority_from_celery(priority, str(getattr(settings, "CELERY_BROKER_URL", "")))
     return converted
 
 
 def ignored_options(options: Mapping[str, Any]) -> list[str]:
     """Return the names of the given options that are of no use here."""
     return sorted(name for name in TRANSPORT_OPTIONS & options.keys() if options[name] not in (None, "", False, {}))
-
-
-def convert_priority(priority: int) -> int:
-    """Return a priority of Celery as ours. Celery's tasks without one have 0, which Redis takes for the highest."""
-    broker = str(getattr(settings, "CELERY_BROKER_URL", ""))
-    sign = -1 if broker.partition(":")[0].partition("+")[0] in REVERSED_BROKERS else 1
-    return max(TASK_MIN_PRIORITY, min(TASK_MAX_PRIORITY, sign * int(priority)))
 
 
 def _arguments(value: Any, kind: Any, name: str) -> Any:

@@ -1,4 +1,8 @@
-"""Celery's schedule objects as `Cron` and `Every`. They are read by their attributes, so Celery is not imported."""
+"""
+Celery's schedule objects as `Cron` and `Every`, and its priorities as ours.
+
+Schedules are read by their attributes, so Celery is not imported.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,9 @@ FIELDS: Final = (
 )
 # The days of the month with the first, second, ... of a weekday.
 WEEKS: Final = [set(range(first, min(first + 7, 32))) for first in range(1, 32, 7)]
+# With these brokers, 0 is the highest priority.
+REVERSED_BROKERS: Final = ("redis", "rediss", "sentinel")
+HIGHEST: Final = 100
 ONCE: Final = timedelta(days=1)  # the interval of a schedule with one tick; any interval would do
 
 
@@ -70,3 +77,9 @@ def _field_text(crontab: Any, name: str, cronsim_name: str, size: int) -> str:
     except CronSimError:
         read = set()
     return written if read == values else ",".join(map(str, sorted(values)))
+
+
+def priority_from_celery(priority: int, broker_url: str) -> int:
+    """Return a priority of Celery as ours. Celery's tasks without one have 0, which Redis takes for the highest."""
+    sign = -1 if broker_url.partition(":")[0].partition("+")[0] in REVERSED_BROKERS else 1
+    return max(-HIGHEST, min(HIGHEST, sign * int(priority)))
