@@ -37,6 +37,9 @@ class JobQueueConfig(AppConfig):
             from jobqueue.declarations import canvas  # noqa: F401
             from jobqueue.operations.bulk import actor as bulk_actor  # noqa: F401
 
+            if shim := sys.modules.get("jobqueue.contrib.celery"):  # code of the site uses it
+                shim.finalize()
+
             post_migrate.connect(install_sql, sender=self)
             post_migrate.connect(write_schedules, sender=self)
 

@@ -10,6 +10,7 @@ from math import inf
 from typing import Any
 
 from jobqueue.conf.compat import TaskContext
+from jobqueue.declarations.middleware import CONTEXT
 from jobqueue.values.text import escape
 
 NOTE_CHARACTERS = 200
@@ -47,7 +48,7 @@ class Context(TaskContext):  # type: ignore[misc,type-arg]
     def metadata(self) -> dict[str, Any]:
         """The task's metadata: what `using(metadata=...)` has given it."""
         stored: dict[str, Any] = json.loads(self.stored_metadata)
-        return stored
+        return {key: value for key, value in stored.items() if key != CONTEXT}  # without the values of MIDDLEWARE
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from jobqueue.schedules.from_celery import cron_text, expression_from_celery
 from jobqueue.schedules.expressions import Every, upcoming
+from jobqueue.schedules.from_celery import cron_text, expression_from_celery
 
 schedules = pytest.importorskip("celery.schedules", reason="django-celery-beat needs Django 5.2: see pyproject.toml")
 START = datetime(2027, 1, 30, 13, 7, tzinfo=UTC)

@@ -179,6 +179,7 @@ SHARED_CLASSES = {
     "Command": "Django looks for this name in each command; `jobqueue.api.Command` is what people send to executors",
     "Effect": "a table of two sites: of the tests, and of the load test",
     "Fibonacci": "the example of the README, also in tests and benchmarks",
+    **dict.fromkeys(("Reject", "Retry", "Task", "TaskError"), "Celery's names, which code of a site imports"),
     "Producer": "the adapter of each queue in benchmarks/peers has one",
 }
 

@@ -1,0 +1,77 @@
+"""Celery's schedules, and the entries of CELERY_BEAT_SCHEDULE as schedules of jobqueue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+from cronsim import CronSim
+
+import jobqueue
+from jobqueue.contrib.celery.exceptions import refuse
+from jobqueue.contrib.celery.payload import to_json
+from jobqueue.contrib.celery.registry import task_by_name
+from jobqueue.contrib.celery.rows import rename_context
+from jobqueue.schedules.expressions import EPOCH
+from jobqueue.schedules.from_celery import FIELDS, expression_from_celery
+
+CLEANUP = "celery.backend_cleanup"  # executors delete old tasks
+
+
+class schedule:
+    """A fixed interval."""
+
+    def __init__(self, run_every: float | timedelta, relative: bool = False, **_: Any) -> None:
+        self.run_every = run_every
+
+
+class crontab:
+    """Minutes, hours and days. Each field is a number, a text such as "*/15", or several numbers."""
+
+    def __init__(
+        self,
+        minute: Any = "*",
+        hour: Any = "*",
+        day_of_week: Any = "*",
+        day_of_month: Any = "*",
+        month_of_year: Any = "*",
+        **_: Any,
+    ) -> None:
+        values = {
+            "minute": minute,
+            "hour": hour,
+            "day_of_month": day_of_month,
+            "month_of_year": month_of_year,
+            "day_of_week": day_of_week,
+        }
+        for number, (name, value) in enumerate(values.items()):
+            text = _text(value)
+            fields = ["*"] * number + [text] + ["*"] * (len(values) - number - 1)
+            read = getattr(CronSim(" ".join(fields), EPOCH), FIELDS[number][1])
+            vars(self).update({f"_orig_{name}": text, name: read})
+
+
+def solar(*_: Any, **__: Any) -> Any:
+    raise refuse("A solar schedule", "Schedule a task each hour that asks for the position of the sun.")
+
+
+def _text(field: Any) -> str:
+    is_several = isinstance(field, Iterable) and not isinstance(field, str)
+    return ",".join(map(str, sorted(field))) if is_several else str(field)
+
+
+def declare_entry(app: Any, name: str, entry: Any) -> None:
+    """Declare an entry of beat as a schedule. A mistake is a system check."""
+    if CLEANUP in (name, entry["task"]):
+        return
+    task, kwargs = task_by_name(entry["task"]), dict(entry.get("kwargs") or {})
+    args: Any = list(entry.get("args") or ())
+    converted = task.converted(args, kwargs, dict(entry.get("options") or {}))
+    zone = app.conf.timezone or "UTC"
+    expression = expression_from_celery(entry["schedule"], str(zone))
+    names = ("queue_name", "priority", "timeout", "expires", "metadata")
+    declared = task.declared
+    changed = {key: value for key in names if (value := getattr(converted, key)) != getattr(declared, key)}
+    options: Any = {**changed, "args": to_json(args), "kwargs": rename_context(to_json(kwargs)), "overlap": "allow"}
+    jobqueue.schedule(name, declared, expression, **options)
