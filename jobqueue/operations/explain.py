@@ -144,6 +144,8 @@ def _relatives(task: Task, facts: TaskFacts) -> Iterator[str]:
             "%(messages)s message was not delivered.", "%(messages)s messages were not delivered.", facts.unread
         )
         yield text
+        if task.status != Task.Status.SUCCESSFUL:
+            yield _("If you requeue it, the task reads what it has not read.")
 
 
 def _live_children(facts: TaskFacts) -> Iterator[str]:

@@ -288,4 +288,7 @@ def test_message_of_an_error_is_a_sentence_of_its_own():
     row = ended("FAILED", attempts=2)
     text = explain(row, TaskFacts(now=NOW, errors=[failure("GiveUp", "hidden")], unread=1))
 
-    assert text == "Failed 5 min ago: the task gave up: hidden. 1 message was not delivered."
+    assert text == (
+        "Failed 5 min ago: the task gave up: hidden. 1 message was not delivered. "
+        "If you requeue it, the task reads what it has not read."
+    )
