@@ -67,7 +67,7 @@ def server_findings(engine: PostgresEngine, stats: BackendStats) -> Iterator[che
 def lock_findings(engine: PostgresEngine) -> Iterator[checks.CheckMessage]:
     """Name sessions whose locks stop executors. A lock on a whole table is an error, because it stops all executors."""
     with_rows = [EXECUTORS, HEARTBEATS]
-    names = [*with_rows, *TABLES]
+    names = _tables()
     rows = engine.db.query("lock_holders", names=names, with_rows=with_rows, seconds=LOCK_LONG_SECONDS)
     for lock, mode, pid, *session in rows:
         if pid is None:
@@ -120,6 +120,10 @@ def _sequences(engine: PostgresEngine) -> Iterator[checks.CheckMessage]:
             yield checks.Error(text % values, hint=SET_SEQUENCE.format(sequence=sequence, table=table))
 
 
+def _tables() -> list[str]:
+    return [model._meta.db_table for model in apps.get_app_config("jobqueue").get_models()]
+
+
 def _session(
     pid: int, role: str, name: str, state: str | None, open_seconds: float | None, idle_seconds: float | None
 ) -> str:
@@ -149,8 +153,7 @@ def _durability(engine: PostgresEngine, settings: Mapping[str, str]) -> Iterator
 
 def _indexes(engine: PostgresEngine) -> Iterator[checks.CheckMessage]:
     """Name indexes that the planner does not use: a CREATE or REINDEX CONCURRENTLY did not end."""
-    names = [model._meta.db_table for model in apps.get_app_config("jobqueue").get_models()]
-    for index, table in engine.db.query("invalid_indexes", names=names):
+    for index, table in engine.db.query("invalid_indexes", names=_tables()):
         text = _("Backend %(backend)s: the index %(index)s of %(table)s is INVALID: statements read the whole table.")
         values = {"backend": engine.alias, "index": index, "table": table}
         yield checks.Error(text % values, hint=f"REINDEX INDEX CONCURRENTLY {index};")
