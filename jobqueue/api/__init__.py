@@ -15,6 +15,7 @@ caller's transaction, notifications and wake-ups after its commit.
 * `schedule_deployments`: make the rows of schedules agree with the declarations of this code
 * `schedules`: what people do with schedules: pause, resume, run now, backfill, and create or change their own
 * `tasks`: cancel, requeue and wake tasks
+* `waits`: wait for the end of a task
 * `workflows`: change the journals of workflows, and end workflows without their compensations
 """
 
@@ -30,6 +31,7 @@ from jobqueue.api import ends as ends  # announces the ends of tasks
 from jobqueue.api.messages import send, send_many
 from jobqueue.api.queues import command, limit_queue, pause, resume
 from jobqueue.api.tasks import cancel, delete, discard, requeue, run_now, wake
+from jobqueue.api.waits import await_result, wait_for_result
 from jobqueue.declarations.backends import aliases as aliases
 from jobqueue.declarations.backends import declared_queues as declared_queues
 from jobqueue.values.states import Command
@@ -65,6 +67,7 @@ __all__ = [
     "arun_now",
     "asend",
     "asend_many",
+    "await_result",
     "awake",
     "cancel",
     "command",
@@ -77,5 +80,6 @@ __all__ = [
     "run_now",
     "send",
     "send_many",
+    "wait_for_result",
     "wake",
 ]
