@@ -69,7 +69,7 @@ class EnqueueRequest:
 
     def digest(self) -> str:
         """Return a digest to compare requests with the same key. The arguments must be valid."""
-        request = [self.task.task_type, self.args, self.kwargs, self.asked]
+        request = [self.task.first_name, self.args, self.kwargs, self.asked]
         return sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 

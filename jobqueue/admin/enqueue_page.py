@@ -90,6 +90,7 @@ class EnqueuePage(Page):
             call = _read_call(original)
         offered = registry.offered()
         name = original.task_type if original else request.POST.get("task") or request.GET.get("task", "")
+        name = registry.name_now(name)
         task = offered.get(name)
         data = request.POST if request.method == "POST" and task else None
         first = {name: getattr(original, name) for name in COPIED} if original else None

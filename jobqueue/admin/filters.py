@@ -72,7 +72,7 @@ class TaskNameFilter(ColumnFilter):
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Choices:
         """Label tasks by their last component, or in full if two share it. Plain text: unfold makes a title of it."""
-        names = with_selected(set(registry.all()), self.value())
+        names = with_selected(set(registry.by_name()), self.value())
         shared = Counter(map(short_type, names))
         labels = {name: name if shared[short_type(name)] > 1 else short_type(name) for name in names}
         return [(name, labels[name]) for name in sorted(names, key=lambda name: labels[name].casefold())]

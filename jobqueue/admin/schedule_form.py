@@ -297,7 +297,7 @@ def read_initial(row: Schedule, stored: StoredTask) -> dict[str, Any]:
     return {
         **{name: getattr(row, name) for name in names},
         **stored.options,
-        "task": row.task_type,
+        "task": registry.name_now(row.task_type),
         "timeout": without_fraction(stored.options.get("timeout")),
         "expires": expires and without_fraction(expires.total_seconds()),
         "catch_up_window": without_fraction(row.catch_up_window_seconds),

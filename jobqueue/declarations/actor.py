@@ -170,9 +170,9 @@ class Actor(Generic[S]):
     Write `poll(self, context, *args)`, plain or `async def`. `State` is the type of its state: a nested dataclass,
     TypedDict or msgspec Struct. Without it, the state is any JSON object. `Message` is the type of the bodies of its
     messages, or a union of types. In a union, Structs need tags and dataclasses a field `type: Literal["..."]`.
-    Class keywords: name, queue_name, backend, priority, max_attempts, backoff, retry_on, give_up_on, timeout,
-    allow_http, schedule, tags. Subclasses inherit them, without the name. `abstract=True` makes a base class that is
-    not a task.
+    Class keywords: name, aliases, queue_name, backend, priority, max_attempts, backoff, retry_on, give_up_on, timeout,
+    allow_http, schedule, tags. Subclasses inherit them, without name and aliases. `abstract=True` makes a base class
+    that is not a task.
 
     A poll returns or yields actions. The last one decides what the actor does next. A poll may also return a function.
     This runs in the committing transaction, with the task's row locked, and returns the actions.
@@ -195,6 +195,7 @@ class Actor(Generic[S]):
     @classmethod
     def _declare(cls, **options: Unpack[ActorOptions]) -> None:
         name, is_abstract = options.pop("name", None), options.pop("abstract", False)
+        aliases = options.pop("aliases", ())
         cls._options = options
         if is_abstract:
             return
@@ -202,7 +203,8 @@ class Actor(Generic[S]):
         inherited: dict[str, Any] = {}
         for base in reversed(cls.__mro__):
             inherited |= vars(base).get("_options", {})
-        cls.task = ActorTask(func=_enqueue_signature(cls), actor=cls, name=name, takes_context=False, **inherited)  # type: ignore[arg-type]
+        own: dict[str, Any] = {"name": name, "aliases": aliases, "takes_context": False}
+        cls.task = ActorTask(func=_enqueue_signature(cls), actor=cls, **own, **inherited)
 
     def poll(self, context: PollContext[S], *args: Any, **kwargs: Any) -> PollResult | Awaitable[PollResult]:
         """Do a part of the work and return actions."""

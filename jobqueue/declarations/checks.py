@@ -229,11 +229,11 @@ def check_declarations(**_: Any) -> list[checks.CheckMessage]:
 def check_task_names(**_: Any) -> list[checks.CheckMessage]:
     """Check that no two functions have one task name."""
     texts = {
-        f"The task {first.task_type!r} is declared twice: {first.module_path} in {find_location(first)} and "
+        f"The task {name!r} is declared twice: {first.module_path} in {find_location(first)} and "
         f"{second.module_path} in {find_location(second)}."
-        for first, second in function.duplicates
+        for name, first, second in function.duplicates
     }
-    hint = "Rows contain this name, so it must belong to one function. Change one name=."
+    hint = "Rows contain this name, so it must belong to one function. Change one name= or aliases=."
     return [checks.Error(text, hint=hint, id="jobqueue.E002") for text in sorted(texts)]
 
 

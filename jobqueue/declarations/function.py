@@ -69,6 +69,7 @@ class CommonOptions(TypedDict, total=False):
     """Options of functions and actors."""
 
     name: str
+    aliases: Collection[str]
     queue_name: str
     backend: str
     priority: int
@@ -131,6 +132,8 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
     backend: str = DEFAULT_TASK_BACKEND_ALIAS  # the alias in TASKS
     name: str = None  # type: ignore[assignment]  # the function's
     """The name in rows instead of the dotted path, so that the function can move."""
+    aliases: tuple[str, ...] = ()
+    """Earlier names, which rows and schedules have. The first one stays the name of its limits and its schedule."""
     # the earliest start, a datetime or a timedelta from the enqueue; None: at once
     run_after: datetime | timedelta | None = None  # type: ignore[assignment]
     max_attempts: int | None = None
@@ -210,6 +213,11 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
             # Other backends take a datetime only.
             object.__setattr__(self, "run_after", timezone.now() + self.run_after)
         Task.__post_init__(self)
+
+    @property
+    def first_name(self) -> str:
+        """The name of its limits and of its schedule, the same in the code before it was renamed."""
+        return self.aliases[0] if self.aliases else self.task_type
 
     def raise_if_invalid(self) -> None:
         """Raise InvalidTask if the declaration is invalid. The system checks have reported it."""
@@ -319,7 +327,7 @@ declared: dict[str, FunctionTask[..., Any]] = {}
 # Names of tasks in modules that Django imports only later than its setup, or never. Executors may not know them.
 late: set[str] = set()
 # Tasks of two functions with one task_type. The first one keeps it.
-duplicates: list[tuple[FunctionTask[..., Any], FunctionTask[..., Any]]] = []
+duplicates: list[tuple[str, FunctionTask[..., Any], FunctionTask[..., Any]]] = []  # with the name of both
 
 
 def is_test() -> bool:
@@ -329,19 +337,20 @@ def is_test() -> bool:
 
 def declare(task: FunctionTask[..., Any]) -> None:
     """
-    Store a declared task under its task_type. Copies of it are not stored.
+    Store a declared task under its task_type and its aliases. Copies of it are not stored.
 
     A function of the same module and name replaces the earlier one, because its module was reloaded.
     """
-    first = declared.setdefault(task.task_type, task)
-    if first is task and (apps.ready or task.func.__module__ == MAIN):
-        late.add(task.task_type)
-    if first.func is task.func:
-        return
-    if first.module_path == task.module_path:
-        declared[task.task_type] = task
-    else:
-        duplicates.append((first, task))
+    for name in (task.task_type, *task.aliases):
+        first = declared.setdefault(name, task)
+        if first is task and (apps.ready or task.func.__module__ == MAIN):
+            late.add(task.task_type)
+        if first.func is task.func:
+            continue
+        if first.module_path == task.module_path:
+            declared[name] = task
+        else:
+            duplicates.append((name, first, task))
 
 
 class InvalidDeclarations:

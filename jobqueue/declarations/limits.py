@@ -105,7 +105,7 @@ def _common_problems(option: str, limit: Any, task: Any, parameters: Parameters)
     yield from kinds.problems(f"{option}: limit", limit.limit, kinds.whole(1, MAX_LIMIT))
     if limit.shared is not None:
         yield from kinds.problems(f"{option}: shared", limit.shared, kinds.text(MAX_NAME_CHARACTERS, without=SEPARATOR))
-    elif len(task.task_type) > MAX_NAME_CHARACTERS or SEPARATOR in task.task_type:
+    elif len(task.first_name) > MAX_NAME_CHARACTERS or SEPARATOR in task.first_name:
         yield f"{option} needs shared='...': the task's name has more than {MAX_NAME_CHARACTERS} characters, or a ':'"
     for flag in ("count_while_retrying", "adjustable"):
         yield from kinds.problems(f"{option}: {flag}", getattr(limit, flag, True), kinds.Flag)
@@ -202,7 +202,7 @@ def format_key(
     limit: Concurrency | Rate, task: Any, parameters: Parameters, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> str:
     """Return the name of a limit and the key of a call, as one text for the row. Raises InvalidArguments."""
-    return f"{limit.shared or task.task_type}{SEPARATOR}{_own_key(limit, task, parameters, args, kwargs)}"
+    return f"{limit.shared or task.first_name}{SEPARATOR}{_own_key(limit, task, parameters, args, kwargs)}"
 
 
 def _own_key(

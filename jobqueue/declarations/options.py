@@ -56,6 +56,10 @@ def _are_exceptions(value: Any) -> bool:
     )
 
 
+def _are_names(value: Any) -> bool:
+    return isinstance(value, tuple) and all(is_text(name, MAX_CHARACTERS["name"]) for name in value)
+
+
 def _are_tags(value: Any) -> bool:
     is_short = isinstance(value, tuple) and len(value) <= MAX_TAGS
     return is_short and all(is_text(tag, MAX_TAG_CHARACTERS) for tag in value)
@@ -79,6 +83,7 @@ KINDS: Mapping[str, Any] = {
     "backoff": Rule(lambda value: issubclass(type(value), Backoff), "a jobqueue.Backoff"),
     "retry_on": EXCEPTIONS,
     "give_up_on": EXCEPTIONS,
+    "aliases": Rule(_are_names, "a list of earlier names of the task, each a text of 1 to 500 characters"),
     "tags": Rule(_are_tags, f"a list of at most {MAX_TAGS} texts of 1 to {MAX_TAG_CHARACTERS} characters"),
     "metadata": instance(Mapping, "a mapping"),
     "atomic": Flag,
@@ -123,6 +128,12 @@ def _name_problems(task: Any) -> Iterator[str]:
         yield f"name must not begin with {INTERNAL_PREFIX!r}, because tasks of this package do, not {name}"
 
 
+def _alias_problems(task: Any) -> Iterator[str]:
+    yield from _kind_problems("aliases", task)
+    if isinstance(task.aliases, tuple) and any(isinstance(name, str) and is_internal(name) for name in task.aliases):
+        yield f"aliases must not begin with {INTERNAL_PREFIX!r}, because tasks of this package do"
+
+
 def _check_limits(check: Callable[[Any, Parameters], Iterator[str]]) -> Callable[[Any], Iterator[str]]:
     return lambda task: check(task, read_parameters(task.func, task.takes_context))
 
@@ -133,11 +144,12 @@ def _expiry_problems(task: Any) -> Iterator[str]:
         yield f"expires must lie in the future, not {short_repr(task.expires)}"
 
 
-REQUIRED = ("priority", "tags", "on_conflict")  # None is no value of theirs
+REQUIRED = ("priority", "aliases", "tags", "on_conflict")  # None is no value of theirs
 CHECKS: Mapping[str, Callable[[Any], Iterator[str]]] = {
     **{option: partial(_kind_problems, option) for option in KINDS},
     "func": _function_problems,
     "name": _name_problems,
+    "aliases": _alias_problems,
     "concurrency": _check_limits(concurrency_problems),
     "rate": _check_limits(rate_problems),
     "on_conflict": conflict_problems,
@@ -149,7 +161,7 @@ CHECKS: Mapping[str, Callable[[Any], Iterator[str]]] = {
 
 
 def as_tags(value: Any) -> Any:
-    """Return a collection of tags as a tuple, each once."""
+    """Return a collection of texts as a tuple, each once."""
     if not issubclass(type(value), list | tuple | set | frozenset) or not all(isinstance(tag, str) for tag in value):
         return value
     return tuple(dict.fromkeys(sorted(value) if isinstance(value, set | frozenset) else value))
@@ -166,6 +178,7 @@ DERIVED: Mapping[str, Callable[[Any], Any]] = {
     "timeout": plain,
     "retry_on": as_classes,
     "give_up_on": as_classes,
+    "aliases": as_tags,
     "tags": as_tags,
 }
 

@@ -16,13 +16,30 @@ from jobqueue.values.arguments import Parameters, read_parameters
 from jobqueue.values.records import is_internal
 from jobqueue.values.states import LimitKind, PoolName
 
-# Returns the task declared under a name, or None if this process knows no such task.
+# Returns the task declared under a name or an alias, or None if this process knows no such task.
 get: Callable[[str], FunctionTask[..., Any] | None] = declared.get
 
 
 def all() -> dict[str, FunctionTask[..., Any]]:  # noqa: A001 - reads as registry.all()
     """Return every declared task by its task_type, sorted."""
+    return {task_type: task for task_type, task in by_name().items() if task_type == task.task_type}
+
+
+def by_name() -> dict[str, FunctionTask[..., Any]]:
+    """Return every declared task by its task_type and by each alias: all names that rows may have, sorted."""
     return dict(sorted(declared.items()))
+
+
+def name_now(task_type: str) -> str:
+    """Return the name that new rows have instead of an alias. Any other name stays as it is."""
+    task = get(task_type)
+    return task_type if task is None else task.task_type
+
+
+def all_names_of(task_type: str) -> tuple[str, ...]:
+    """Return all names of the task that has this one."""
+    task = get(task_type)
+    return (task_type,) if task is None else (task.task_type, *task.aliases)
 
 
 def offered() -> dict[str, FunctionTask[..., Any]]:
@@ -53,5 +70,5 @@ def declared_limits() -> dict[tuple[LimitKind, str], list[Concurrency | Rate]]:
     for task in all().values():
         for kind, limit in ((LimitKind.CONCURRENCY, task.concurrency), (LimitKind.RATE, task.rate)):
             if limit is not None:
-                limits[kind, limit.shared or task.task_type].append(limit)
+                limits[kind, limit.shared or task.first_name].append(limit)
     return dict(limits)

@@ -248,10 +248,10 @@ def schedule(
 
 
 def declarations() -> list[Declaration]:
-    """Return the schedules that code declares. The one of a task's own `schedule` has the task's type as its name."""
+    """Return the schedules that code declares. The one of a task's own `schedule` has the task's first name."""
     own = [task for task in registry.all().values() if task.schedule is not None]
     return declared + [
-        Declaration(task.task_type, task, task.schedule, find_location(task))  # type: ignore[arg-type]
+        Declaration(task.first_name, task, task.schedule, find_location(task))  # type: ignore[arg-type]
         for task in own
     ]
 

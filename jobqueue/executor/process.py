@@ -165,7 +165,7 @@ class ExecutorProcess:
             async_slots=self.settings.async_slots,
             waiting_for_connections=self.loop.threads.take_waiting_for_connections(),
             problem=self.health.problem(),
-            task_types=sorted(registry.all()),
+            task_types=[*registry.by_name()],
             state="STOPPING" if self.loop.is_stopping else "PAUSED" if self.loop.is_paused else "RUNNING",
         )
 

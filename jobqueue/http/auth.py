@@ -36,7 +36,7 @@ class Caller:
         """Return why the caller may not use such tasks, or None. queue_name: None skips the check of the queue."""
         if self.token is None:
             return None
-        if not self.token.allows_task(task_type) or backend not in self.backends:
+        if not any(map(self.token.allows_task, registry.all_names_of(task_type))) or backend not in self.backends:
             return Problem("The token does not allow this task.", "/task")
         if queue_name is not None and not self.token.allows_queue(queue_name):
             return Problem("The token does not allow this queue.", "/queue")

@@ -66,7 +66,7 @@ def task_facts(task: Task, database: str, **more: Any) -> TaskFacts:
     )
     of_queue = [row for row in living if not row.queues or task.queue_name in row.queues]
     serving = [row for row in of_queue if row.heartbeat.state == Executor.State.RUNNING]
-    on_event_loop = [name for name, known_task in registry.all().items() if iscoroutinefunction(known_task.func)]
+    on_event_loop = [name for name, known_task in registry.by_name().items() if iscoroutinefunction(known_task.func)]
     slots = 0 if task.task_type in on_event_loop else sum(row.slots for row in serving)  # slots count threads only
     running = Task.objects.using(database).running()
     queue = Queue.objects.using(database).filter(backend=task.backend, name=task.queue_name).first()

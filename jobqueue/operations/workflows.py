@@ -8,4 +8,4 @@ from jobqueue.declarations.workflow import WorkflowTask
 
 def workflow_codes() -> dict[str, str]:
     """Return the version of the code of each workflow, by its task_type."""
-    return {name: task.code for name, task in registry.all().items() if isinstance(task, WorkflowTask)}
+    return {name: task.code for name, task in registry.by_name().items() if isinstance(task, WorkflowTask)}

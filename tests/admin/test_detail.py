@@ -424,6 +424,14 @@ def test_cancel_is_not_offered_again_for_a_running_task(make, show):
     assert ">Cancel</button>" not in show(make(running=True, cancel_requested_at=ago(1)))
 
 
+def test_task_with_an_alias_shows_its_name_now_and_can_be_copied(client, staff, make, show, own_registry):
+    task(aliases=["old.log_in"])(log_in.func)
+    row = make(task_type="old.log_in", args=["ann", "x"])
+    assert f"Renamed to</dt><dd>{__name__}.log_in" in show(row).replace("<wbr>", "")
+    page = client.get(reverse("admin:jobqueue_task_enqueue"), {"copy": row.pk}).content.decode()
+    assert f'name="task" value="{__name__}.log_in"' in page
+
+
 def test_queue_key_and_task_type_are_links(make, show, backend):
     content = show(make(queue_name="a&b", key="order:7"))
 

@@ -12,11 +12,13 @@ from django.core.checks.registry import registry as registry_of_checks
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
-from jobqueue import task
+from jobqueue import Actor, Concurrency, Every, task, workflow
 from jobqueue.backend import JobQueueBackend
-from jobqueue.conf.compat import PACKAGE
+from jobqueue.conf.compat import PACKAGE, InvalidTask
 from jobqueue.declarations import registry
 from jobqueue.declarations.checks import check_any_backend, check_backends, check_task_names
+from jobqueue.declarations.schedules import declarations
+from jobqueue.values.states import LimitKind
 from tests import tasks
 
 pytestmark = pytest.mark.usefixtures("own_registry")
@@ -52,6 +54,54 @@ def test_name_used_by_two_functions_is_a_check_error() -> None:
     lines = [function.__code__.co_firstlineno for function in (first, second)]
     assert f"{__name__}.first in {here}.py:{lines[0]} and " in message.msg
     assert message.msg.endswith(f"{__name__}.second in {here}.py:{lines[1]}.")
+
+
+def test_alias_is_the_same_task_and_no_other_name_of_the_lists() -> None:
+    moved = task(aliases=["old.mail", "older.mail"])(first)
+    assert registry.get("old.mail") is registry.get("older.mail") is registry.get(moved.task_type) is moved
+    assert "old.mail" in registry.by_name()
+    assert "old.mail" not in registry.all()
+    assert registry.name_now("older.mail") == moved.task_type
+    assert registry.all_names_of("old.mail") == (moved.task_type, "old.mail", "older.mail")
+    assert check_task_names() == []
+
+
+def test_alias_that_another_function_has_is_a_check_error() -> None:
+    task(name="mail")(first)
+    task(aliases=["mail"])(second)
+    [message] = check_task_names()
+    assert message.id == "jobqueue.E002"
+    assert message.msg.startswith("The task 'mail' is declared twice: ")
+    assert "aliases=" in str(message.hint)
+
+
+@pytest.mark.parametrize("aliases", ["old.mail", [""], [3], ["jobqueue.mail"], None])
+def test_wrong_aliases_are_refused(aliases: Any) -> None:
+    with pytest.raises(InvalidTask, match="aliases must"):
+        task(aliases=aliases)(first)
+
+
+def test_limits_and_schedule_of_a_moved_task_keep_their_first_name() -> None:
+    task(aliases=["old.mail", "older.mail"], concurrency=Concurrency(2), schedule=Every(hours=1))(first)
+    assert (LimitKind.CONCURRENCY, "old.mail") in registry.declared_limits()
+    assert "old.mail" in {declaration.name for declaration in declarations()}
+
+
+def test_subclass_of_an_actor_does_not_inherit_its_aliases() -> None:
+    names = {"poll": lambda self, context: None, "__module__": __name__}
+    album: Any = type("Album", (Actor,), names, aliases=["old.Album"])
+    photos: Any = type("Photos", (album,), {"__module__": __name__})
+    assert registry.get("old.Album") is album.task
+    assert photos.task.aliases == ()
+    assert check_task_names() == []
+
+
+def test_workflow_takes_aliases() -> None:
+    def ship(context: Any) -> None: ...
+
+    ship.__qualname__ = "ship"
+    declared = workflow(aliases=["old.ship"])(ship)
+    assert registry.get("old.ship") is declared
 
 
 def test_reloaded_function_replaces_old_one() -> None:

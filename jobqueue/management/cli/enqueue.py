@@ -54,7 +54,7 @@ def submit(console: Console, flags: Any) -> None:
 
 def task_named(name: str) -> FunctionTask[..., Any]:
     """Find a registered task. Raises CommandError that names similar tasks."""
-    offered = registry.offered()
+    offered, name = registry.offered(), registry.name_now(name)
     short = {task_type: task_type.rpartition(".")[2] for task_type in offered}
     matching = [name] if name in offered else [task_type for task_type in offered if short[task_type] == name]
     if len(matching) == 1:

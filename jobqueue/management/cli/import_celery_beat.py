@@ -101,7 +101,7 @@ class Importer:
             return task_named(self.names[name])
         offered = registry.offered()
         at_path = (task for task in offered.values() if task.module_path == name)
-        if (task := offered.get(name) or next(at_path, None)) is not None:
+        if (task := offered.get(registry.name_now(name)) or next(at_path, None)) is not None:
             return task
         raise ValueError(f"no task has the name or the dotted path {name!r}. Declare it, or pass --map {name}=TASK")
 

@@ -100,6 +100,7 @@ def _details(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
     parent = page["parent"]
     return {
         "Id": task.pk,
+        "Renamed to": page["renamed_to"],
         "Tags": ", ".join(page["tags"]),
         "Parent": parent and f"{parent.pk} {parent.task_type or '(pruned)'} {parent.status or ''}".rstrip(),
         "Key taken over by": task.taken_over_by_id,
@@ -211,6 +212,7 @@ def _as_json(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "id": task.pk,
         "task": task.task_type,
+        "renamed_to": page["renamed_to"],
         "status": task.status,
         "why": page["sentence"],
         "held_by": [

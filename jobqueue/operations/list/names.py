@@ -17,9 +17,9 @@ TAGS_OF_TASKS = 30
 
 
 def known_types(database: str) -> list[str]:
-    """Return the task types that code declares, or that have been counted."""
+    """Return the names of tasks that code declares, or that have been counted."""
     counted = Counter.objects.using(database).filter(backend__in=backends_on(database))
-    return sorted({*registry.all(), *counted.values_list("task_type", flat=True).distinct()})
+    return sorted({*registry.by_name(), *counted.values_list("task_type", flat=True).distinct()})
 
 
 def matching_types(text: str, database: str) -> list[str]:

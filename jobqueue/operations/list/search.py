@@ -174,7 +174,7 @@ def argument_condition(path: Sequence[str], text: str) -> Q:
     for name, task in registry.all().items():
         positional = registry.parameters(name).positional  # type: ignore[union-attr]
         if first in positional:
-            by_place.setdefault(positional.index(first), []).append(task.task_type)
+            by_place.setdefault(positional.index(first), []).extend((task.task_type, *task.aliases))
     of_places = (
         Q(task_type__in=types) & _is_any("args", [str(index), *rest], values) for index, types in by_place.items()
     )

@@ -10,6 +10,7 @@ from django.core.exceptions import ValidationError
 from django.db import DEFAULT_DB_ALIAS
 from django.db.models.functions import Now
 
+from jobqueue.declarations import registry
 from jobqueue.models import Schedule, Task
 from jobqueue.operations import log_entries
 from jobqueue.operations.backends import options_of
@@ -123,6 +124,7 @@ def describe_task(task: Task, *, with_payload: bool, entries_before: int | None 
         "with_payload": with_payload,
         "options": show_value(values["options"], ()) if values["options"] else None,
         "attempts": attempts_text(task),
+        "renamed_to": name if (name := registry.name_now(task.task_type)) != task.task_type else None,
         "tags": tags_of(task),
     }
     if with_payload:
