@@ -63,7 +63,8 @@ serve: venv
 	@$(PY) manage.py serve_demo
 
 # Tests of one file run in one process, files side by side.
-PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# A crash of a process ends the run: a new process would run the file again, and crash again, for ever.
+PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 test: venv
 	@$(PYTEST) -m "smoke or not slow" tests $(ARGS)

@@ -116,6 +116,8 @@ def run_suite(interpreter: Path, arguments: list[str]) -> tuple[int, str]:
         "--dist",
         "loadfile",
         "--no-loadscope-reorder",
+        "--max-worker-restart",
+        "0",
         *arguments,
     ]
     closing = ""

@@ -19,7 +19,7 @@ from jobqueue.declarations.checks import run_checks
 from jobqueue.engine import Count, Engine, count_or_estimate, engine_for
 from jobqueue.operations.executors import ExecutorStats
 from jobqueue.operations.links import AdminTarget
-from jobqueue.operations.overview.findings import find_problems
+from jobqueue.operations.overview.findings import access_findings, find_problems, has_error
 from jobqueue.operations.overview.periods import TaskCounts, read_counter_series, read_task_counts, slowest
 from jobqueue.operations.overview.stats import BackendStats, read_stats
 from jobqueue.operations.queries import tasks_with_status
@@ -61,17 +61,15 @@ def read_overview(request: HttpRequest) -> dict[str, Any]:
         return {"backend": ""}
     engine = engine_for(backend)
     pages = AdminUrls(request, backend)
+    access = list(access_findings(engine))
+    declared = [message for message in run_checks() if message.level >= checks.WARNING]
+    context: dict[str, Any] = {"backend": backend, "backends": offered}
+    if has_error(access):  # the tables cannot be read
+        return {**context, "problems": make_findings([*access, *declared], pages)}
     stats = read_stats(engine)
     may_view = {f"may_view_{model}": pages.may_view(model) for model in ("task", "executor", "queue")}
-    declared = [message for message in run_checks() if message.level >= checks.WARNING]
-    messages = sorted([*declared, *find_problems(engine, stats)], key=lambda message: -message.level)
-    context: dict[str, Any] = {
-        "backend": backend,
-        "backends": offered,
-        "now": stats.now,
-        "problems": [problem for message in messages if (problem := make_finding(message, pages))],
-        **may_view,
-    }
+    messages = [*access, *declared, *find_problems(engine, stats)]
+    context |= {"now": stats.now, "problems": make_findings(messages, pages), **may_view}
     if may_view["may_view_task"]:
         range_ = read_range(request)
         timeline = read_counter_series(engine, range_, Scope.BACKEND)
@@ -93,6 +91,12 @@ def read_overview(request: HttpRequest) -> dict[str, Any]:
             "more_executors": max(0, len(present) - EXECUTORS_SHOWN),
         }
     return context
+
+
+def make_findings(messages: Sequence[checks.CheckMessage], pages: AdminUrls) -> list[Finding]:
+    """Return the problems, errors first."""
+    by_level = sorted(messages, key=lambda message: -message.level)
+    return [problem for message in by_level if (problem := make_finding(message, pages))]
 
 
 def make_finding(message: checks.CheckMessage, pages: AdminUrls) -> Finding | None:

@@ -21,6 +21,7 @@ The process that runs tasks: `manage.py run_executors`.
 * `listener`: the listener thread: PostgreSQL's notifications
 * `loop`: the executor's loop: commit what has completed, claim what fits, start it, then wait for an event
 * `maintenance`: maintain the whole queue between two claims: wake, sweep, rescue, prune, aggregate
+* `memory`: how much memory a process uses
 * `outcomes`: what became of tasks: from a completed attempt to the commit that the database has confirmed
 * `pools/`: pools run claimed tasks in their slots
 * `process`: one executor process: its parts, its signals, its end

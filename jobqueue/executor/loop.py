@@ -293,6 +293,11 @@ class ExecutorLoop(threading.Thread):
         self._stop_requested.set()
         self._wakeup.set()
 
+    def end_after_these(self) -> None:
+        """Claim nothing more, wait without limit for what was claimed, then end."""
+        self.stop.is_last = True
+        self._wakeup.set()
+
     def abandon(self) -> None:
         """Release all remaining tasks now, and end."""
         self.stop.is_abandoned = True
@@ -336,7 +341,13 @@ class ExecutorLoop(threading.Thread):
 
     def _remaining_tasks(self) -> int:
         """Return how many tasks this process may still claim."""
-        if self.is_stopping or self.is_paused or self._heartbeat.is_fenced() or self.callbacks.is_full:
+        if (
+            self.is_stopping
+            or self.stop.is_last
+            or self.is_paused
+            or self._heartbeat.is_fenced()
+            or self.callbacks.is_full
+        ):
             return 0
         return UNLIMITED if self.settings.max_tasks is None else max(0, self.settings.max_tasks - self.claims.number)
 

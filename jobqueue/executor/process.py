@@ -32,6 +32,7 @@ from jobqueue.executor.health.status import HealthMonitor, HealthReporter, Healt
 from jobqueue.executor.heartbeat import HeartbeatThread
 from jobqueue.executor.listener import Listener
 from jobqueue.executor.loop import ExecutorLoop
+from jobqueue.executor.memory import resident_mib
 from jobqueue.executor.reports import keeping_body_logs
 from jobqueue.executor.running.attempt import ExecutorIdentity, RunningTask
 from jobqueue.executor.running_tasks import RunningTasks
@@ -223,6 +224,7 @@ class ExecutorProcess:
             wait = 1.0 if self._next_step_at is None else self._next_step_at - time.monotonic()
             self._handle(self._signals.read(min(1.0, max(0.01, wait))))
             self._escalate_stop()
+            self._check_memory()
 
     def _end(self) -> int:
         timeout = self._step_seconds / 2
@@ -298,6 +300,21 @@ class ExecutorProcess:
         if self._next_step_at is not None and time.monotonic() >= self._next_step_at:
             self._next_step_at, self._has_stepped = time.monotonic() + self._step_seconds, True
             next(self._steps)()
+
+    def _check_memory(self) -> None:
+        """End after the running tasks if this process uses too much memory. It runs at least one task."""
+        limit = self.settings.max_memory
+        if limit is None or self.loop.stop.is_last or not self.loop.claims.number:
+            return
+        if (used := resident_mib()) > limit:
+            logger.info(
+                "executor.memory_exceeded executor=%s used_mib=%.0f limit_mib=%d tasks=%d",
+                self.name,
+                used,
+                limit,
+                self.loop.claims.number,
+            )
+            self.loop.end_after_these()
 
     def _interrupt_tasks(self) -> None:
         count = sum(running.interrupt(ShuttingDown) for running in self._running_tasks.snapshot().values())

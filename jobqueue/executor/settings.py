@@ -17,6 +17,7 @@ class ExecutorSettings:
     async_slots: int = 100  # async tasks that it runs at once
     burst: bool = False  # stop when no work is left
     max_tasks: int | None = None  # stop after so many; None for no limit
+    max_memory: int | None = None  # MiB of resident memory above which it stops; None for no limit
     shutdown_timeout: float = 25.0  # seconds that running tasks get at a stop
     connect_timeout: float = 60.0  # seconds to wait for the database at the start
     poll_interval: float | None = None  # seconds between two claims when idle; None for the backend's POLL_INTERVAL

@@ -20,7 +20,7 @@ LAST_TRIES = 6  # of a stop, to release the last claims while the database is un
 
 
 class Stop:
-    """Knows what was asked for, and when the loop is over. Other threads only set the first three attributes."""
+    """Knows what was asked for, and when the loop is over. Other threads only set the first four attributes."""
 
     def __init__(
         self,
@@ -34,6 +34,7 @@ class Stop:
         maintenance: Maintenance,
     ) -> None:
         self.is_stopping = False  # claim nothing more
+        self.is_last = False  # claim nothing more, and wait for what runs without limit (--max-memory)
         self.is_abandoned = False  # wait for no body
         self.abandoned_tasks: set[UUID] = set()  # bodies that do not stop
         self._settings, self._identity, self._running_tasks = settings, identity, running_tasks
@@ -50,7 +51,7 @@ class Stop:
             return False
         if self._maintenance.may_have_unknown_claims and tries < LAST_TRIES:
             return False
-        if self.is_stopping or self._claims.number == self._settings.max_tasks:
+        if self.is_stopping or self.is_last or self._claims.number == self._settings.max_tasks:
             return True
         awaiting_code = self._claims.awaiting_code
         if not (self._settings.burst and self._claims.policy.is_satisfied and awaiting_code.has_looked):

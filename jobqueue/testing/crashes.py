@@ -26,11 +26,13 @@ from jobqueue.conf.compat import TaskResult
 from jobqueue.declarations.actor import Actor
 from jobqueue.declarations.function import FunctionTask
 from jobqueue.engine import Engine, engine_for
-from jobqueue.models import Heartbeat, Task
+from jobqueue.models import Heartbeat, JournalEntry, Task
 from jobqueue.testing.queue import advance, run_until_idle
-from jobqueue.values.states import WAITING
+from jobqueue.values.journal import OPEN
+from jobqueue.values.states import WAITING, Status
 
 MAX_WAITS = 10_000  # of one scenario
+MAX_LOOKS = 3  # at messages that a workflow has left unread
 LOCKS = re.compile(r"\bFOR\s+(NO\s+KEY\s+)?UPDATE\b", re.IGNORECASE)
 WRITES = re.compile(r"\b(INSERT\s+INTO|UPDATE|DELETE\s+FROM)\b", re.IGNORECASE)
 SAVEPOINTS = re.compile(r"\s*(SAVEPOINT|RELEASE|ROLLBACK)\b(?:.*\bSAVEPOINT\s+\"?([^\"\s]+))?", re.IGNORECASE)
@@ -150,7 +152,7 @@ class _Scenario:
 
     def _look(self, engine: Engine, pk: UUID, before: set[UUID]) -> _Seen:
         row = engine.db.tasks.get(pk=pk)
-        error = row.errors[-1] if row.errors and row.status != "SUCCESSFUL" else {}
+        error = row.errors[-1] if row.errors and row.status == Status.FAILED else {}
         new = engine.db.tasks.exclude(pk__in=before).values_list("task_type", "status")
         return _Seen(
             status=str(row.status),
@@ -187,9 +189,21 @@ def play(process: CrashingExecutor, script: Sequence[tuple[timedelta, Callable[[
 
 
 def next_due(engine: Engine) -> timedelta | None:
-    """Return the time until the next task is due; None if none is."""
-    wake_at = engine.db.tasks.filter(status__in=WAITING).aggregate(at=Min("wake_at"))["at"]
-    return None if wake_at is None else max(wake_at - engine.db.now(), timedelta())
+    """
+    Return the time until the next task is due; None if none is.
+
+    A workflow that has left a message unread looks for newer ones again and again, which ends no wait: after some of
+    these looks, it is due when its wait ends.
+    """
+    waiting = engine.db.tasks.filter(status__in=WAITING)
+    looking = waiting.filter(status=Status.SUSPENDED, unread_polls__gt=MAX_LOOKS, journal__isnull=False).values("pk")
+    waits = JournalEntry.objects.using(engine.database).filter(task_id__in=looking, status__in=OPEN)
+    times = [
+        waiting.exclude(pk__in=looking).aggregate(at=Min("wake_at"))["at"],
+        waits.aggregate(at=Min("due_at"))["at"],
+    ]
+    ahead = [max(time - engine.db.now(), timedelta()) for time in times if time is not None]
+    return min(ahead, default=None)
 
 
 class ProcessEnd(BaseException):

@@ -188,7 +188,16 @@ def test_help_lists_environment_variables(fleet: Fleet) -> None:
     process = fleet.launch("--help")
     assert process.wait() == 0
     text = "\n".join(process.output.lines)
-    for flag in ("queue", "threads", "async-slots", "processes", "burst", "max-tasks", "shutdown-timeout"):
+    for flag in (
+        "queue",
+        "threads",
+        "async-slots",
+        "processes",
+        "burst",
+        "max-tasks",
+        "max-memory",
+        "shutdown-timeout",
+    ):
         assert f"--{flag}" in text
         assert f"[JOBQUEUE_{flag.upper().replace('-', '_')}]" in text.replace("\n", " ")
     assert work.module_path not in text

@@ -276,6 +276,11 @@ class TestRefusals:
             (", backend => repeat('b', 65)", REFUSED, "backend must be a text of 1 to 64 characters"),
             (", priority => 101", REFUSED, "priority must be a whole number between -100 and 100, not 101"),
             (", priority => -40000", REFUSED, "priority must be a whole number between -100 and 100, not -40000"),
+            (", max_attempts => 0", REFUSED, "max_attempts must be a whole number between 1 and 1000000, not 0"),
+            (", max_attempts => 1000001", REFUSED, "max_attempts must be a whole number between 1 and 1000000, not"),
+            (", timeout => '0'", REFUSED, "timeout must be above 0 and a year at most, not '00:00:00'"),
+            (", timeout => '-1 s'", REFUSED, "timeout must be above 0 and a year at most, not '-00:00:01'"),
+            (", timeout => '366 days'", REFUSED, "timeout must be above 0 and a year at most, not '366 days'"),
         ],
     )
     def test_values_that_a_row_cannot_hold_are_refused(self, more: str, sqlstate: str, message: str) -> None:
@@ -333,7 +338,9 @@ class TestRefusals:
     @pytest.mark.django_db(transaction=True)
     def test_unreadable_json_and_options_fail_their_task_alone(self, burst: Burst) -> None:  # noqa: F811
         bad = [create(", args => jsonb_build_array(%s::jsonb)", text) for text in UNREADABLE.values()]
-        bad += [create(f", args => '[1]', {option}") for option in ("max_attempts => 0", "timeout => '-1 s'")]
+        for options in ('{"max_attempts": 0}', '{"timeout": -1}'):  # which the function refuses, and an UPDATE does not
+            bad.append(create(", args => '[1]'"))
+            sql("UPDATE jobqueue_task SET options = %s WHERE id = %s RETURNING 1", options, bad[-1])
         good = create(", args => '[1]'")
 
         burst()

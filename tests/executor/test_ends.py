@@ -1,4 +1,4 @@
-"""When an executor ends by itself: --burst and --max-tasks."""
+"""When an executor ends by itself: --burst, --max-tasks and --max-memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobqueue import api
 from jobqueue.models import Task
 from jobqueue.values.states import Status
 from tests.executor import tasks
-from tests.executor.harness import Burst, Start, gates, on_both_databases, on_postgresql, row_of
+from tests.executor.harness import Burst, Start, gates, on_both_databases, on_postgresql, row_of, wait_for_status
 from tests.factories import ExecutorFactory, TaskFactory
 from tests.waiting import wait_until
 
@@ -143,3 +143,26 @@ def test_retries_count_as_tasks(start: Start) -> None:
     running.join()
 
     assert Task.objects.get().attempts == 2
+
+
+# --- max memory
+
+
+def test_process_above_its_memory_waits_for_its_task_and_ends(start: Start) -> None:
+    running = start(max_memory=1, threads=1)
+    long = tasks.wait_at.enqueue("long")
+    gates["long"].wait_for(1)
+    wait_until(lambda: running.loop.stop.is_last, "the check of the memory")
+    later = tasks.add.enqueue(1)
+    gates["long"].open()
+
+    assert running.join() == 0
+    assert (row_of(long).status, row_of(later).status) == (Status.SUCCESSFUL, Status.READY)
+
+
+def test_process_below_its_memory_goes_on(start: Start) -> None:
+    running = start(max_memory=100_000)
+
+    wait_for_status(tasks.add.enqueue(1), Status.SUCCESSFUL)
+
+    assert not running.loop.stop.is_last

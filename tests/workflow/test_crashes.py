@@ -57,6 +57,16 @@ def careless(context: WorkflowContext) -> None:
     context.step(call_service, "called")
 
 
+@dataclass
+class Declined:
+    by: str
+
+
+@workflow(max_attempts=1)
+def lonely(context: WorkflowContext) -> None:
+    context.receive(Declined)
+
+
 @workflow(max_attempts=1)
 def order(context: WorkflowContext) -> list[Any]:
     with context.compensate(book, "refunded"):
@@ -72,6 +82,10 @@ def test_workflow_with_an_atomic_step_survives_each_crash(database: str, db: Non
     crashes = assert_crash_safe(approval, script=[at(hours=1).send(Approved("anna"))], check=effects.count)
     assert crashes > 10
     assert not effects.exists()
+
+
+def test_message_without_a_reader_keeps_no_scenario_going(database: str, db: None) -> None:
+    assert assert_crash_safe(lonely, script=[at(hours=1).send(Approved("anna"))]) > 1
 
 
 @pytest.mark.slow

@@ -4,8 +4,8 @@
 --   makes one. aging: OPTIONS["AGING"] of the backend. notify: wake an idle executor at the commit.
 --   parent_id: an unfinished actor of the same backend, which gets a message when the new task ends.
 -- Returns the id of the new task, or of the unfinished task that has the key. That one may have ended since.
--- Raises invalid_parameter_value (22023) for names and keys that are empty or too long, for a priority out of range,
---   and for arguments and times that Python could not read; no_data_found (P0002) if
+-- Raises invalid_parameter_value (22023) for names and keys that are empty or too long, for a priority, max_attempts or
+--   timeout out of range, and for arguments and times that Python could not read; no_data_found (P0002) if
 --   the parent is missing or has ended; unique_violation (23505) if the id is taken; serialization_failure (40001) if
 --   the transaction's snapshot does not show the task that has the key. The executor reports all other mistakes.
 -- Index: unique jobqueue_task_key, the primary key. Locks: the new rows; the parent FOR KEY SHARE, so that it is not pruned.
@@ -55,6 +55,10 @@ DECLARE
             format('key must be a text of 1 to 255 characters, not %L', left(key, 200))
         WHEN priority NOT BETWEEN -100 AND 100 THEN
             format('priority must be a whole number between -100 and 100, not %s', priority)
+        WHEN max_attempts NOT BETWEEN 1 AND 1000000 THEN
+            format('max_attempts must be a whole number between 1 and 1000000, not %s', max_attempts)
+        WHEN timeout NOT BETWEEN interval '1 ms' AND interval '365 days' THEN
+            format('timeout must be above 0 and a year at most, not %L', timeout)
         WHEN jsonb_typeof(args) <> 'array' THEN 'args must be a JSON array: use jsonb_build_array(...)'
         WHEN jsonb_typeof(kwargs) <> 'object' THEN 'kwargs must be a JSON object: use jsonb_build_object(...)'
         WHEN jsonb_typeof(metadata) <> 'object' THEN 'metadata must be a JSON object: use jsonb_build_object(...)'

@@ -6,7 +6,7 @@ Each finding is a message of Django's check framework. Its `obj` is where the ad
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from shlex import quote
@@ -19,7 +19,17 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobqueue.api import aliases
-from jobqueue.engine import MAX_GROUPS, Count, Engine, alive, clock_to_compare, count
+from jobqueue.engine import (
+    MAX_GROUPS,
+    Count,
+    Engine,
+    alive,
+    clock_to_compare,
+    count,
+    migrate_command,
+    missing_objects,
+    schema_problem,
+)
 from jobqueue.models import CounterPeriod, Executor, Task, TaskQuerySet
 from jobqueue.operations.backends import backends_on
 from jobqueue.operations.executors import ExecutorState
@@ -27,7 +37,7 @@ from jobqueue.operations.formatting import duration
 from jobqueue.operations.links import AdminTarget
 from jobqueue.operations.overview.limit_findings import KEYS_CHECKED, limit_findings
 from jobqueue.operations.overview.schedule_findings import schedule_findings
-from jobqueue.operations.overview.server_findings import server_findings
+from jobqueue.operations.overview.server_findings import lock_findings, server_findings
 from jobqueue.operations.overview.stats import BackendStats, QueueStats
 from jobqueue.operations.overview.workflows import workflow_findings
 from jobqueue.operations.queries import many_executors, many_tasks, status_condition, tasks_with_status
@@ -65,6 +75,23 @@ def findings(engine: Engine, stats: BackendStats, *, keys_checked: int = KEYS_CH
     if connections[engine.database].vendor == "postgresql":
         yield from _snapshots(cast("PostgresEngine", engine))
         yield from server_findings(cast("PostgresEngine", engine), stats)
+
+
+def access_findings(engine: Engine) -> Iterator[checks.CheckMessage]:
+    """Yield what the database lacks, and whose locks stop executors. After an error, further reads may fail or wait."""
+    if problem := schema_problem(engine.database):
+        yield checks.Error(f"Backend {engine.alias}: {problem}")
+        return
+    if missing := missing_objects(engine.database):
+        text = _("Backend %(backend)s: the database %(database)r lacks what migrations install: %(names)s.")
+        values = {"backend": engine.alias, "database": engine.database, "names": ", ".join(missing)}
+        yield checks.Warning(text % values, hint=migrate_command(engine.database))
+    if connections[engine.database].vendor == "postgresql":
+        yield from lock_findings(cast("PostgresEngine", engine))
+
+
+def has_error(messages: Iterable[checks.CheckMessage]) -> bool:
+    return any(message.level >= checks.ERROR for message in messages)
 
 
 def find_problems(engine: Engine, stats: BackendStats) -> list[checks.CheckMessage]:

@@ -54,9 +54,8 @@ SAFETY = {
 
 
 def server_findings(engine: PostgresEngine, stats: BackendStats) -> Iterator[checks.CheckMessage]:
-    """Check locks, durability and connections."""
+    """Check durability, indexes, sequences and connections."""
     settings = dict(engine.db.query("server_settings", names=[*SAFETY, *LIMITS]))
-    yield from lock_findings(engine)
     yield from _durability(engine, settings)
     yield from _indexes(engine)
     yield from _sequences(engine)
