@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from django.core import checks
 from django.core.management.base import CommandError
 from django.db import DatabaseError, connections
 
 from jobqueue.declarations.checks import encoding_problems, run_checks
-from jobqueue.engine import Engine, migrate_command, missing_objects, schema_problem
+from jobqueue.engine import Engine
 from jobqueue.management.cli.backends import engines
 from jobqueue.management.cli.console import Console, first_line
 from jobqueue.management.cli.notification_checks import notification_findings
 from jobqueue.management.cli.verbs import Verb
-from jobqueue.operations.overview.findings import findings
-from jobqueue.operations.overview.server_findings import lock_findings
+from jobqueue.operations.overview.findings import access_findings, findings, has_error
 from jobqueue.operations.overview.stats import read_stats
 from jobqueue.operations.queries import many
 from jobqueue.values.text import printable
-
-if TYPE_CHECKING:
-    from jobqueue.engine import PostgresEngine
 
 KEYS_CHECKED = 200  # of limits, those with the most BLOCKED tasks
 LEVELS = {checks.INFO: "ok", checks.WARNING: "warning", checks.ERROR: "error"}
@@ -32,7 +28,7 @@ LEVELS = {checks.INFO: "ok", checks.WARNING: "warning", checks.ERROR: "error"}
 def doctor(console: Console, flags: Any) -> None:
     """Print what the checks found. Raises CommandError, exit code 1, if one is an error."""
     messages = run_checks() or [checks.Info("Settings: TASKS, tasks, actors and schedules pass the system checks.")]
-    if not _has_error(messages):
+    if not has_error(messages):
         messages += [message for engine in engines(flags.backend) for message in _backend(engine)]
     lines = [
         {
@@ -48,10 +44,6 @@ def doctor(console: Console, flags: Any) -> None:
         _print(console, lines)
     if errors := [line for line in lines if line["level"] == "error"]:
         raise CommandError(f"{many(len(errors), 'error')} found.")
-
-
-def _has_error(messages: Iterable[checks.CheckMessage]) -> bool:
-    return any(message.level >= checks.ERROR for message in messages)
 
 
 def _print(console: Console, messages: Sequence[dict[str, str]]) -> None:
@@ -77,22 +69,14 @@ def _backend(engine: Engine) -> Iterator[checks.CheckMessage]:
     if refused := list(encoding_problems(engine.database)):
         yield from refused
         return
-    if problem := schema_problem(engine.database):
-        yield checks.Error(f"{here}: {problem}")
+    access = list(access_findings(engine))
+    yield from access
+    if has_error(access):
         return
-    if missing := missing_objects(engine.database):
-        text = f"{here}: the database {engine.database!r} lacks what migrations install: {', '.join(missing)}."
-        yield checks.Warning(text, hint=migrate_command(engine.database))
     yield checks.Info(f"{here}: database {engine.database!r} is reachable and migrated.")
-    is_postgresql = connections[engine.database].vendor == "postgresql"
-    if is_postgresql:
-        locks = list(lock_findings(cast("PostgresEngine", engine)))
-        if _has_error(locks):  # further queries could wait for these locks
-            yield from locks
-            return
     stats = read_stats(engine)
     yield from findings(engine, stats, keys_checked=KEYS_CHECKED)
-    if is_postgresql and engine.options.notify:
+    if connections[engine.database].vendor == "postgresql" and engine.options.notify:
         yield from notification_findings(engine)
 
 

@@ -52,6 +52,7 @@ LONGEST_WAIT_SECONDS = 30.0  # before a child is replaced that failed again and 
 RELOAD_WAIT_SECONDS = 5.0  # with --reload: the code may be half saved
 MIN_POLL_SECONDS = 0.01
 MIN_SHARE = 0.75  # of --max-tasks, after which one of several processes ends
+MIN_MEMORY_SHARE = 0.9  # of --max-memory; less would be near what the process needs anyway
 LOG_QUERIES = "jobqueue.run_executors"
 STUCK = (
     "This executor has ended, because a task does not stop. The task's thread goes on in this program until the "
@@ -136,6 +137,7 @@ FLAGS: list[tuple[tuple[str, ...], Callable[[str], Any], Any, str]] = [
     (("-p", "--processes"), read_count, 1, "number of processes (1)"),
     (("--burst",), switch, False, "exit when no task is ready, running, or due within a second"),
     (("--max-tasks",), read_count, None, "stop each process after this number of tasks"),
+    (("--max-memory",), read_count, None, "stop each process that uses more than so many MiB, after its tasks"),
     (("--shutdown-timeout",), seconds, "25s", "time for running tasks to end at a stop (25s)"),
     (("--connect-timeout",), seconds, "60s", "time to wait for the database at the start (60s)"),
     (("--poll-interval",), poll_interval, None, "longest sleep without a notification (POLL_INTERVAL)"),
@@ -285,8 +287,12 @@ class Command(BaseCommand):
     ) -> NoReturn:
         if settings.name and options["processes"] > 1:
             settings = replace(settings, name=f"{settings.name}.{link.number + 1}")
-        if settings.max_tasks is not None and options["processes"] > 1:  # they should not all end at the same time
-            settings = replace(settings, max_tasks=math.ceil(settings.max_tasks * random.uniform(MIN_SHARE, 1.0)))
+        if options["processes"] > 1:  # they should not all end at the same time
+            settings = replace(
+                settings,
+                max_tasks=lower(settings.max_tasks, MIN_SHARE),
+                max_memory=lower(settings.max_memory, MIN_MEMORY_SHARE),
+            )
         on_ready = partial(self._print_ready, settings) if link.number == 0 else lambda: None
         executor = ExecutorProcess(
             settings, signals, is_supervised=True, on_ready=on_ready, report_health=link.report, is_program=True
@@ -346,6 +352,11 @@ class Command(BaseCommand):
             log_only_to(handler, logging.getLogger("django.db.backends"), logging.DEBUG, undo)
             connection_created.connect(log_queries, dispatch_uid=LOG_QUERIES)
             undo.callback(connection_created.disconnect, dispatch_uid=LOG_QUERIES)
+
+
+def lower(limit: int | None, min_share: float) -> int | None:
+    """Return a random limit between a share of the given one and all of it."""
+    return None if limit is None else math.ceil(limit * random.uniform(min_share, 1.0))
 
 
 def problems_of_caller(options: Mapping[str, Any]) -> Iterator[str]:
