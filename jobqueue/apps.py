@@ -4,14 +4,19 @@ import os
 import signal
 import sys
 import threading
+from importlib import import_module
 from typing import Any
 
 from django.apps import AppConfig
+from django.conf import settings
 from django.core import checks, mail
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.db.models.signals import post_migrate
+from django.utils.autoreload import DJANGO_AUTORELOAD_ENV
 from django.utils.translation import gettext_lazy as _
+
+from jobqueue.values import posix
 
 
 class JobQueueConfig(AppConfig):
@@ -42,6 +47,7 @@ class JobQueueConfig(AppConfig):
 
             post_migrate.connect(install_sql, sender=self)
             post_migrate.connect(write_schedules, sender=self)
+            embed_in_runserver()
 
 
 def accept_early_stop() -> None:
@@ -54,6 +60,19 @@ def accept_early_stop() -> None:
     is_main = threading.current_thread() is threading.main_thread()
     if os.getpid() == 1 and "run_executors" in sys.argv and is_default and is_main:
         signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
+
+
+def embed_in_runserver() -> None:
+    """Run tasks in `manage.py runserver`, with DEBUG, in the process that serves: not in that which restarts it."""
+    serves = os.environ.get(DJANGO_AUTORELOAD_ENV) == "true" or "--noreload" in sys.argv
+    if sys.argv[1:2] != ["runserver"] or not serves or not settings.DEBUG or posix.missing():
+        return
+    from jobqueue.declarations import checks as our_checks
+
+    embedded = import_module("jobqueue.contrib.embedded")
+    for alias in [backend.alias for backend in our_checks.sound_backends() if backend.settings.runserver]:
+        embedded.start(backend=alias, shutdown_timeout=1.0, server="runserver")
+        sys.stderr.write(f"runserver also runs the tasks of TASKS[{alias!r}], unless OPTIONS has RUNSERVER=False.\n")
 
 
 def install_sql(*, using: str, plan: object = None, **_: Any) -> None:

@@ -76,6 +76,7 @@ class Options:
     keep_log_lines: Annotated[int, between(0, 1000, "a whole number")] = 50  # of each attempt or poll
     tick_retention: TickRetention = 90 * DAY_SECONDS  # of schedules; None keeps
     notify: Flag = True  # LISTEN/NOTIFY saves waiting for the next poll
+    runserver: Flag = True  # `manage.py runserver` runs its tasks, with DEBUG
     redact: Annotated[tuple[str, ...], described("a list of argument paths")] = tuple(SECRETS.split())  # shown masked
     # paths of classes with values that travel from an enqueue to the run
     middleware: Annotated[tuple[str, ...], described("a list of paths of classes")] = ()

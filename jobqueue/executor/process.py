@@ -14,7 +14,6 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import cached_property
-from typing import NoReturn
 from uuid import UUID, uuid4
 
 import django
@@ -60,7 +59,7 @@ class ExecutorProcess:
     is_supervised: a repeated SIGTERM or SIGINT means no more than the first, because the terminal or the service
     manager may also send what the supervisor passes on. The supervisor sends SIGQUIT to release everything now.
     on_ready: called once, when other executors can see this one, before it claims. report_health: called every second.
-    is_program: this process does nothing else.
+    is_program: this process does nothing else. is_guest: it belongs to a web server, and no failure ends it.
 
     It has more than 20 methods and 15 attributes because it joins all parts and ends them step by step.
     """
@@ -74,6 +73,7 @@ class ExecutorProcess:
         on_ready: Callable[[], None] = lambda: None,
         report_health: Callable[[HealthStatus], None] | None = None,
         is_program: bool = False,
+        is_guest: bool = False,
     ) -> None:
         self.settings, self.engine = settings, engine_for(settings.backend)
         self.executor_id: UUID = uuid4()  # new at each start: a name may be used twice, an id never
@@ -81,7 +81,7 @@ class ExecutorProcess:
         self.has_live_threads = False  # after run(): a thread remains, and only exit_now() ends the process
         self._signals, self._is_supervised, self._on_ready = signals or SignalPipe(), is_supervised, on_ready
         self._has_own_signals = signals is None
-        self._is_program = is_program
+        self._is_program, self._is_guest = is_program, is_guest
         self._build_parts(report_health)
         self._exit_code: int | None = None  # what a signal asked for, in place of 0
         self._is_stop_requested = self._is_replace_requested = False
@@ -326,11 +326,13 @@ class ExecutorProcess:
         self.loop.threads.cut_connections()
         self.loop.abandon()
 
-    def _give_up(self) -> NoReturn:
+    def _give_up(self) -> None:
         logger.error(
             "executor.release_failed tasks=%d hint=Other executors will rescue them.", len(self._running_tasks)
         )
-        exit_now(self._code())
+        if not self._is_guest:
+            exit_now(self._code())
+        self._has_loop_ended = True
 
     # --- events
 
@@ -349,9 +351,11 @@ class ExecutorProcess:
         self._is_replace_requested = True
         self._stop_claiming()
 
-    def _on_failure(self, failure: BaseException) -> NoReturn:
+    def _on_failure(self, failure: BaseException) -> None:
         logger.critical("executor.failed error=%s", format_first_line(failure))
-        exit_now(codes.EXIT_INTERNAL)
+        if not self._is_guest:
+            exit_now(codes.EXIT_INTERNAL)
+        self.abort(codes.EXIT_INTERNAL)
 
     def _handle(self, events: bytes) -> None:
         for number in events:

@@ -210,6 +210,7 @@ SHARED_FUNCTIONS = {
     **dict.fromkeys(("backfill", "cancel", "delete", "pause", "requeue", "reset_limit", "resume", "run"), VERBS),
     **dict.fromkeys(("send", "set_limit", "show", "submit"), VERBS),
     "enqueued": "a column of the admin, and the result of an enqueue",
+    "start": "of an executor in a web process, and of an action on many tasks",
 }
 
 

@@ -13,7 +13,7 @@ import jobqueue
 from jobqueue import api, backend, exceptions, models, testing
 from jobqueue.api import schedules
 from jobqueue.conf.options import KEYS
-from jobqueue.contrib import celery, middleware
+from jobqueue.contrib import celery, embedded, middleware
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
 ROW = re.compile(r"^\| (.+?) \| (`.+`) \|$", re.MULTILINE)
@@ -41,6 +41,7 @@ def verbs() -> set[str]:
         ("jobqueue.api", set(api.__all__)),
         ("jobqueue.testing", set(testing.__all__)),
         ("jobqueue.contrib.celery", set(celery.__all__)),
+        ("jobqueue.contrib.embedded", set(embedded.__all__)),
         (
             "jobqueue.exceptions",
             classes_of_exceptions(),
