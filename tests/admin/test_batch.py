@@ -32,6 +32,7 @@ def test_page_of_a_batch_shows_its_progress(show, batch):
     content = show(batch)
     assert '<progress class="jq-progress" max="10" value="6"' in content
     assert "6 of 10 (60 %)" in content
+    assert "Waits for 4 of 10 members." in content
     assert re.search(r"parent=[^>]*>4 not ended", content)
     assert "jq-journal" not in content
 

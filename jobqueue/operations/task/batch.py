@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from django.utils.translation import gettext as _
 
 from jobqueue.engine import CAP, Count
 from jobqueue.models import Task
@@ -44,6 +45,14 @@ class ShownBatch:
     @property
     def percent(self) -> int:
         return int(100 * self.ended / self.state.total) if self.state.total else 0
+
+    @property
+    def wait(self) -> str:
+        """What the batch waits for."""
+        return _("Waits for %(running)d of %(total)d members.") % {
+            "running": self.state.running,
+            "total": self.state.total,
+        }
 
     @property
     def numbers(self) -> list[tuple[str, int]]:

@@ -90,7 +90,7 @@ def describe_task(task: Task, *, with_payload: bool, entries_before: int | None 
         unread=inbox.unread,
         live_children=children.live,
         limit=limits[key] if key is not None else None,
-        wait=journal.wait if journal is not None else "",
+        wait=batch.wait if batch is not None else journal.wait if journal is not None else "",
         is_orphan=ancestors.parent is not None and ancestors.parent.has_ended,
     )
     context: dict[str, Any] = {
