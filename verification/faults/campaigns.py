@@ -77,9 +77,9 @@ AS_IT_COMES: Mapping[str, Any] = {"max_executor_losses": None}
 # The short forms. One dictionary for each file of tests, because the tests of a file run one after the other.
 OF_EXECUTORS = {
     "kills": Campaign(
-        "50 executors killed, 3 frozen, 3 senders killed",
+        "24 executors killed, 3 frozen, 3 senders killed",
         FaultPlan(
-            {"kill_executor": 50, "freeze_executor": 3, "kill_sender": 3},
+            {"kill_executor": 24, "freeze_executor": 3, "kill_sender": 3},
             together=8,  # new executors then start, and are ready before the rescue
             pause_seconds=1.5,
             strength=16,
@@ -118,18 +118,18 @@ OF_SERVERS = {
 }
 OF_LIMITS_AND_TIMES = {
     "ticks": Campaign(
-        "50 schedules fire each second, executor SIGKILL each second", TickPlan(schedules=50, seconds=20)
+        "50 schedules fire each second, executor SIGKILL each second", TickPlan(schedules=50, seconds=12)
     ),
     "limits": Campaign(
-        "30 keys with limits of 1 to 3 and a rate, executor SIGKILL each second", LimitPlan(keys=30, seconds=15)
+        "30 keys with limits of 1 to 3 and a rate, executor SIGKILL each second", LimitPlan(keys=30, seconds=10)
     ),
     "checkouts": Campaign(
-        "200 checkouts that charge, wait, ship or refund, executor SIGKILL each second",
-        CheckoutPlan(checkouts=200, each_second=25.0),
+        "100 checkouts that charge, wait, ship or refund, executor SIGKILL each second",
+        CheckoutPlan(checkouts=100, each_second=25.0),
     ),
     "slow-statements": Campaign(
-        "six statements of an executor slower than their timeout, one at a time",
-        SlowPlan(sample=6, learn_seconds=5.0, slow_seconds=5.0, wait_seconds=4.0),
+        "four statements of an executor slower than their timeout, one at a time",
+        SlowPlan(sample=4, learn_seconds=5.0, slow_seconds=5.0, wait_seconds=4.0),
     ),
 }
 QUICK = OF_EXECUTORS | OF_SERVERS | OF_LIMITS_AND_TIMES

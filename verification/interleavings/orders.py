@@ -17,7 +17,7 @@ from statistics import mean, stdev
 
 from verification.interleavings.stepper import AUTOCOMMIT, CLOCK, LOCKED, TIME_PASSES, Choose, Client, Order
 
-SAMPLES = 4  # of each scenario with too many orders, in an ordinary test run
+SAMPLES = 2  # of each scenario with too many orders, in an ordinary test run
 MANY_SAMPLES = 2_000
 MAX_KINDS = 50_000  # of two connections: with more, orders are sampled
 FEW_KINDS = 5_000  # the same limit when fewer samples are drawn, in proportion

@@ -9,7 +9,7 @@ from jobqueue.engine.engine import Engine
 from verification.interleavings.cases import CASES, Case, name_of, report
 from verification.interleavings.conftest import Run
 
-MIN_ORDERS = 5_000  # orders in one test run
+MIN_ORDERS = 2_500  # orders in one test run
 
 pytestmark = pytest.mark.django_db  # other processes use the database
 
