@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 
 import pytest
-from django.db import connections
+from django.db import OperationalError, connections
 
 from jobqueue.operations.overview import server_findings
 from tests.api.limited import waiting
@@ -77,6 +77,20 @@ def test_fault_is_on_the_overview_and_in_doctor(staff, client, break_queue, word
     assert words in page
     (entry,) = [entry for entry in entries if words in entry["text"]]
     assert entry["level"] != "ok"
+
+
+@pytest.mark.django_db(databases=["default", "sqlite"])
+def test_overview_names_a_database_that_is_unreachable(staff, client, monkeypatch):
+    def refuse():
+        raise OperationalError("connection refused\nIs the server running?")
+
+    monkeypatch.setattr(connections["sqlite"], "cursor", refuse)
+    monkeypatch.setattr(connections["sqlite"], "ensure_connection", refuse)
+
+    page = html.unescape(client.get("/admin/jobqueue/?backend=sqlite").content.decode())
+
+    assert "Backend sqlite: database 'sqlite' is unreachable: connection refused" in page
+    assert "Start it, or correct DATABASES['sqlite']." in page
 
 
 def test_overview_names_the_session_that_has_locked_the_tasks(staff, client, monkeypatch):

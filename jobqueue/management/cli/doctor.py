@@ -8,12 +8,12 @@ from typing import Any
 
 from django.core import checks
 from django.core.management.base import CommandError
-from django.db import DatabaseError, connections
+from django.db import connections
 
-from jobqueue.declarations.checks import encoding_problems, run_checks
+from jobqueue.declarations.checks import run_checks
 from jobqueue.engine import Engine
 from jobqueue.management.cli.backends import engines
-from jobqueue.management.cli.console import Console, first_line
+from jobqueue.management.cli.console import Console
 from jobqueue.management.cli.notification_checks import notification_findings
 from jobqueue.management.cli.verbs import Verb
 from jobqueue.operations.overview.findings import access_findings, findings, has_error
@@ -59,21 +59,11 @@ def _print(console: Console, messages: Sequence[dict[str, str]]) -> None:
 
 def _backend(engine: Engine) -> Iterator[checks.CheckMessage]:
     """Check one backend. A failed check ends those that depend on it."""
-    here = f"Backend {engine.alias}"
-    try:
-        connections[engine.database].ensure_connection()
-    except DatabaseError as error:
-        text = f"{here}: database {engine.database!r} is unreachable: {first_line(error)}"
-        yield checks.Error(text, hint=f"Start it, or correct DATABASES[{engine.database!r}].")
-        return
-    if refused := list(encoding_problems(engine.database)):
-        yield from refused
-        return
     access = list(access_findings(engine))
     yield from access
     if has_error(access):
         return
-    yield checks.Info(f"{here}: database {engine.database!r} is reachable and migrated.")
+    yield checks.Info(f"Backend {engine.alias}: database {engine.database!r} is reachable and migrated.")
     stats = read_stats(engine)
     yield from findings(engine, stats, keys_checked=KEYS_CHECKED)
     if connections[engine.database].vendor == "postgresql" and engine.options.notify:

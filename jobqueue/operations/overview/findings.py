@@ -13,12 +13,13 @@ from shlex import quote
 from typing import TYPE_CHECKING, cast
 
 from django.core import checks
-from django.db import connections
+from django.db import DatabaseError, connections
 from django.db.models import Sum
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobqueue.api import aliases
+from jobqueue.declarations.checks import encoding_problems
 from jobqueue.engine import (
     MAX_GROUPS,
     Count,
@@ -78,7 +79,21 @@ def findings(engine: Engine, stats: BackendStats, *, keys_checked: int = KEYS_CH
 
 
 def access_findings(engine: Engine) -> Iterator[checks.CheckMessage]:
-    """Yield what the database lacks, and whose locks stop executors. After an error, further reads may fail or wait."""
+    """
+    Yield whether the database is there, what it lacks, and whose locks stop executors.
+
+    After an error, further reads may fail or wait.
+    """
+    try:
+        connections[engine.database].ensure_connection()
+    except DatabaseError as error:
+        first_line, *_others = str(error).strip().splitlines() or [type(error).__name__]
+        text = f"Backend {engine.alias}: database {engine.database!r} is unreachable: {first_line}"
+        yield checks.Error(text, hint=f"Start it, or correct DATABASES[{engine.database!r}].")
+        return
+    if refused := list(encoding_problems(engine.database)):
+        yield from refused
+        return
     if problem := schema_problem(engine.database):
         yield checks.Error(f"Backend {engine.alias}: {problem}")
         return
