@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from django.db import OperationalError as OperationalError  # if the database cannot be reached
 from django.utils import timezone
 
 import jobqueue.exceptions as ours

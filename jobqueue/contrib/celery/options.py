@@ -41,6 +41,7 @@ REFUSED = {
 IN_METADATA = ("headers", "ignore_result", "link", "link_error", "group_id", "parent_id", "root_id")
 # What a task's own attributes add to each call.
 OWN_OPTIONS = ("queue", "priority", "expires", "time_limit", "soft_time_limit", *REFUSED)
+RETRY_OPTIONS = {"countdown", "eta", "exc", "max_retries"}
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 EVERY_ATTEMPT = 1_000_000  # attempts of a task whose max_retries is None
 
@@ -58,6 +59,8 @@ def check_names(what: str, options: Mapping[str, Any]) -> None:
 
 def declared_options(task: Any, conf: Conf) -> dict[str, Any]:
     """Return the options of `jobqueue.task` for the attributes of a task."""
+    if unknown := set(task.retry_kwargs or {}) - RETRY_OPTIONS:
+        raise refuse(f"{task.name}: retry_kwargs with {', '.join(sorted(unknown))}", "The same row runs again.")
     retries = task.max_retries
     for more in (task.retry_kwargs or {}).get("max_retries", retries), getattr(task, "override_max_retries", retries):
         retries = None if retries is None or more is None else max(retries, more)

@@ -7,7 +7,16 @@ from typing import Any
 from jobqueue.contrib.celery.exceptions import NotRegistered
 from jobqueue.contrib.celery.request import innermost
 
-tasks: dict[str, Any] = {}
+
+class TaskRegistry(dict[str, Any]):
+    """The tasks by name."""
+
+    def register(self, task: Any) -> None:
+        """Declare a task."""
+        current[0].register_task(task)
+
+
+tasks = TaskRegistry()
 current: list[Any] = []  # the app, at most one
 
 

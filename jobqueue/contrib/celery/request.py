@@ -44,6 +44,10 @@ class CeleryRequest:
     def __init__(self, **values: Any) -> None:
         vars(self).update(values)
 
+    def update(self, *values: Any, **more: Any) -> None:
+        """Change attributes."""
+        vars(self).update(*values, **more)
+
     def get(self, name: str, default: Any = None) -> Any:
         """Return an attribute, or the default."""
         return getattr(self, name, default)
@@ -95,5 +99,5 @@ def allow_join_result(may: bool = True) -> Iterator[None]:
 
 def will_block() -> bool:
     """Return whether get() would block the thread of a task."""
-    may = _may_join.get()
-    return not innermost()[1].called_directly and not innermost()[1].is_eager if may is None else not may
+    may_join = _may_join.get()
+    return innermost()[1].context is not None if may_join is None else not may_join
