@@ -56,7 +56,7 @@ class ColumnsPage(Page):
 def columns_for(request: HttpRequest) -> dict[str, bool]:
     """Return the columns that the user may choose, and whether each is shown."""
     titles = extensions.titles
-    selected = request.session.get(SESSION_KEY, [*SHOWN, *titles])
+    selected = getattr(request, "session", {}).get(SESSION_KEY, [*SHOWN, *titles])
     may_see = request.user.has_perm("jobqueue.view_payload")
     return {name: name in selected for name in (*COLUMNS, *titles) if may_see or name != "arguments"}
 
