@@ -8,6 +8,7 @@ The queue over HTTP. `jobqueue/urls.py` maps URLs to the views.
 * `metrics`: GET metrics/ and metrics.json: counters and gauges of all executors, queues and schedules
 * `openapi`: GET openapi.json: an OpenAPI 3.1 document, made from the arguments of endpoint() and the types in
   schemas.py
+* `progress`: the progress of a task on pages of the site, by a signed token
 * `request_body`: read the JSON body of a request
 * `request_headers`: the headers that clients of HTTP interfaces send by convention: Idempotency-Key, If-Match,
   If-None-Match

@@ -14,6 +14,7 @@ from jobqueue import api, backend, exceptions, models, testing
 from jobqueue.api import schedules
 from jobqueue.conf.options import KEYS
 from jobqueue.contrib import celery, embedded, middleware
+from jobqueue.http import progress
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
 ROW = re.compile(r"^\| (.+?) \| (`.+`) \|$", re.MULTILINE)
@@ -62,6 +63,7 @@ def test_every_public_name_exists() -> None:
         "jobqueue.models": models,
         "jobqueue.backend": backend,
         "jobqueue.contrib.middleware": middleware,
+        "jobqueue.http.progress": progress,
     }
     missing = [name for where, module in modules.items() for name in TABLE[where] if not hasattr(module, name)]
     assert missing == []
