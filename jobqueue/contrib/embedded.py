@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
+from django.core import mail
 
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.telemetry.logger import get_logger
@@ -52,7 +53,9 @@ def start(
     """
     Run an executor in this process until it ends. Return the application, which stops the executor under ASGI.
 
-    A second call for the same backend does nothing. Under `gunicorn --preload`, the executor starts in each worker.
+    A second call for the same backend does nothing. Neither does a call in a test, which may import the application
+    before the test database is there: use jobqueue.testing. Under `gunicorn --preload`, the executor starts in each
+    worker.
     queues: None serves every queue. shutdown_timeout: seconds that running tasks get when the server ends. server: what
     the executor's name says; None: what this process runs.
     """
@@ -66,7 +69,7 @@ def start(
         name=f"in-{server or _server()}",
     )
     new = _Embedded(settings)
-    if _embedded.setdefault(backend, new) is new and not _is_to_be_forked():
+    if not _is_test() and _embedded.setdefault(backend, new) is new and not _is_to_be_forked():
         new.start()
     return _WithLifespan(application) if _is_asgi(application) else application
 
@@ -141,6 +144,11 @@ class _WithLifespan:
 
 def _is_asgi(application: Any) -> bool:
     return inspect.iscoroutinefunction(application) or inspect.iscoroutinefunction(type(application).__call__)
+
+
+def _is_test() -> bool:
+    """Return whether this process runs tests. pytest imports their modules before it prepares them."""
+    return hasattr(mail, "outbox") or "pytest" in sys.modules
 
 
 def _server() -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.core import mail
 from django.core.asgi import get_asgi_application
 from django.core.wsgi import get_wsgi_application
 from django.db import connections
@@ -27,8 +28,9 @@ pytestmark = on_postgresql
 
 
 @pytest.fixture(autouse=True)
-def stopped() -> Iterator[None]:
+def stopped(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Stop what a test has started, which is in the process of the tests."""
+    monkeypatch.setattr(embedded, "_is_test", lambda: False)
     yield
     embedded.stop()
     connections.close_all()
@@ -49,6 +51,22 @@ def test_second_start_starts_no_second_executor() -> None:
     assert ".in-" in Executor.objects.get().name
     embedded.stop()
     assert states() == ["STOPPED"]
+
+
+@pytest.mark.parametrize("runner", ["pytest", "django"])
+def test_application_that_a_test_imports_starts_no_executor(monkeypatch: pytest.MonkeyPatch, runner: str) -> None:
+    """pytest imports the modules of tests while the settings still name the database of the site."""
+    monkeypatch.undo()
+    if runner == "pytest":
+        monkeypatch.delattr(mail, "outbox")
+    else:
+        monkeypatch.delitem(sys.modules, "pytest")
+    threads = threading.active_count()
+
+    embedded.start(get_wsgi_application())
+
+    assert threading.active_count() == threads
+    assert not embedded._embedded
 
 
 def test_stop_lets_a_task_end_in_its_time() -> None:
