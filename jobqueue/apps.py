@@ -45,6 +45,7 @@ class JobQueueConfig(AppConfig):
             if shim := sys.modules.get("jobqueue.contrib.celery"):  # code of the site uses it
                 shim.finalize()
 
+            checks.register(check_stored_names, checks.Tags.database)
             post_migrate.connect(install_sql, sender=self)
             post_migrate.connect(write_schedules, sender=self)
             embed_in_runserver()
@@ -89,6 +90,13 @@ def install_sql(*, using: str, plan: object = None, **_: Any) -> None:
         available = known_migrations()
         if not available or applied_migrations(using) == available:  # not those of older or newer tables
             sql.install(connections[using])
+
+
+def check_stored_names(**kwargs: Any) -> list[checks.CheckMessage]:
+    """Warn of unfinished tasks and schedules whose names this code does not have."""
+    from jobqueue.operations.overview import code_findings  # a web process never loads it
+
+    return code_findings.find_unknown_names(**kwargs)
 
 
 def write_schedules(*, using: str, **_: Any) -> None:

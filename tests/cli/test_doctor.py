@@ -25,7 +25,7 @@ from jobqueue.engine.schema import schema_problem
 from jobqueue.executor.pools.event_loop import MAX_BODY_THREADS
 from jobqueue.management.cli import notification_checks
 from jobqueue.models import STOPPED_BY, Schedule, Task
-from jobqueue.operations.overview import findings, server_findings
+from jobqueue.operations.overview import code_findings, findings, server_findings
 from jobqueue.operations.overview.schedule_findings import schedule_findings
 from jobqueue.operations.overview.stats import read_stats
 from tests import tasks
@@ -53,7 +53,7 @@ UNBOUND = [error(awaited="missing a required argument: 'b'")]
 
 
 def test_tasks_without_code_are_a_warning_with_a_remedy() -> None:
-    ExecutorFactory.create(backend="sqlite", using="sqlite", task_types=["shop.tasks.known"])
+    executor = ExecutorFactory.create(backend="sqlite", using="sqlite", task_types=["shop.tasks.known"])
     TaskFactory.create_batch(3, **UNKNOWN)
     TaskFactory.create(**UNKNOWN, awaits_code_since=ago(7200))
 
@@ -61,6 +61,7 @@ def test_tasks_without_code_are_a_warning_with_a_remedy() -> None:
 
     assert warning == (
         "Backend sqlite: no running executor has code for 4 tasks of shop.tasks.removed. The first has waited for 2 h. "
+        f"Executors that do not know the name: {executor.name}. "
         "Deploy code for them, or cancel them here or with: manage.py jobqueue cancel --backend sqlite "
         "--status AWAITING_CODE --task shop.tasks.removed"
     )
@@ -679,6 +680,49 @@ def test_task_in_a_queue_whose_executors_lack_its_code_is_found(backend, make_ex
         for finding in findings_of(backend, "warning")
         if "no running executor has code for 1 task of shop.t" in finding
     ]
+
+
+def test_doctor_says_which_executors_have_the_code_and_which_lack_it(backend, make_executor) -> None:
+    new = make_executor(queues=["default"], task_types=["shop.t"])
+    old = make_executor(queues=[], task_types=["shop.u"])
+    make_executor(queues=["other"], task_types=[])
+    TaskFactory.create(backend=backend, using=backend, task_type="shop.t", awaiting_code=True)
+
+    (finding,) = [text for text in findings_of(backend, "ok") if "shop.t" in text]
+
+    assert f"Backend {backend}: executors with their code will run 1 task of shop.t." in finding
+    assert f"Executors that know the name: {new.name}. Executors that do not know the name: {old.name}." in finding
+
+
+def test_check_names_tasks_and_schedules_without_code(backend) -> None:
+    for state in ({}, {"scheduled": True}, {"awaiting_code": True}):
+        TaskFactory.create(backend=backend, using=backend, task_type="shop.old", **state)
+    TaskFactory.create(backend=backend, using=backend, task_type="shop.ended", successful=True)
+    TaskFactory.create(backend=backend, using=backend, task_type="tests.tasks.add")
+    ScheduleFactory.create(backend=backend, using=backend, task_type="shop.nightly", name="night")
+    ScheduleFactory.create(backend=backend, using=backend, task_type="shop.retired", retired=True)
+
+    (message,) = run_checks(databases=[backend], tags=[Tags.database])
+
+    assert message.id == "jobqueue.W009"
+    assert "does not have shop.nightly (the schedule night); shop.old (3 tasks). Tasks" in message.msg
+    assert "@task(aliases=['shop.nightly'])" in message.hint
+    assert f"manage.py jobqueue cancel --backend {backend} --task shop.nightly" in message.hint
+    assert run_checks(tags=[Tags.database]) == []
+
+
+def test_check_of_names_reads_a_bounded_number_of_tasks(backend, monkeypatch) -> None:
+    monkeypatch.setattr(code_findings, "READ", 2)
+    for number in range(4):
+        TaskFactory.create(backend=backend, using=backend, task_type="shop.old", rank=ago(number))
+    (message,) = run_checks(databases=[backend], tags=[Tags.database])
+    assert "shop.old (2+ tasks)" in message.msg
+
+
+def test_check_of_names_is_silent_before_migrate(backend) -> None:
+    TaskFactory.create(backend=backend, using=backend, task_type="shop.old")
+    MigrationRecorder(connections[backend]).record_unapplied("jobqueue", "0002_postgresql")
+    assert run_checks(databases=[backend], tags=[Tags.database]) == []
 
 
 def test_sequences_of_all_numbered_tables_are_watched() -> None:

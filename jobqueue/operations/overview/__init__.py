@@ -1,6 +1,7 @@
 """
 The state of the whole queue: figures, charts, and what is wrong.
 
+* `code_findings`: tasks and schedules whose code is missing, in executors or in this process; with a system check
 * `findings`: what is wrong with a backend, for `doctor` and for the overview: queues, executors, failures, limits,
   schedules, server
 * `limit_findings`: the findings about limits: keys that keep tasks BLOCKED, and why

@@ -7,8 +7,7 @@ Each finding is a message of Django's check framework. Its `obj` is where the ad
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from shlex import quote
 from typing import TYPE_CHECKING, cast
 
@@ -21,7 +20,6 @@ from django.utils.translation import ngettext
 from jobqueue.api import aliases
 from jobqueue.declarations.checks import encoding_problems
 from jobqueue.engine import (
-    MAX_GROUPS,
     Count,
     Engine,
     alive,
@@ -31,11 +29,12 @@ from jobqueue.engine import (
     missing_objects,
     schema_problem,
 )
-from jobqueue.models import CounterPeriod, Executor, Task, TaskQuerySet
+from jobqueue.models import CounterPeriod, Executor, Task
 from jobqueue.operations.backends import backends_on
 from jobqueue.operations.executors import ExecutorState
 from jobqueue.operations.formatting import duration
 from jobqueue.operations.links import AdminTarget
+from jobqueue.operations.overview.code_findings import code_findings
 from jobqueue.operations.overview.limit_findings import KEYS_CHECKED, limit_findings
 from jobqueue.operations.overview.schedule_findings import schedule_findings
 from jobqueue.operations.overview.server_findings import lock_findings, server_findings
@@ -52,8 +51,7 @@ if TYPE_CHECKING:
 OVERDUE_SECONDS = 3600.0  # executors prune twice a minute
 PAUSED_LONG = timedelta(days=1)
 LATENCY_LONG_SECONDS = 300.0
-CODE_AWAITED_LONG = timedelta(minutes=5)  # a rolling deploy may take as long
-MAX_NAMES = 10  # of tasks that wait for code, and of unknown backends
+MAX_NAMES = 10  # of unknown backends
 FAILED_MANY = 10  # failures in an hour
 FAILURES_RISE = 3  # times as many as in an hour of the day before
 SNAPSHOT_LONG_SECONDS = 900.0
@@ -65,7 +63,7 @@ def findings(engine: Engine, stats: BackendStats, *, keys_checked: int = KEYS_CH
     """Yield what is wrong with a backend, and what is all right. keys_checked: of limits with BLOCKED tasks."""
     yield from _queues(stats)
     yield from _latency(stats)
-    yield from _awaiting_code(engine, stats)
+    yield from code_findings(engine, stats)
     yield from _failures(engine)
     yield from _executors(stats)
     yield from schedule_findings(engine, stats)
@@ -178,70 +176,6 @@ def _queues(stats: BackendStats) -> Iterator[checks.CheckMessage]:
     if not is_starving:
         text = _("Backend %(backend)s: every queue with READY tasks has executors or is paused.")
         yield checks.Info(text % {"backend": stats.backend})
-
-
-def _awaiting_code(engine: Engine, stats: BackendStats) -> Iterator[checks.CheckMessage]:
-    """Find tasks whose name no running executor knows, or whose arguments do not fit the code of these."""
-    if not stats.totals[Status.AWAITING_CODE]:
-        return
-    alive = engine.db.executors.filter(pk__in=[executor.row.pk for executor in stats.alive])
-    executors = list(alive.values_list("queues", "task_types"))
-    first: dict[str, datetime] = {}
-    queues: dict[str, list[str]] = {}
-    known_names: set[str] = set()  # names that an executor of each of their queues knows
-    groups = engine.code_waits.groups()
-    for group in groups:
-        first[group.task_type] = min(first.get(group.task_type, group.since), group.since)
-        queues.setdefault(group.task_type, []).append(group.queue_name)
-    for name, of_name in queues.items():
-        served = [{*own} or {*of_name} for own, names in executors if name in names]  # without names, it serves all
-        if {*of_name} <= set().union(*served):
-            known_names.add(name)
-    oldest = sorted(first, key=lambda name: first[name])
-    for name in oldest[:MAX_NAMES]:
-        rows = engine.db.tasks.awaiting_code().filter(queue_name__in=queues[name], task_type=name)
-        is_known = name in known_names
-        if is_known and (stats.now - first[name] < CODE_AWAITED_LONG or not _is_unbound(engine, rows)):
-            continue  # a deploy is under way, or the executors with the code are busy
-        values = {
-            "backend": engine.alias,
-            "task": name,
-            "tasks": many_tasks(count(rows.order_by())),
-            "time": duration(stats.now - first[name]),
-        }
-        if is_known:
-            text = _(
-                "Backend %(backend)s: no running executor has code that takes the arguments of %(tasks)s of %(task)s. "
-                "The first has waited for %(time)s."
-            )
-        else:
-            text = _(
-                "Backend %(backend)s: no running executor has code for %(tasks)s of %(task)s. "
-                "The first has waited for %(time)s."
-            )
-        cancel = f"manage.py jobqueue cancel --backend {quote(engine.alias)} --status AWAITING_CODE"
-        command = f"{cancel} --task {quote(name)}"
-        advice = _("Deploy code for them, or cancel them here or with: %(command)s")
-        yield checks.Warning(
-            text % values,
-            hint=advice % {"command": command},
-            obj=replace(_tasks(Status.AWAITING_CODE, task=name), action="cancel_selected"),
-        )
-    if others := oldest[MAX_NAMES:]:
-        text = ngettext(
-            "Backend %(backend)s: tasks of %(number)s more name wait for code.",
-            "Backend %(backend)s: tasks of %(number)s more names wait for code.",
-            len(others),
-        ) % {"backend": engine.alias, "number": Count(len(others), is_more=len(groups) == MAX_GROUPS)}
-        advice = _("List them: %(command)s") % {"command": "manage.py jobqueue list --status AWAITING_CODE"}
-        yield checks.Warning(text, hint=advice, obj=_tasks(Status.AWAITING_CODE))
-
-
-def _is_unbound(engine: Engine, rows: TaskQuerySet) -> bool:
-    """Return whether an executor has reported that its code does not take the arguments of the first of these tasks."""
-    first = rows.order_by("queue_name", "task_type", "awaits_code_since").values_list("pk", flat=True)[:1]
-    (last,) = engine.code_waits.last_errors(first).values() or (None,)
-    return isinstance(last, dict) and last.get("awaited", "name") != "name"
 
 
 def has_high_latency(queue: QueueStats) -> bool:
