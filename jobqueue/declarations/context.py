@@ -9,6 +9,8 @@ from datetime import datetime
 from math import inf
 from typing import Any
 
+from asgiref.sync import sync_to_async
+
 from jobqueue.conf.compat import TaskContext
 from jobqueue.declarations.middleware import CONTEXT
 from jobqueue.values.text import escape
@@ -18,6 +20,10 @@ NOTE_CHARACTERS = 200
 
 def not_shown(done: float, total: float | None, note: str) -> None:
     """Do nothing with reported progress, for example in a test that makes a context by hand."""
+
+
+def not_kept(value: Any) -> None:
+    """Do nothing with a checkpoint, for example in a test that makes a context by hand."""
 
 
 def checked_progress(done: Any, total: Any, note: Any) -> tuple[float, float | None, str]:
@@ -49,6 +55,23 @@ class Context(TaskContext):  # type: ignore[misc,type-arg]
         """The task's metadata: what `using(metadata=...)` has given it."""
         stored: dict[str, Any] = json.loads(self.stored_metadata)
         return {key: value for key, value in stored.items() if key != CONTEXT}  # without the values of MIDDLEWARE
+
+    keep: Callable[[Any], None] = not_kept  # a checkpoint
+    last_checkpoint: Any = None  # with which this attempt begins; None: the first attempt, or none was stored
+
+    def checkpoint(self, value: Any) -> None:
+        """
+        Store a JSON value, with which the next attempt begins as `last_checkpoint`, whatever ends this one.
+
+        It is committed when this returns; in a transaction.atomic() on the queue's database, together with it.
+
+        Raises InvalidArguments for what is not JSON, PayloadTooLarge, ClaimLost, and RuntimeError with atomic=True.
+        """
+        self.keep(value)
+
+    async def acheckpoint(self, value: Any) -> None:
+        """See checkpoint()."""
+        await sync_to_async(self.keep, thread_sensitive=True)(value)
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """

@@ -5,6 +5,7 @@ The engine: all changes of the queue's rows go through it.
 
 * `admissions`: make BLOCKED tasks READY when their limits by key allow it
 * `batches`: batches: the ends of their members, and what a batch does alone
+* `checkpoints`: what the next attempt of a function begins with
 * `claim`: claim READY tasks for an executor
 * `code_waits`: AWAITING_CODE: tasks that wait for an executor with code that takes their arguments
 * `commit`: perform the outcomes of attempts, a whole batch in one transaction

@@ -10,6 +10,7 @@ from django.db import DatabaseError
 from jobqueue.conf.options import Options
 from jobqueue.engine.admissions import Admissions
 from jobqueue.engine.batches import Batches
+from jobqueue.engine.checkpoints import Checkpoints
 from jobqueue.engine.claim import Claims
 from jobqueue.engine.code_waits import CodeWaits
 from jobqueue.engine.commit import REFUSALS, Commits, is_refusal
@@ -75,6 +76,7 @@ class Engine:
         self.inbox = self.inbox_class(db, self.admissions)
         self.messages = self.messages_class(db, self.inbox)
         self.reports = Reports(db)
+        self.checkpoints = Checkpoints(db)
         self.entries = self.entries_class(db)
         self.inserts = self.inserts_class(db, self.counters, self.admissions)
         self.enqueues = self.enqueues_class(db, self.inserts, self.admissions, self.entries)

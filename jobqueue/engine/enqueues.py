@@ -187,6 +187,7 @@ class Enqueues(Part):
             counts_while_waiting=False,
             awaits_code_since=None,
             attempts=0,
+            inner_state=None,  # a checkpoint of the old arguments
         )
         rows.update(status=ready_status() if is_due else Status.SCHEDULED)
         self.admissions.request([holder.pk])

@@ -273,6 +273,15 @@ def encode_result(value: Any, *, max_bytes: int) -> str:
         raise InvalidResult(f"The return value cannot be read: {error!r}") from error
 
 
+CHECKPOINT = "checkpoint"  # the only member of the state of a function
+
+
+def read_checkpoint(state: str) -> Any:
+    """Return the checkpoint of a function from the text of its state; None if an actor has left another state."""
+    value = decode(state)
+    return value.get(CHECKPOINT) if isinstance(value, dict) else None
+
+
 def decode(text: str) -> Any:
     """Read stored JSON text. Raises ValueError for text that Python cannot read."""
     try:

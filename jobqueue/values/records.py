@@ -100,7 +100,7 @@ class ClaimedTask(Struct, frozen=True, gc=False):
     priority: int  # -100 to 100
     args: str  # JSON array
     kwargs: str  # JSON object
-    inner_state: str | None  # JSON text of an actor's state; None before its first poll, and for functions
+    inner_state: str | None  # JSON text of an actor's state or a function's checkpoint; None before the first one
     options: str  # JSON object of the options of a run
     metadata: str  # JSON object
     errors: str  # JSON array of the errors of earlier attempts

@@ -50,6 +50,16 @@ def tiny(number: int = 0) -> int:
     return number
 
 
+@task(takes_context=True)
+def keep_place(context: Any) -> int:
+    """Kill the process behind the second checkpoint."""
+    for place in range(context.last_checkpoint or 0, 4):
+        if place == 2 and context.last_checkpoint is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        context.checkpoint(place + 1)
+    return int(context.last_checkpoint)
+
+
 @task(atomic=True, takes_context=True, max_attempts=20, backoff=SOON)
 def book(context: TaskContext[..., Any], seconds: float = 0.0) -> None:
     """Commit one effect together with the outcome."""

@@ -10,7 +10,7 @@ import pytest
 from jobqueue.exceptions import ExecutorLost
 from jobqueue.models import Task
 from tests.acceptance.harness import Fleet, wait_for_end
-from tests.acceptance.tasks import compute, exit_with, hang, kill_process, segfault, work
+from tests.acceptance.tasks import compute, exit_with, hang, keep_place, kill_process, segfault, work
 from tests.models import Effect
 from tests.waiting import wait_until
 
@@ -32,6 +32,15 @@ def test_tasks_that_kill_their_process_fail_and_others_succeed(fleet: Fleet) -> 
     assert not Task.objects.exclude(attempts=0).exists()
     for number in (signal.SIGKILL, signal.SIGSEGV):
         assert supervisor.output.find(f"process.ended .* reason=signal {number.value}")
+    assert supervisor.stop() == 0
+
+
+def test_task_whose_process_is_killed_begins_with_its_last_checkpoint(fleet: Fleet) -> None:
+    result = keep_place.enqueue()
+    supervisor = fleet.start("--processes", "2", heartbeat_timeout=1.0)
+    assert wait_for_end() == {"SUCCESSFUL": 1}
+    row = Task.objects.get(pk=result.id)
+    assert (row.return_value, row.inner_state, row.executor_losses) == (2, {"checkpoint": 4}, 1)
     assert supervisor.stop() == 0
 
 

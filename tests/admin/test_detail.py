@@ -432,6 +432,13 @@ def test_task_with_an_alias_shows_its_name_now_and_can_be_copied(client, staff, 
     assert f'name="task" value="{__name__}.log_in"' in page
 
 
+def test_page_shows_the_checkpoint_of_a_function_without_secrets(make, show):
+    page = show(make(inner_state={"checkpoint": {"row": 3, "api_token": "s3cret"}}))
+    assert "Checkpoint</h2>" in page
+    assert "s3cret" not in page
+    assert "State</h2>" not in page
+
+
 def test_queue_key_and_task_type_are_links(make, show, backend):
     content = show(make(queue_name="a&b", key="order:7"))
 

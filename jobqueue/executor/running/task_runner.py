@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping
 from datetime import timedelta
+from functools import partial
 from types import CoroutineType
 from typing import Any, TypeVar
 from uuid import UUID
@@ -65,7 +66,7 @@ from jobqueue.executor.telemetry.logger import get_logger, mask_for
 from jobqueue.values.arguments import read_parameters
 from jobqueue.values.causes import fingerprint
 from jobqueue.values.history import Event, format_line
-from jobqueue.values.json import decode, encode_result
+from jobqueue.values.json import CHECKPOINT, as_builtins, decode, encode, encode_result, read_checkpoint
 from jobqueue.values.records import ClaimedTask, Outcome, release_outcome
 from jobqueue.values.states import FINAL, Status
 from jobqueue.values.text import clean_text
@@ -210,8 +211,19 @@ def call(attempt: Attempt) -> Any:
         report=running.report,
         retries=running.claimed.attempts,
         stored_metadata=running.claimed.metadata,
+        keep=partial(keep_checkpoint, attempt),
+        last_checkpoint=None if running.claimed.inner_state is None else read_checkpoint(running.claimed.inner_state),
     )
     return task.func(context, *attempt.args, **attempt.kwargs)
+
+
+def keep_checkpoint(attempt: Attempt, value: Any) -> None:
+    """Store a checkpoint of a function. Raises RuntimeError in an atomic task, whose transaction it would be in."""
+    if attempt.task.atomic:
+        raise RuntimeError("checkpoint() needs a task without atomic=True: its transaction commits at its end only.")
+    identity = attempt.identity
+    text = encode(as_builtins(value), where="checkpoint", max_bytes=identity.options.max_payload_bytes)
+    identity.engine.checkpoints.store(attempt.claimed, identity.executor_id, f'{{"{CHECKPOINT}":{text}}}')
 
 
 def poll(attempt: Attempt) -> Outcome | Callable[[], Any]:

@@ -78,7 +78,7 @@ def _lines(task: Task, page: Mapping[str, Any], width: int) -> Iterator[str]:
         f"{title:<{WIDTH}}  {value}" for title, value in _details(task, page).items() if value not in (None, "")
     )
     yield from value_lines("Arguments", page["arguments"])
-    for name in ("result", "state", "metadata", "options"):
+    for name in ("result", "checkpoint", "state", "metadata", "options"):
         yield from value_lines(name.capitalize(), [page[name]] if page[name] else [])
     yield from _journal(page["journal"])
     yield from _timeline(page["timeline"])
@@ -228,7 +228,7 @@ def _as_json(task: Task, page: Mapping[str, Any]) -> dict[str, Any]:
         "tags": page["tags"],
         "executor": page["executor"] and page["executor"].name,
         "arguments": {value.name: _read(value) for value in page["arguments"]},
-        **{name: _read(page[name]) for name in ("result", "state", "metadata")},
+        **{name: _read(page[name]) for name in ("result", "checkpoint", "state", "metadata")},
         "progress": page["reported"] and page["reported"].as_json(),
         **({} if page["journal"] is None else {"journal": page["journal"].as_json()}),
         "timeline": [step.as_json() for step in reversed(page["timeline"].steps)],

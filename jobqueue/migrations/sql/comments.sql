@@ -39,7 +39,7 @@ COMMENT ON COLUMN jobqueue_task.priority IS '-100 to 100, higher first. One poin
 COMMENT ON COLUMN jobqueue_task.rank IS 'Claim order, lowest first: time of becoming ready minus priority x AGING.';
 COMMENT ON COLUMN jobqueue_task.options IS 'Options of this task that differ from its declaration: JSON object.';
 COMMENT ON COLUMN jobqueue_task.tags IS 'Words by which people find the task: JSON array. NULL without any.';
-COMMENT ON COLUMN jobqueue_task.inner_state IS 'State of an actor between its polls. NULL before the first.';
+COMMENT ON COLUMN jobqueue_task.inner_state IS 'State of an actor between its polls, or the checkpoint of a function. NULL before the first.';
 COMMENT ON COLUMN jobqueue_task.key IS 'Unique among unfinished tasks of the backend. Also an address for messages.';
 COMMENT ON COLUMN jobqueue_task.idempotency_key IS 'Digest of owner and idempotency key. Unique among all tasks.';
 COMMENT ON COLUMN jobqueue_task.idempotency_digest IS 'Digest of the request that used the idempotency key.';

@@ -36,6 +36,7 @@ from jobqueue.operations.task.journal import read_journal
 from jobqueue.operations.task.reports import read_logs, read_progress
 from jobqueue.operations.task.timeline import read_timeline
 from jobqueue.operations.task.tree import read_ancestors, read_tree
+from jobqueue.values.json import CHECKPOINT
 
 
 def find_task(pk: str, among: Iterable[str]) -> Task | None:
@@ -129,10 +130,14 @@ def describe_task(task: Task, *, with_payload: bool, entries_before: int | None 
     }
     if with_payload:
         result, state, metadata = (values[column] for column in ("return_value", "inner_state", "metadata"))
+        checkpoint = None
+        if isinstance(state, dict) and [*state] == [CHECKPOINT] and not is_polled(task):
+            state, checkpoint = None, state[CHECKPOINT]
         context |= {
             "arguments": show_arguments(task.task_type, values["args"], values["kwargs"], patterns),
             "result": show_value(result, patterns, secrets=secrets) if task.status == Task.Status.SUCCESSFUL else None,
             "state": show_value(state, patterns, secrets=secrets) if state is not None else None,
+            "checkpoint": show_value(checkpoint, patterns, secrets=secrets) if checkpoint is not None else None,
             "metadata": show_value(metadata, patterns, secrets=secrets) if metadata else None,
         }
     return context
