@@ -165,7 +165,7 @@ class JobQueueBackend(BaseTaskBackend):
 
     def check(self, **kwargs: Any) -> list[Any]:
         """Return the system check messages about this backend's settings."""
-        return list(backend_problems(self.alias, self.options, self.keys))
+        return list(backend_problems(self.alias, self.options, self.keys, self.queues))
 
     def submit(self, submissions: Sequence[EnqueueRequest]) -> list[Enqueued]:
         """

@@ -80,6 +80,8 @@ class Options:
     redact: Annotated[tuple[str, ...], described("a list of argument paths")] = tuple(SECRETS.split())  # shown masked
     # paths of classes with values that travel from an enqueue to the run
     middleware: Annotated[tuple[str, ...], described("a list of paths of classes")] = ()
+    # options of tasks by patterns of their names; declarations/routes.py reads and checks them
+    routes: Any = None
     http_tokens: tuple[Token, ...] = ()  # programs that may submit tasks over HTTP
     ready_age_limit: Timeout = 300.0  # how long a READY task may wait before health/ready answers 503
 
@@ -98,7 +100,7 @@ def option_problems(raw: Any) -> Iterator[str]:
             yield f"unknown option {key!r}{did_you_mean(str(key), KEYS)}; options are {', '.join(KEYS)}"
         elif key == "HTTP_TOKENS":
             yield from http_tokens.token_problems(value)
-        else:
+        elif key != "ROUTES":
             yield from problems(key, value, _TYPES[KEYS[key]])
 
 
@@ -111,7 +113,7 @@ def parse_options(raw: Mapping[str, Any], alias: str = "default") -> Options:
     values: dict[str, Any] = {
         name: http_tokens.parse(raw[key]) if key == "HTTP_TOKENS" else convert(plain(raw[key]), _TYPES[name])
         for key, name in KEYS.items()
-        if key in raw
+        if key in raw and key != "ROUTES"
     }
     if "retention" in values:
         values["retention"] = default_retention() | values["retention"]

@@ -21,6 +21,7 @@ from jobqueue.declarations import function, middleware, registry
 from jobqueue.declarations import schedules as declared_schedules
 from jobqueue.declarations.actor import ActorTask, reading_error
 from jobqueue.declarations.limits import Concurrency, Rate, has_fields
+from jobqueue.declarations.routes import route_problems, routes_of, unused_patterns
 from jobqueue.declarations.schedules import find_location
 from jobqueue.values.states import LimitKind
 from jobqueue.values.text import did_you_mean
@@ -38,6 +39,7 @@ def register_checks() -> None:
         check_task_names,
         check_actors,
         check_limits,
+        check_routes,
         check_late_tasks,
         check_schedules,
         check_time_zones,
@@ -77,6 +79,7 @@ def run_checks() -> list[checks.CheckMessage]:
         *check_task_names(),
         *check_actors(),
         *check_limits(),
+        *check_routes(),
         *check_late_tasks(),
         *check_schedules(),
         *check_time_zones(),
@@ -133,6 +136,22 @@ def check_limits(**_: Any) -> list[checks.CheckMessage]:
     return [
         *constant,
         *(_disagreement(kind, name) for (kind, name), limits in registry.declared_limits().items() if _differ(limits)),
+    ]
+
+
+def check_routes(**_: Any) -> list[checks.CheckMessage]:
+    """Warn of patterns of ROUTES that match no task."""
+    return [
+        checks.Warning(
+            f"TASKS[{backend.alias!r}]['OPTIONS']: ROUTES[{pattern!r:.300}] matches no task of this backend.",
+            hint="Patterns match the name in rows: the dotted path of the function, or name=. The first one counts.",
+            id="jobqueue.W010",
+        )
+        for backend in our_backends()
+        for pattern in unused_patterns(
+            routes_of(backend.alias),
+            [registry.all_names_of(name) for name, task in registry.all().items() if task.backend == backend.alias],
+        )
     ]
 
 
@@ -252,8 +271,14 @@ def check_actors(**_: Any) -> list[checks.CheckMessage]:
     ]
 
 
-def backend_problems(alias: str, options: Any, keys: Iterable[Any] = ()) -> Iterator[checks.CheckMessage]:
-    """Yield the problems of one backend. options: its OPTIONS, which may have any type. keys: beside OPTIONS, too."""
+def backend_problems(
+    alias: str, options: Any, keys: Iterable[Any] = (), queues: Collection[str] = ()
+) -> Iterator[checks.CheckMessage]:
+    """
+    Yield the problems of one backend.
+
+    options: its OPTIONS, which may have any type. keys: beside OPTIONS, too. queues: its QUEUES; none: all names.
+    """
     here = f"TASKS[{alias!r}]"
     for key in keys:
         if key not in KEYS_OF_A_BACKEND:
@@ -272,7 +297,11 @@ def backend_problems(alias: str, options: Any, keys: Iterable[Any] = ()) -> Iter
         yield checks.Error(f"{here}['OPTIONS']: {problem}.", id="jobqueue.E004")
     for problem in middleware_problems(options):
         yield checks.Error(f"{here}['OPTIONS']: {problem}.", id="jobqueue.E004")
-    database = options.get("DATABASE", "default") if isinstance(options, Mapping) else None
+    if not isinstance(options, Mapping):
+        return
+    for problem in route_problems(options.get("ROUTES"), queues):
+        yield checks.Error(f"{here}['OPTIONS']: {problem}.", id="jobqueue.E004")
+    database = options.get("DATABASE", "default")
     if not isinstance(database, str):
         return
     if database not in settings.DATABASES:

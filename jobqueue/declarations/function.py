@@ -41,6 +41,7 @@ from jobqueue.conf.compat import (
 )
 from jobqueue.declarations.limits import Concurrency, Debounce, OnConflict, Rate
 from jobqueue.declarations.options import DERIVED, task_option_problems, unreadable
+from jobqueue.declarations.routes import route, routes_of
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.schedules.expressions import Cron, Every
 from jobqueue.values.arguments import read_parameters
@@ -193,10 +194,13 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
                 f"it; not {self.func!r}."
             )
         name: str | None = self.name
+        is_copy = bool(self.task_type)
         if name is None:
             object.__setattr__(self, "task_type", self.module_path)
             object.__setattr__(self, "name", self.func.__name__)
         object.__setattr__(self, "task_type", self.task_type or self.name)
+        if not is_copy and (routes := routes_of(self.backend)):
+            self._route(routes)
         if not self.give_up_on:
             object.__setattr__(self, "give_up_on", ())
         for option, derive in DERIVED.items():
@@ -213,6 +217,16 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
             # Other backends take a datetime only.
             object.__setattr__(self, "run_after", timezone.now() + self.run_after)
         Task.__post_init__(self)
+
+    def _route(self, routes: Any) -> None:
+        """Set the options that ROUTES of the settings give the task. Raises InvalidTask."""
+        names = (self.task_type, *(self.aliases if isinstance(self.aliases, Collection) else ()))
+        try:
+            options = route(routes, names)
+        except Exception as error:
+            raise InvalidTask(f"{self.name!s:.200}: its options in ROUTES cannot be read: {error}.") from error
+        for option, value in options.items():
+            object.__setattr__(self, option, value)
 
     @property
     def first_name(self) -> str:

@@ -706,8 +706,8 @@ def test_check_names_tasks_and_schedules_without_code(backend) -> None:
 
     assert message.id == "jobqueue.W009"
     assert "does not have shop.nightly (the schedule night); shop.old (3 tasks). Tasks" in message.msg
-    assert "@task(aliases=['shop.nightly'])" in message.hint
-    assert f"manage.py jobqueue cancel --backend {backend} --task shop.nightly" in message.hint
+    assert "@task(aliases=['shop.nightly'])" in str(message.hint)
+    assert f"manage.py jobqueue cancel --backend {backend} --task shop.nightly" in str(message.hint)
     assert run_checks(tags=[Tags.database]) == []
 
 

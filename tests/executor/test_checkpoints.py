@@ -114,11 +114,12 @@ def test_body_keeps_its_place_over_a_stop(start: Start, body: Any) -> None:
     first.join()
     stopped = row_of(result)
     assert (stopped.status, stopped.attempts) == (Status.READY, 0)
+    state: Any = stopped.inner_state
     start()
     wait_until(lambda: len(gates["import"].arrived) == 2, "the second start")
     gates["import"].open()
     wait_until(lambda: row_of(result).status == Status.SUCCESSFUL, "the end")
-    assert gates["import"].arrived == [0, stopped.inner_state["checkpoint"]]
+    assert gates["import"].arrived == [0, state["checkpoint"]]
 
 
 @pytest.mark.parametrize("is_rolled_back", [True, False])
@@ -152,10 +153,11 @@ def test_checkpoint_of_a_lost_claim_is_refused(backend: str) -> None:
     engine = engine_for(backend)
     row = TaskFactory.create(running=True, backend=backend, using=backend, claim_number=2)
     (claimed,) = engine.claims.read_claimed([row.pk])
-    engine.checkpoints.store(claimed, row.executor_id, '{"checkpoint":1}')
+    executor_id: Any = row.executor_id
+    engine.checkpoints.store(claimed, executor_id, '{"checkpoint":1}')
     Task.objects.using(backend).filter(pk=row.pk).update(claim_number=3)
     with pytest.raises(ClaimLost):
-        engine.checkpoints.store(claimed, row.executor_id, '{"checkpoint":2}')
+        engine.checkpoints.store(claimed, executor_id, '{"checkpoint":2}')
     assert Task.objects.using(backend).get(pk=row.pk).inner_state == {"checkpoint": 1}
 
 

@@ -132,7 +132,7 @@ def describe_task(task: Task, *, with_payload: bool, entries_before: int | None 
         result, state, metadata = (values[column] for column in ("return_value", "inner_state", "metadata"))
         checkpoint = None
         if isinstance(state, dict) and [*state] == [CHECKPOINT] and not is_polled(task):
-            state, checkpoint = None, state[CHECKPOINT]
+            checkpoint, state = state[CHECKPOINT], None
         context |= {
             "arguments": show_arguments(task.task_type, values["args"], values["kwargs"], patterns),
             "result": show_value(result, patterns, secrets=secrets) if task.status == Task.Status.SUCCESSFUL else None,
