@@ -14,6 +14,7 @@ from jobqueue.models import AdmissionRequest, Executor, Heartbeat, KeyReservatio
 from jobqueue.values.states import Status
 from tests.engine.conftest import make_bench
 from tests.factories import ExecutorFactory, TaskFactory
+from tests.unit.test_rollback import RELEASED
 
 OLD = ("jobqueue", "0005_awaiting_code_indexes")
 
@@ -209,3 +210,34 @@ def test_rows_of_every_kind_survive_all_later_migrations(alias: str) -> None:
     assert after == before | {blocked: ("READY", [], [])}
     assert Schedule.objects.using(alias).get().name == "nightly"
     assert KeyReservation.objects.using(alias).get().task_id == holder
+
+
+# Of the previous release: its code calls them with these parameters.
+FUNCTIONS = {
+    "jobqueue_enqueue(text,double precision,json)",
+    "jobqueue_enqueue_plain(text[],uuid[],text,text)",
+    "jobqueue_record(uuid,bigint,uuid,json)",
+}
+
+
+def test_functions_that_the_previous_release_calls_keep_their_parameters() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(r"SELECT oid::regprocedure::text FROM pg_proc WHERE proname LIKE 'jobqueue\_%%'")
+        assert {name for (name,) in cursor.fetchall()} >= FUNCTIONS
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "sqlite"])
+@pytest.mark.parametrize("alias", ["default", "sqlite"])
+def test_code_of_the_previous_release_writes_rows_of_the_newest_tables(alias: str) -> None:
+    old = MigrationExecutor(connections[alias]).loader.project_state(("jobqueue", RELEASED)).apps
+    task = (
+        old.get_model("jobqueue", "Task")
+        .objects.using(alias)
+        .create(rank=now(), enqueued_at=now(), task_type="tests.tasks.add", args=[1], backend=alias)
+    )
+    old.get_model("jobqueue", "InboxMessage").objects.using(alias).create(task=task, sent_at=now())
+    old.get_model("jobqueue", "Schedule").objects.using(alias).create(
+        backend=alias, name="nightly", task_type="tests.noop", created_at=now(), updated_at=now()
+    )
+    assert Task.objects.using(alias).get(pk=task.pk).args == [1]
+    assert schema_problem(alias) == ""
