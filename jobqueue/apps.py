@@ -30,6 +30,16 @@ class JobQueueConfig(AppConfig):
 
     def ready(self) -> None:
         try:
+            import psycopg  # noqa: F401 - the engine needs it, also on SQLite
+        except ImportError as error:  # without libpq
+            absent = checks.Error(
+                f"psycopg cannot be used: {' '.join(str(error).split())}",
+                hint="pip install 'psycopg[binary]', or install libpq, such as the package libpq5 of Debian.",
+                id="jobqueue.E016",
+            )
+            checks.register(lambda **_: [absent])
+            return
+        try:
             from jobqueue.declarations import checks as our_checks
             from jobqueue.declarations import registry
         except ImproperlyConfigured as error:  # Django 5.2 without the backport: compat.py

@@ -18,6 +18,7 @@ It knows no engine and no rows.
 * `registry`: which code belongs to which task_type
 * `replay`: one run of a workflow's body on its journal: what is recorded, what is to be written, and how the run ends
 * `results`: rows as TaskResult and TaskError of django.tasks
+* `routes`: options of tasks in settings, by patterns of their names
 * `schedules`: schedules that code declares: `schedule()`, `@task(schedule=...)` and `class Reminder(Actor,
   schedule=...)`
 * `step`: @step: the options of a step of a workflow

@@ -330,17 +330,18 @@ def _database_problems(here: str, alias: str) -> Iterator[checks.CheckMessage]:
     except ImproperlyConfigured as error:
         yield checks.Error(
             f"{here}: database {alias!r} cannot be used: {error}",
-            hint="pip install psycopg[binary]",
+            hint="pip install 'psycopg[binary]'",
             id="jobqueue.E006",
         )
         return
     if connection.vendor == "postgresql":
         if find_spec("psycopg2") is not None:
-            yield checks.Info(
-                f"{here}: psycopg2 is installed, but Django prefers psycopg 3, which came with jobqueue. It binds some "
-                "parameters in another way: a tuple after IN, for example.",
-                hint="Read 'Differences from psycopg2' in the documentation of psycopg. Then uninstall psycopg2.",
-                id="jobqueue.I001",
+            yield checks.Warning(
+                f"{here}: psycopg2 is installed, but Django prefers psycopg 3, which jobqueue needs. Your SQL "
+                "now runs with another driver: it binds some parameters in another way, such as a tuple after IN.",
+                hint="Read 'Differences from psycopg2' in the documentation of psycopg, and run the tests of your site "
+                "before you deploy. Then uninstall psycopg2.",
+                id="jobqueue.W011",
             )
         size = pool_size(connection.settings_dict["OPTIONS"].get("pool"))
         if size is not None and size < CONNECTIONS_OF_AN_EXECUTOR:

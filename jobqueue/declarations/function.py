@@ -41,7 +41,7 @@ from jobqueue.conf.compat import (
 )
 from jobqueue.declarations.limits import Concurrency, Debounce, OnConflict, Rate
 from jobqueue.declarations.options import DERIVED, task_option_problems, unreadable
-from jobqueue.declarations.routes import route, routes_of
+from jobqueue.declarations.routes import options_by_route, routes_of
 from jobqueue.exceptions import InvalidArguments
 from jobqueue.schedules.expressions import Cron, Every
 from jobqueue.values.arguments import read_parameters
@@ -222,7 +222,7 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
         """Set the options that ROUTES of the settings give the task. Raises InvalidTask."""
         names = (self.task_type, *(self.aliases if isinstance(self.aliases, Collection) else ()))
         try:
-            options = route(routes, names)
+            options = options_by_route(routes, names)
         except Exception as error:
             raise InvalidTask(f"{self.name!s:.200}: its options in ROUTES cannot be read: {error}.") from error
         for option, value in options.items():

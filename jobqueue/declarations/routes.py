@@ -30,7 +30,7 @@ def routes_of(alias: Any) -> Any:
     return options.get("ROUTES") if isinstance(options, Mapping) else None
 
 
-def route(routes: Any, names: Collection[Any]) -> Mapping[str, Any]:
+def options_by_route(routes: Any, names: Collection[Any]) -> Mapping[str, Any]:
     """Return the options of the first pattern that matches one of the names of a task. Raises as their classes do."""
     if not isinstance(routes, Mapping) or any(is_internal(str(name)) for name in names):
         return {}
@@ -75,12 +75,12 @@ def route_problems(routes: Any, queues: Collection[str]) -> Iterator[str]:
 
 
 def _problems(options: Mapping[Any, Any], queues: Collection[str]) -> Iterator[str]:
-    for option, given in options.items():
+    for option, setting in options.items():
         if option not in ROUTED:
             yield f"unknown option {option!r}{did_you_mean(str(option), ROUTED)}; options are {', '.join(ROUTED)}"
             continue
         try:
-            value = read_option(option, given)
+            value = read_option(option, setting)
         except Exception as error:  # noqa: BLE001 - of the class of the option
             yield f"{option} cannot be read: {short_repr(error)}"
             continue

@@ -53,10 +53,10 @@ def tiny(number: int = 0) -> int:
 @task(takes_context=True)
 def keep_place(context: Any) -> int:
     """Kill the process behind the second checkpoint."""
-    for place in range(context.last_checkpoint or 0, 4):
-        if place == 2 and context.last_checkpoint is None:
+    for number in range(context.last_checkpoint or 0, 4):
+        if number == 2 and context.last_checkpoint is None:
             os.kill(os.getpid(), signal.SIGKILL)
-        context.checkpoint(place + 1)
+        context.checkpoint(number + 1)
     return int(context.last_checkpoint)
 
 

@@ -172,9 +172,9 @@ def test_requeue_keeps_the_checkpoint_and_new_arguments_forget_it(burst: Burst) 
 
 def test_command_line_shows_the_checkpoint_without_secrets() -> None:
     row = TaskFactory.create(inner_state={"checkpoint": SECRET})
-    shown = jobqueue("show", row.pk).out
-    assert "Checkpoint\n" in shown
-    assert '"row": 3' in shown
-    assert "s3cret" not in shown
-    assert "State\n" not in shown
+    out = jobqueue("show", row.pk).out
+    assert "Checkpoint\n" in out
+    assert '"row": 3' in out
+    assert "s3cret" not in out
+    assert "State\n" not in out
     assert jobqueue("show", row.pk, "--json").json["checkpoint"]["row"] == 3

@@ -88,7 +88,7 @@ def test_tasks_run_if_logging_raises(burst: Burst, broken_logging: None, capsys:
 
 
 class LeavesChild(Actor):
-    """Ends before its child, whose message is dropped."""
+    """Ends before its child. The message of the child is dropped."""
 
     def poll(self, context: Any) -> Any:
         return Spawn(tasks.add, 1), Done()

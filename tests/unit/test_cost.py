@@ -17,7 +17,7 @@ COSTS = {"instructions of Python": 100_000.0, "statements": 2.0}
 
 @pytest.fixture(autouse=True)
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of a commit whose tasks had these costs."""
+    """The file of a commit with these costs of tasks."""
     monkeypatch.setattr(report, "FILE", tmp_path / "cost.toml")
     monkeypatch.setattr(report, "programs", lambda: PROGRAMS)
     report.write({"drain": COSTS})

@@ -211,14 +211,35 @@ def test_unsuitable_database_is_a_check_message(
             del connections["other"]
 
 
-@pytest.mark.parametrize(("installed", "ids"), [(True, ["jobqueue.I001"]), (False, [])])
+@pytest.mark.parametrize(("installed", "ids"), [(True, ["jobqueue.W011"]), (False, [])])
 def test_psycopg2_beside_psycopg_is_named(installed: bool, ids: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobqueue.declarations.checks.find_spec", lambda name: object() if installed else None)
 
     messages = JobQueueBackend("default", {"OPTIONS": {}}).check()
 
     assert [message.id for message in messages] == ids
-    assert all(not message.is_serious(checks.WARNING) for message in messages)
+    assert all(not message.is_serious(checks.ERROR) for message in messages)
+
+
+SITE_WITHOUT_LIBPQ = """
+import ctypes.util, sys
+sys.modules["psycopg_binary"] = sys.modules["psycopg_c"] = None
+ctypes.util.find_library = lambda name: None
+from django.conf import settings
+settings.configure(INSTALLED_APPS=["jobqueue"], USE_TZ=True)
+import django
+django.setup()
+from django.core import checks
+print([message.id for message in checks.run_checks()])
+print(*(message.hint for message in checks.run_checks()))
+"""
+
+
+def test_psycopg_without_libpq_is_a_check_error_that_says_what_to_install() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", SITE_WITHOUT_LIBPQ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("['jobqueue.E016']\npip install 'psycopg[binary]'")
 
 
 @override_settings(TASKS={"default": {"BACKEND": "jobqueue.backend.JobQueueBackend", "OPTIONS": {"POLL": 1}}})

@@ -20,7 +20,7 @@ HARMLESS = (
     migrations.AddIndex,
     migrations.AlterModelOptions,
     migrations.CreateModel,
-    migrations.RunPython,  # of our SQL functions, whose parameters test_migrations.py compares
+    migrations.RunPython,  # of our SQL functions: test_migrations.py compares their parameters
     AddIndexConcurrently,
 )
 
@@ -72,7 +72,7 @@ def test_migrations_since_the_release_leave_its_code_working() -> None:
     assert list(problems(newer())) == []
 
 
-def test_release_is_a_migration_and_the_changelog_says_from_when_one_can_go_back() -> None:
+def test_changelog_says_from_which_migration_one_can_go_back() -> None:
     assert (CHECKOUT / "jobqueue" / "migrations" / f"{RELEASED}.py").exists()
     changelog = (CHECKOUT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.search(rf"go back to the code of the previous release.*migration {RELEASED[:4]}", changelog, re.DOTALL)

@@ -90,10 +90,10 @@ def test_actors_names_and_aliases_are_routed(routes: Route) -> None:
 
 
 def test_pattern_for_all_names_leaves_our_own_tasks_alone(routes: Route) -> None:
-    from jobqueue.declarations.routes import route
+    from jobqueue.declarations.routes import options_by_route
 
-    assert route({"*": {"queue_name": "slow"}}, ["jobqueue.batch"]) == {}
-    assert route({"*": {"queue_name": "slow"}}, ["shop.send"]) == {"queue_name": "slow"}
+    assert options_by_route({"*": {"queue_name": "slow"}}, ["jobqueue.batch"]) == {}
+    assert options_by_route({"*": {"queue_name": "slow"}}, ["shop.send"]) == {"queue_name": "slow"}
 
 
 @pytest.mark.parametrize(
