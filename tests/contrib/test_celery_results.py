@@ -173,6 +173,18 @@ class TestCanvas:
         run_until_idle()
         assert result.get() == 43
 
+    def test_ignored_call_ends_its_chain(self) -> None:
+        result = chain(tasks.ignored.s(), echo.s()).delay()
+        run_until_idle()
+        assert (result.state, tasks.calls) == ("FAILURE", [])
+        assert chain().delay() is None
+
+    def test_option_that_is_none_leaves_that_of_the_signature(self) -> None:
+        add.s(1).set(priority=5).apply_async(priority=None)
+        assert rows().get().priority == 5
+        with pytest.raises(TypeError, match="chord"):
+            group(add.s(1)).apply_async(link=add.s(1))
+
     def test_link_is_called_once_with_the_result(self) -> None:
         add.apply_async((1, 2), link=[add.s(10), echo.si("done")])
         run_until_idle()
@@ -241,6 +253,8 @@ class TestEager:
         assert group(add.s(1), add.s(2)).delay().get() == [1, 2]
         assert chord([add.s(1), add.s(2)])(total.s()).get() == 3
         assert (group(add.s(1, 1), add.s(2, 2)) | total.s()).delay().get() == 6
+        assert (add.s(1, 1) | group(add.s(1), add.s(2)) | total.s()).delay().get() == 7
+        assert (tasks.ignored.s() | echo.s()).delay().get() is None
         assert add.apply_async((1,), link=echo.s("linked")).get() == 1
         assert tasks.calls == [((1, "linked"), {})]
 
@@ -312,8 +326,7 @@ class TestSettings:
         assert by_name["weekly"].kwargs == {"context_": {}}
         assert [[*declared.problems()] for declared in by_name.values() if declared.name != "weekly"] == [[], [], []]
         advance(timedelta(seconds=11))
-        row = rows().get(task_type="custom.name")
-        assert row.queue_name == "slow"
+        assert {row.queue_name for row in rows().filter(task_type="custom.name")} == {"slow"}
 
     def test_periodic_task_is_added_in_a_signal(self, own_schedules: None) -> None:
         own = Celery("shop", set_as_current=False)

@@ -49,8 +49,9 @@ class TestCalls:
         assert tasks.describe.request.called_directly
 
     def test_wrong_arguments_are_a_type_error_at_the_call(self) -> None:
-        with pytest.raises(TypeError):
-            tasks.add.delay()
+        for arguments in ((), ("ab",), ((), [1])):
+            with pytest.raises(TypeError):
+                tasks.add.apply_async(*arguments)
         assert not Row.objects.using("sqlite").exists()
 
     def test_dates_decimals_and_bytes_arrive_as_such(self) -> None:

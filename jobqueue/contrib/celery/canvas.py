@@ -11,6 +11,7 @@ from uuid import uuid4
 from django.db import transaction
 
 import jobqueue
+from jobqueue.contrib.celery import states
 from jobqueue.contrib.celery.exceptions import refuse
 from jobqueue.contrib.celery.payload import to_json
 from jobqueue.contrib.celery.registry import current_app, task_by_name
@@ -89,7 +90,7 @@ class Signature(dict[str, Any]):
     def clone(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         """Return a copy with further arguments, in front of its own. An immutable one takes options only."""
         made = _copy(self)
-        made["options"] = {**self.options, **options}
+        made["options"] |= {name: value for name, value in options.items() if value is not None}
         if not self.immutable:
             made["args"] = (*(args or ()), *self.args)
             made["kwargs"] = {**self.kwargs, **(kwargs or {})}
@@ -168,10 +169,10 @@ class Signature(dict[str, Any]):
     def plan(self) -> jobqueue.PlannedCall:
         """Return jobqueue's planned call, for a chain, a group or a chord. Raises NotSupported for an id of its own."""
         task = self.type
-        options = {name: value for name, value in self.options.items() if name != "ignore_result"}
+        options = dict(self.options)
         if options.pop("task_id", None):
             raise refuse(f"The task_id of {self.task} in a chain, a group or a chord", IN_CANVAS)
-        declared = task.converted(self.args, self.kwargs, {**options, "ignore_result": False})
+        declared = task.converted(self.args, self.kwargs, {**options, "in_canvas": True})
         return jobqueue.PlannedCall(
             declared, tuple(to_json(self.args)), rename_context(to_json(self.kwargs)), takes_result=not self.immutable
         )
@@ -224,7 +225,7 @@ class _Canvas(Signature):
 
     def plan(self) -> jobqueue.PlannedCall:
         """Return jobqueue's planned call."""
-        return self.started((), {}, {})
+        return self.started(self.args, {}, self.options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Enqueue it."""
@@ -253,7 +254,7 @@ class _Canvas(Signature):
         return True
 
     def __repr__(self) -> str:
-        return f"{self.subtask_type}({', '.join(map(repr, self.tasks))})"
+        return f"{self.subtask_type}({', '.join(map(repr, self.tasks)) or '<empty>'})"
 
 
 class chain(_Canvas):
@@ -287,6 +288,10 @@ class chain(_Canvas):
                 task.link_error(errback)
         return jobqueue.chain(*(task.plan() for task in tasks))
 
+    def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        """Enqueue the calls. Its result is that of the last one. An empty chain does nothing."""
+        return super().apply_async(args, kwargs, **options) if self.tasks else None
+
     def link(self, callback: Any) -> Any:
         """Add a call that is made with the last result."""
         return self.tasks[-1].link(callback)
@@ -295,9 +300,11 @@ class chain(_Canvas):
         """Run the calls here and now."""
         last: Any = None
         for task in self.tasks:
-            values = args if last is None else (last.get(disable_sync_subtasks=False),)
+            values = (*(args or ()), *self.args) if last is None else (last.get(disable_sync_subtasks=False),)
             result = task.clone(values, kwargs if last is None else None, **options).apply()
             result.parent, last = last, result
+            if getattr(result, "state", None) in (states.IGNORED, states.REJECTED):  # as in an executor
+                break
         return last
 
 
@@ -317,6 +324,8 @@ class group(_Canvas):
 
     def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         """Enqueue the calls, all or none. Each has a result of its own."""
+        if "link" in options or "link_error" in options:
+            raise TypeError("Cannot add link or link_error to a group: use a chord, or set it in the calls.")
         options = {**self.options, **options}
         group_id = options.pop("task_id", None) or str(uuid4())
         args = (*(args or ()), *self.args)
@@ -326,6 +335,7 @@ class group(_Canvas):
 
     def apply(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         """Run the calls here and now."""
+        args = (*(args or ()), *self.args)
         return GroupResult(str(uuid4()), [task.apply(args, kwargs, **options) for task in self.tasks])
 
     def link(self, callback: Any) -> Any:
@@ -375,6 +385,7 @@ class chord(_Canvas):
 
     def apply(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         """Run the calls here and now."""
+        args = (*(args or ()), *self.args)
         results = [task.apply(args, kwargs).get(disable_sync_subtasks=False) for task in self.tasks]
         return self.body.apply((results,), **options)
 

@@ -38,7 +38,7 @@ REFUSED = {
     "stamped_headers": "Pass headers.",
     "Strategy": "Executors claim rows.",
 }
-IN_METADATA = ("headers", "ignore_result", "link", "link_error", "group_id", "parent_id", "root_id")
+IN_METADATA = ("headers", "ignore_result", "in_canvas", "link", "link_error", "group_id", "parent_id", "root_id")
 # What a task's own attributes add to each call.
 OWN_OPTIONS = ("queue", "priority", "expires", "time_limit", "soft_time_limit", *REFUSED)
 RETRY_OPTIONS = {"countdown", "eta", "exc", "max_retries"}

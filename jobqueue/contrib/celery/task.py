@@ -123,6 +123,8 @@ class Task:
         With task_always_eager, run it now. Raises TypeError for arguments that it does not take, and NotSupported for
         an option without counterpart.
         """
+        if not isinstance(args or (), list | tuple) or not isinstance(kwargs or {}, Mapping):
+            raise TypeError("The arguments of a task must be a list or tuple, and a mapping.")
         args, kwargs = list(args or ()), dict(kwargs or {})
         if self.soft_time_limit and self.time_limit and self.soft_time_limit > self.time_limit:
             raise ValueError("soft_time_limit must be less than or equal to time_limit")
@@ -270,6 +272,7 @@ class Task:
         if not eta and countdown is None:
             countdown = self.default_retry_delay
         limit = self.max_retries if max_retries is None else max_retries
+        request.max_retries = max_retries  # autoretry_for obeys what the body has asked for
         if limit is not None and request.retries + 1 > limit:
             if exc:
                 raise_with_context(exc)
@@ -379,6 +382,8 @@ class CeleryRun:
             options = dict(task.retry_kwargs or {})
             if task.retry_backoff:
                 options["countdown"] = backoff(task, request.retries)
+            if request.max_retries is not None:
+                options["max_retries"] = request.max_retries
             raise task.retry(exc=error, **options) from error
         self._call_callbacks(value)
         self.state, self.value = states.SUCCESS, value
@@ -515,10 +520,15 @@ def run_in_executor(task: Task, context: Any, args: Any, kwargs: Any) -> Any:
         }
     )
     try:
-        value = CeleryRun(task, request).run()
+        run = CeleryRun(task, request)
+        value = run.run()
     except Reject as rejected:
         if rejected.requeue:
             raise jobqueue.Retry(f"Rejected: {rejected.reason}", after=0) from rejected
         raise jobqueue.GiveUp(f"Rejected: {rejected.reason}") from rejected
+    if own.get("in_canvas"):
+        if run.state == states.IGNORED:  # Celery does not go on with the chain either
+            raise jobqueue.GiveUp("Ignored: what comes after it in its chain or chord does not run.")
+        return to_json(value)
     ignored = next((flag for flag in (request.ignore_result, task.ignore_result) if flag is not None), None)
     return None if (task.app.conf.task_ignore_result if ignored is None else ignored) else to_json(value)
