@@ -1,7 +1,8 @@
-"""The workflow that benchmarks run: ten steps, which are plain functions."""
+"""The workflows that benchmarks run: ten steps, which are plain functions, and a parent of many children."""
 
 from __future__ import annotations
 
+from benchmarks.tasks import noop
 from jobqueue import WorkflowContext, workflow
 
 STEPS = 10
@@ -16,3 +17,8 @@ def ten_steps(context: WorkflowContext, total: int) -> int:
     for _ in range(STEPS):
         total = context.step(add_one, total)
     return total
+
+
+@workflow
+def fan_out(context: WorkflowContext, children: int) -> int:
+    return len(context.gather(*[context.spawn(noop) for _ in range(children)]))

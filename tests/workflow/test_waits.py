@@ -7,11 +7,12 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connections
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 import jobqueue
-from jobqueue import WorkflowContext
+from jobqueue import WorkflowContext, testing
 from jobqueue.conf.compat import task_enqueued
 from jobqueue.engine import engine_for
 from jobqueue.executor.running.workflow_runner import WorkflowRun
@@ -118,6 +119,36 @@ def test_many_children_run_the_body_twice(stage: WorkflowStage) -> None:
     pk = stage.play(body)
     assert stage.result(pk) == 10 * sum(range(50))
     assert len(runs) == 2
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["at once", "one by one"])
+def test_ends_of_children_cost_a_bounded_number_of_statements(stage: WorkflowStage, together: bool) -> None:
+    """The body runs twice, and a poll that folds any number of ends needs as many statements as one that folds one."""
+
+    def statements(children: int) -> list[int]:
+        """Return the number of statements of each poll after the first one."""
+        runs, polls = [], []
+
+        def body(context: WorkflowContext) -> int:
+            runs.append(1)
+            return sum(context.gather(*[context.spawn(workflows.pack, number) for number in range(children)]))
+
+        pk = stage.start(body)
+        testing.poll_once(pk)
+        for child in stage.children(pk):
+            testing.poll_once(child)
+            if not together or child == stage.children(pk)[-1]:
+                with CaptureQueriesContext(connections[stage.database]) as captured:
+                    testing.poll_once(pk)
+                polls.append(len(captured))
+        assert (stage.result(pk), len(runs)) == (10 * sum(range(children)), 2)
+        return polls
+
+    statements(2)  # prepares them
+    *few, last = statements(3)
+    *many, last_of_many = statements(8)
+    assert (set(many), last_of_many) == (set(few), last)
+    assert len(many) == (0 if together else 7)
 
 
 def test_wait_returns_the_first_child_that_has_ended(stage: WorkflowStage) -> None:
