@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -14,6 +15,7 @@ from jobqueue import Backoff, StepFailed, WorkflowContext, step
 from jobqueue.api import workflows as changes
 from jobqueue.exceptions import ChangeRefused
 from jobqueue.values.states import Status
+from tests.workflow import workflows
 from tests.workflow.stage import Counting, WorkflowStage
 from tests.workflow.workflows import Shipped
 
@@ -59,6 +61,21 @@ def test_skipped_waits_end(stage: WorkflowStage) -> None:
     stage.run()
 
     assert stage.result(pk) == "None"
+
+
+def test_skipped_wait_for_children_returns_those_that_have_ended(stage: WorkflowStage) -> None:
+    def body(context: WorkflowContext) -> list[Any]:
+        quick, slow = context.spawn(workflows.pack, 1), context.spawn(workflows.later, 3600)
+        ended = context.wait(quick, slow, count=2)
+        context.sleep(timedelta(hours=2))
+        return [context.gather(*ended), context.gather(quick, slow)]
+
+    pk = stage.play(body)
+    changes.skip(pk, "wait")
+    stage.run()
+    stage.pass_time(2 * 3600)
+    assert stage.result(pk) == [[10], [10, 7200]]
+    assert stage.journal(pk)["wait"] == "TIMED_OUT"
 
 
 def test_rewound_workflow_runs_again_from_the_entry(stage: WorkflowStage) -> None:
