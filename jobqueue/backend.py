@@ -334,14 +334,15 @@ def _warn_of_late(task: AnyTask) -> None:
         raise InvalidTask(
             f"{task.name}: it is declared in {location}, which this process runs as {function.MAIN}. An executor runs "
             "manage.py under that name, and never finds the task. Move it to a module that executors import, such as "
-            "an installed app's tasks.py."
+            f"{registry.DISCOVERED_FILES} of an installed app."
         )
     function.late.discard(task.task_type)
     logger.warning(
         "task.misplaced task=%s location=%s hint=Executors may not import this module, because Django did not "
-        "import it in its setup. Move the task to an installed app's tasks.py, or import its module there.",
+        "import it in its setup. Move the task to %s of an installed app, or import its module there.",
         printable(task.task_type),
         printable(location),
+        registry.DISCOVERED_FILES,
     )
 
 

@@ -112,7 +112,7 @@ def check_late_tasks(**_: Any) -> list[checks.CheckMessage]:
         checks.Warning(
             f"The task {task.task_type!r:.300} is declared in {find_location(task)}, which Django does not import in "
             "its setup, so executors may not know it.",
-            hint="Move it to an installed app's tasks.py, or import its module there.",
+            hint=f"Move it to {registry.DISCOVERED_FILES} of an installed app, or import its module there.",
             id="jobqueue.W008",
         )
         for name, task in registry.all().items()

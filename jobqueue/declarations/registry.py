@@ -16,6 +16,9 @@ from jobqueue.values.arguments import Parameters, read_parameters
 from jobqueue.values.records import is_internal
 from jobqueue.values.states import LimitKind, PoolName
 
+DISCOVERED = ("tasks", "actors", "workflows")  # modules of each installed app that Django's setup imports
+DISCOVERED_FILES = "tasks.py, actors.py or workflows.py"
+
 # Returns the task declared under a name or an alias, or None if this process knows no such task.
 get: Callable[[str], FunctionTask[..., Any] | None] = declared.get
 
@@ -61,7 +64,7 @@ def pool_for(body: Callable[..., Any]) -> PoolName:
 
 def autodiscover() -> None:
     """Import tasks.py, actors.py and workflows.py of every installed app."""
-    autodiscover_modules("tasks", "actors", "workflows")
+    autodiscover_modules(*DISCOVERED)
 
 
 def declared_limits() -> dict[tuple[LimitKind, str], list[Concurrency | Rate]]:

@@ -224,7 +224,7 @@ def schedule(
     **options: Unpack[ScheduleOptions],
 ) -> None:
     """
-    Declare that executors enqueue a task at the ticks of an expression. Call it in an app's tasks.py or actors.py.
+    Declare that executors enqueue a task at the ticks of an expression. Call it in a module that executors import.
 
     name: unique in the backend of the task. args, kwargs: of the task. overlap: what happens to a tick while the task
     of the last one is live: "skip" (default), "queue_one", "allow" or "cancel_running". catch_up: what happens to

@@ -71,6 +71,7 @@ def run(site: Path, script: str) -> str:
 def test_check_names_tasks_that_the_setup_does_not_import(site: Path) -> None:
     output = run(site, "from jobqueue.declarations.checks import run_checks\nfor one in run_checks(): print(one)\n")
 
+    assert "Move it to tasks.py, actors.py or workflows.py of an installed app" in output
     assert "(jobqueue.W008) The task 'shop.services.in_services' is declared in shop/services.py:4, which" in output
     assert not [name for name in ("in_tasks", "of_package", "in_models", "in_ready", "in_scripts") if name in output]
 
@@ -86,6 +87,7 @@ def test_enqueue_warns_once_of_a_task_that_the_setup_does_not_import(site: Path)
 
     (line,) = output.splitlines()
     assert line.startswith("task.misplaced task=shop.services.in_services location=shop/services.py:4 hint=Executors ")
+    assert "tasks.py, actors.py or workflows.py of an installed app" in line
 
 
 def test_enqueue_refuses_an_unnamed_task_of_a_script(site: Path) -> None:
@@ -98,5 +100,6 @@ def test_enqueue_refuses_an_unnamed_task_of_a_script(site: Path) -> None:
     )
 
     assert output.count("in_script: it is declared in script.py:11, which this process runs as __main__.") == 2
+    assert output.count("such as tasks.py, actors.py or workflows.py of an installed app") == 2
     assert "task.misplaced task=shop.named location=script.py:11" in output
     assert "<TaskQuerySet ['shop.named']>" in output

@@ -502,7 +502,8 @@ def await_known(running: RunningTask) -> CompletedAttempt:
 def unknown_task(task: str, executor: str) -> UnknownTask:
     return UnknownTask(
         f"Executor {executor} knows no {task}. Deploy the code that declares it, in a module that "
-        "executors import, such as an installed app's tasks.py. The task waits for an executor with such code."
+        f"executors import, such as {registry.DISCOVERED_FILES} of an installed app. The task waits for an executor "
+        "with such code."
     )
 
 

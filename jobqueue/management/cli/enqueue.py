@@ -64,7 +64,7 @@ def task_named(name: str) -> FunctionTask[..., Any]:
     hint = (
         f"Did you mean {' or '.join(similar)}?"
         if similar
-        else "Tasks come from tasks.py, actors.py and workflows.py of INSTALLED_APPS."
+        else f"Tasks come from {registry.DISCOVERED_FILES} of INSTALLED_APPS."
     )
     raise CommandError(f"{'Several tasks are' if matching else 'No task is'} named {name!r}. {hint}")
 
