@@ -19,7 +19,7 @@ from jobqueue.conf.options import Options
 from jobqueue.declarations.actions import Spawn
 from jobqueue.declarations.step import DeclaredStep, running_step
 from jobqueue.exceptions import GiveUp, JournalTooLong, NonDeterminism, WorkflowCancelled
-from jobqueue.values.journal import Entry, EntryKind, EntryStatus, Waiting
+from jobqueue.values.journal import OPEN, Entry, EntryKind, EntryStatus, Waiting
 from jobqueue.values.records import NO_EFFECTS, Effects, NewMessage, NewTask, StoredMessage
 
 CHOICES = (EntryKind.VALUE, EntryKind.RECEIVE, EntryKind.WAIT)
@@ -115,6 +115,7 @@ class Replay:
         self.error: Exception | None = None  # of the body, which has ended this run
         self.sender: UUID | None = None  # of the message that was received last
         self.blocks: list[str] = []  # compensations around the current call, by name
+        self.shields: list[str] = []  # around the current call, by name
         self.protected = 0  # compensations that run, and shields, around the current call
         self.defers_cancel = False  # it waits, although it is to be cancelled
         self.has_unwound = any(map(is_begun_compensation, entries))  # a compensation has begun
@@ -148,6 +149,8 @@ class Replay:
                 self._is_cancelled = True
                 raise WorkflowCancelled
             entry = None  # the workflow was requeued
+        if entry is None or entry.status in OPEN:
+            self._reopen_blocks()
         if entry is None:
             self.raise_if_unwinding()
             # compensate() raises within its block: a cancel that came after the step before it is not to skip it.
@@ -169,6 +172,12 @@ class Replay:
                 )
             )
         return entry
+
+    def _reopen_blocks(self) -> None:
+        """Open blocks again that have a new call: people have rewound the workflow, or its code has changed."""
+        for entry in [self.entries[name] for name in (*self.blocks, *self.shields)]:
+            if entry.status not in OPEN and not is_begun_compensation(entry):
+                self.write(replace(entry, status=EntryStatus.WAITING, finished_at=None))
 
     def _check_limit(self, kind: EntryKind) -> None:
         if kind is EntryKind.SPAWN:

@@ -22,7 +22,15 @@ from jobqueue.declarations.actions import Spawn
 from jobqueue.declarations.actor import Actor
 from jobqueue.declarations.context import checked_progress
 from jobqueue.declarations.function import FunctionTask
-from jobqueue.declarations.replay import Replay, Suspended, Unwritten, arguments_of, digest, positional_names
+from jobqueue.declarations.replay import (
+    Replay,
+    Suspended,
+    Unwritten,
+    arguments_of,
+    digest,
+    is_begun_compensation,
+    positional_names,
+)
 from jobqueue.declarations.step import DeclaredStep
 from jobqueue.declarations.step_run import decode_error, decode_result, make_idempotency_key, run_step
 from jobqueue.exceptions import (
@@ -124,7 +132,7 @@ class CommonContext:
 
     def _unwind(self, step: DeclaredStep[..., Any], name: str, args: Any, kwargs: Any, cause: BaseException) -> None:
         replay, entry = self._replay, self._replay.entries[name]
-        if entry.status is EntryStatus.WAITING:
+        if not is_begun_compensation(entry):
             # Recorded before the function runs: no later run goes on in the block, whatever its code does there.
             replay.write(replace(entry, status=EntryStatus.RETRYING, error=self._recorder.describe(cause, 1)))
             replay.record()
@@ -142,20 +150,21 @@ class CommonContext:
         """Let the calls of a block run to their end, although the workflow is to be cancelled."""
         replay = self._replay
         name = replay.enter("shield")
-        entry = replay.find(name, EntryKind.SHIELD)
-        if entry is None:
-            entry = replay.wait(name, EntryKind.SHIELD)
+        if replay.find(name, EntryKind.SHIELD) is None:
+            replay.wait(name, EntryKind.SHIELD)
             replay.record()  # at once: a cancel waits for it, also if the executor dies in the first step of the block
+        replay.shields.append(name)
         replay.protected += 1
         try:
             yield
         except Exception:
-            replay.end(entry, EntryStatus.FAILED)
+            replay.end(replay.entries[name], EntryStatus.FAILED)
             raise
         else:
-            if entry.status is EntryStatus.WAITING:
-                replay.end(entry, EntryStatus.SUCCESSFUL)
+            if replay.entries[name].status is EntryStatus.WAITING:
+                replay.end(replay.entries[name], EntryStatus.SUCCESSFUL)
         finally:
+            replay.shields.remove(name)
             replay.protected -= 1
 
     # --- children

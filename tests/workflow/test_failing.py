@@ -18,6 +18,7 @@ from django.utils import timezone
 
 import jobqueue
 from jobqueue import Backoff, GiveUp, Retry, StepFailed, WorkflowCancelled, WorkflowContext, step
+from jobqueue.api import workflows as changes
 from jobqueue.exceptions import ShuttingDown, TaskCancelled
 from jobqueue.executor.running import workflow_runner
 from jobqueue.executor.running.attempt import RunningTask
@@ -327,6 +328,98 @@ class TestCompensations:
         stage.run()
         stage.pass_time(11)
         assert (stage.status(pk), stage.journal(pk)["undo"]) == (Status.CANCELLED, "SUCCESSFUL")
+
+    def test_error_before_an_unfinished_compensation_is_tried_again(self, stage: WorkflowStage) -> None:
+        undo, bugs = Counting("undo", errors=1), []
+
+        def body(context: WorkflowContext) -> None:
+            if bugs:
+                raise bugs.pop()
+            with context.compensate(twice(undo)):
+                context.receive(Shipped)
+
+        pk = stage.play(body)
+        jobqueue.cancel(pk)
+        stage.run()
+        bugs.append(TypeError("a bug before the block"))
+        stage.pass_time(3001)
+        assert (stage.status(pk), undo.calls) == (Status.SCHEDULED, 1)
+        stage.pass_time(11)
+        assert (stage.status(pk), undo.calls) == (Status.CANCELLED, 2)
+
+    def test_errors_before_an_unfinished_compensation_end_visibly_and_go_on_after_requeue(
+        self, stage: WorkflowStage
+    ) -> None:
+        inner, outer, broken = Counting("inner"), Counting("outer"), [False]
+
+        def body(context: WorkflowContext) -> None:
+            if broken[0]:
+                raise TypeError("a bug before the block")
+            with context.compensate(outer):
+                with suppress(ValueError), context.compensate(inner):
+                    raise ValueError("no luck")
+                context.sleep(timedelta(seconds=60))
+                raise ValueError("no luck again")
+
+        pk = stage.play(body)
+        broken[0] = True
+        for seconds in (61, 11, 21):
+            assert stage.status(pk) is not Status.FAILED
+            stage.pass_time(seconds)
+        assert (stage.status(pk), outer.calls) == (Status.FAILED, 0)
+        broken[0] = False
+        jobqueue.requeue(pk)
+        stage.run()
+        assert stage.error(pk) == "ValueError: no luck again"
+        assert (inner.calls, outer.calls) == (1, 1)
+
+    @pytest.mark.parametrize("error", [ValueError("a bug"), GiveUp("a bug"), None])
+    def test_failed_body_leaves_no_block_open_that_it_has_left(
+        self, stage: WorkflowStage, error: Exception | None
+    ) -> None:
+        undo = Counting("undo")
+
+        def body(context: WorkflowContext) -> object:
+            with context.compensate(undo), context.shield():
+                context.sleep(timedelta(seconds=60))
+            if error is not None:
+                raise error
+            return object()  # is no JSON
+
+        pk = stage.play(body)
+        for seconds in (61, 11, 21):
+            stage.pass_time(seconds)
+        assert stage.status(pk) is Status.FAILED
+        assert stage.journal(pk) == {"undo": "SKIPPED", "shield": "SUCCESSFUL", "sleep": "WAITING"}
+        jobqueue.requeue(pk)
+        for seconds in (0, 11, 21):
+            stage.pass_time(seconds)
+        assert (stage.status(pk), undo.calls) == (Status.FAILED, 0)
+
+    @pytest.mark.parametrize("kind", ["compensate", "shield"])
+    def test_block_that_is_entered_again_is_open_again(self, stage: WorkflowStage, kind: str) -> None:
+        """A rewind leads back into a block that was left well. A cancel then runs its compensation, or waits for it."""
+        undo, work = Counting("undo"), Counting("work", 1)
+
+        def body(context: WorkflowContext) -> None:
+            with context.compensate(undo) if kind == "compensate" else context.shield():
+                context.receive(Shipped)
+            context.step(work)
+            context.sleep(timedelta(days=1))
+
+        pk = stage.play(body)
+        stage.send_and_run(pk, Shipped("T1"))
+        changes.rewind(pk, "receive")
+        stage.run()
+        assert list(stage.journal(pk).values()) == ["WAITING", "WAITING"]
+        jobqueue.cancel(pk)
+        stage.run()
+        if kind == "compensate":
+            assert (stage.status(pk), undo.calls) == (Status.CANCELLED, 1)
+        else:
+            assert stage.status(pk) is Status.SUSPENDED
+            stage.send_and_run(pk, Shipped("T2"))
+            assert (stage.status(pk), work.calls) == (Status.CANCELLED, 1)
 
     def test_child_whose_key_is_taken_fails_a_workflow_that_has_undone_a_block(self, stage: WorkflowStage) -> None:
         keyed = workflows.pack.using(key="taken", run_after=timedelta(days=1))

@@ -352,7 +352,7 @@ def outcome_of_error(attempt: Attempt, error: BaseException) -> Outcome:
     if isinstance(attempt.context, WorkflowRun) and (ending := attempt.context.ending_of(error)) is not None:
         return replace(failure_outcome(running, error, ending[0]), **ending[1])
     if isinstance(error, (GiveUp, InvalidResult)):
-        return failure_outcome(running, error)
+        return last_failure(attempt, error)
     # A workflow is CANCELLED by the commit, or by its next run, which runs its compensations.
     if running.reason is TaskCancelled and not isinstance(attempt.context, WorkflowRun):
         return failure_outcome(running, error, Status.CANCELLED)
@@ -366,12 +366,18 @@ def outcome_of_error(attempt: Attempt, error: BaseException) -> Outcome:
     attempts = claimed.attempts + 1
     max_attempts = (error.max_attempts if isinstance(error, Retry) else None) or attempt.run_options.max_attempts
     if not is_worth_it or attempts >= max_attempts:
-        return failure_outcome(running, error)
+        return last_failure(attempt, error)
     wait = attempt.run_options.backoff.seconds(attempts)
     if isinstance(error, Retry) and error.after is not None:
         wait = error.after
     retry = failure_outcome(running, error, Status.SCHEDULED)
     return replace(retry, wake_after_seconds=min(wait, LONGEST_WAIT_SECONDS))
+
+
+def last_failure(attempt: Attempt, error: BaseException) -> Outcome:
+    failure = failure_outcome(attempt.running, error)
+    is_workflow = isinstance(attempt.context, WorkflowRun)
+    return replace(failure, effects=attempt.context.ends_of_blocks()) if is_workflow else failure
 
 
 def retry_stale(running: RunningTask) -> Outcome | None:

@@ -179,14 +179,16 @@ class WorkflowRun:
         """
         Return the final state after an error of the body, with its columns; None: it is an error like that of any task.
 
-        A failed step or compensation is set back, so that a requeue runs it again. After a compensation has begun, an
-        error of the body ends the workflow; one of the database or of a commit is tried again.
+        A failed step or compensation is set back, so that a requeue runs it again. An error of the body ends the
+        workflow if compensations have run and none is open. It is tried again if it came before they were reached.
         """
         if isinstance(error, WorkflowCancelled):
             self._replay.unwritten.forget_children()
             return Status.CANCELLED, self._columns(self._new_state())
         failed = next((cause for cause in causes(error) if isinstance(cause, RECORDED)), None)
-        if failed is None and not (self._replay.has_unwound and error is self._replay.error):
+        compensations = [entry for entry in self._replay.entries.values() if entry.kind is EntryKind.COMPENSATION]
+        is_undone = self._replay.has_unwound and all(entry.status not in OPEN for entry in compensations)
+        if failed is None and not (is_undone and error is self._replay.error):
             return None
         for entry in [*self._replay.entries.values()]:
             is_stuck = entry.kind is EntryKind.COMPENSATION and entry.status is EntryStatus.FAILED
@@ -195,6 +197,15 @@ class WorkflowRun:
                 self._replay.write(replace(entry, status=EntryStatus.RETRYING, attempts=0, due_at=None))
         child = failed.child_id if isinstance(failed, ChildFailed) and not self._replay.has_unwound else None
         return Status.FAILED, self._columns(replace(self._new_state(), failed_child=child))
+
+    def ends_of_blocks(self) -> Effects:
+        """Return the ends of compensations and shields that a failed run has left, so that none is shown as open."""
+        ends = [
+            entry
+            for entry in self._replay.unwritten.entries.values()
+            if entry.kind in (EntryKind.COMPENSATION, EntryKind.SHIELD) and entry.status not in OPEN
+        ]
+        return Effects(journal=ends) if ends else NO_EFFECTS
 
     def _new_state(self) -> WorkflowState:
         return WorkflowState(
