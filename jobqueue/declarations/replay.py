@@ -54,7 +54,7 @@ class RunRecorder(Protocol):
     def is_cancelled(self) -> bool: ...
     def now(self) -> datetime: ...
     def refuse_transaction(self, call: str) -> None: ...
-    def record(self, entries: Sequence[Entry], effects: Effects) -> None: ...
+    def record(self, entries: Sequence[Entry], effects: Effects) -> bool: ...
     def transaction(self) -> AbstractContextManager[Any]: ...
     def call(self, step: DeclaredStep[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any: ...
     def encode(self, value: Any) -> str: ...
@@ -84,16 +84,10 @@ class Unwritten:
     spawn: list[NewTask] = field(default_factory=list)  # children
     send: list[NewMessage] = field(default_factory=list)  # messages
 
-    def forget_children(self) -> None:
-        """Forget the children of this run, which a cancelled task does not spawn. A requeue lets it spawn others."""
-        ids = {row.id for row in self.spawn}
-        self.entries = {name: entry for name, entry in self.entries.items() if entry.child_id not in ids}
-        self.spawn = []
-
-    def effects(self) -> Effects:
+    def effects(self, finishes_itself: bool) -> Effects:
         if not (self.consumed or self.spawn or self.send):
             return NO_EFFECTS
-        return Effects(consumed=self.consumed, spawn=self.spawn, send=self.send)
+        return Effects(consumed=self.consumed, spawn=self.spawn, send=self.send, finishes_itself=finishes_itself)
 
 
 class Replay:
@@ -218,17 +212,35 @@ class Replay:
         if not self.unwritten.entries:
             return
         try:
-            self.recorder.record(list(self.unwritten.entries.values()), self.unwritten.effects())
+            effects = self.unwritten.effects(finishes_itself=self.protected > 0)
+            is_to_be_cancelled = self.recorder.record(list(self.unwritten.entries.values()), effects)
         except refusals:
             raise
         except BaseException as error:
             raise self.close(error) from error
+        if is_to_be_cancelled and not self.protected:
+            self.forget_children()
         self.unwritten = Unwritten()
 
-    def record_choices(self) -> None:
+    def forget_children(self) -> None:
+        """Forget the children of this run, which a cancelled task does not spawn. A requeue lets it spawn others."""
+        ids = {row.id for row in self.unwritten.spawn}
+        for name in [entry.name for entry in self.unwritten.entries.values() if entry.child_id in ids]:
+            del self.entries[name], self.unwritten.entries[name]
+        self.unwritten.spawn = []
+
+    def child(self, name: str) -> Entry:
+        """Return the entry of a child. Raises WorkflowCancelled if a cancel came before its spawn was recorded."""
+        if name not in self.entries:
+            self._is_cancelled = True
+            raise WorkflowCancelled
+        return self.entries[name]
+
+    def record_choices(self, name: str) -> None:
         """Write what another run could get otherwise, before a step does something with it that stays."""
         if any(is_choice(entry) for entry in self.unwritten.entries.values()):
             self.record()
+            self.raise_if_cancelled(name)
 
     # --- the end of the run
 

@@ -47,8 +47,8 @@ def run_step(
             replay.raise_if_cancelled(name)
             if entry.due_at is not None and entry.due_at > recorder.now():
                 replay.suspend(Waiting(name=name, kind="retry", until=entry.due_at))
-    if not step.atomic:  # an atomic one is written together with them, or leaves nothing
-        replay.record_choices()
+    if not step.atomic or replay.unwritten.spawn:  # an atomic one is written together with them, or leaves nothing
+        replay.record_choices(name)
     begun = Entry(
         name=name,
         kind=kind,

@@ -163,6 +163,8 @@ class CommonContext:
         else:
             if replay.entries[name].status is EntryStatus.WAITING:
                 replay.end(replay.entries[name], EntryStatus.SUCCESSFUL)
+            if replay.unwritten.spawn:
+                replay.record()  # now, so that a cancel after the block does not leave its children out
         finally:
             replay.shields.remove(name)
             replay.protected -= 1
@@ -383,7 +385,7 @@ class WorkflowContext(CommonContext):
         """
         replay, names = self._replay, [handle.name for handle in handles]
         name = replay.enter("gather")
-        is_open = any(replay.entries[child].status in OPEN for child in names)
+        is_open = any(replay.child(child).status in OPEN for child in names)
         if is_open or name in replay.entries:
             replay.find(name, EntryKind.CANCEL)  # the only entry that it can have
         if is_open:
@@ -412,7 +414,7 @@ class WorkflowContext(CommonContext):
             due_at = None if timeout is None else self._recorder.now() + timeout
             entry = entry or replay.wait(name, EntryKind.WAIT, due_at=due_at)
             replay.raise_if_cancelled(name)
-            ended = [child for child in names if replay.entries[child].status not in OPEN]
+            ended = [child for child in names if replay.child(child).status not in OPEN]
             entry = replace(entry, value=self._recorder.encode(ended))
             if entry.status is EntryStatus.TIMED_OUT:
                 replay.write(entry)  # people have skipped it
@@ -448,6 +450,7 @@ class WorkflowContext(CommonContext):
         entry = replay.find(name, EntryKind.SEND, arguments)
         if entry is None:
             replay.record()  # now, so that it is not undone if the message is refused
+            replay.raise_if_cancelled(name)
             sent = Entry(name=name, kind=EntryKind.SEND, status=EntryStatus.SUCCESSFUL, **arguments_of(arguments))
             try:
                 replay.unwritten.send.append(self._recorder.message_to(to, body))

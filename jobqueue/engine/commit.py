@@ -155,9 +155,10 @@ class Commits(Part):
             if busy.isdisjoint(reached[outcome.task_id]) and descendants_of.get(outcome.task_id, set()) <= locked.keys()
         ]
 
-        self._write_journals(ready)
         to_cancel = {pk for outcome in ready for pk in descendants_of.get(outcome.task_id, ())}
         cancelled = to_cancel | {pk for pk, row in locked.items() if row.cancel_requested_at is not None}
+        ready = [without_children(outcome) if outcome.task_id in cancelled else outcome for outcome in ready]
+        self._write_journals(ready)
         deferring = self.entries.that_finish_themselves(cancelled & {o.task_id for o in ready})
         entering = {
             o.task_id: final_status(o, is_cancelled=o.task_id in cancelled, defers=o.task_id in deferring)
@@ -382,6 +383,14 @@ def other_tasks_of(outcome: Outcome) -> set[UUID]:
     """Return the other tasks that an outcome may write to."""
     receivers = {message.task_id for message in outcome.effects.send}
     return receivers if outcome.parent_id is None else receivers | {outcome.parent_id}
+
+
+def without_children(outcome: Outcome) -> Outcome:
+    """Leave out the children of a workflow whose cancel was requested. A requeue lets it spawn others."""
+    effects = outcome.effects
+    if not (effects.spawn and effects.journal):
+        return outcome
+    return replace(outcome, effects=effects.without_children())
 
 
 def final_status(outcome: Outcome, *, is_cancelled: bool, defers: bool = False) -> Status:

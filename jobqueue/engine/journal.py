@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -43,7 +43,8 @@ class Journals(Part):
         """
         Write entries, with the effects of their calls, in the caller's transaction or in one of its own.
 
-        Return whether a cancel of the task was requested. Raises ClaimLost, and writes nothing, if the executor does
+        Return whether a cancel of the task was requested. Then it spawns no children, and forgets their entries, unless
+        effects.finishes_itself. Raises ClaimLost, and writes nothing, if the executor does
         not hold the claim any more. Raises as a commit does if the database refuses a value or an effect. Receivers of
         messages are woken after the commit.
         Locks: the task's row FOR NO KEY UPDATE, waiting for others; then the receivers FOR KEY SHARE.
@@ -54,6 +55,10 @@ class Journals(Part):
         else:
             with self.db.transaction():
                 is_requested = self._record(claimed, executor_id, entries)  # first, because it checks the claim
+                if is_requested and effects.spawn:
+                    left = replace(effects, journal=entries).without_children()
+                    self.entries.forget(claimed.id, {e.name for e in entries} - {e.name for e in left.journal})
+                    effects = left
                 if notified := self.commits.perform_effects(claimed, effects):
                     wake = partial(self.messages.wake_or_defer, notified)
                     transaction.on_commit(wake, using=self.db.using)

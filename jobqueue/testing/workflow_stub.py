@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_effects
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
@@ -87,8 +88,11 @@ class MemoryEngine:
         task = self.tasks[claimed.id]
         if task.status is not Status.RUNNING or task.claim_number != claimed.claim_number:
             raise ClaimLost
+        effects = replace_effects(effects, journal=entries)
+        if task.is_cancel_requested:
+            effects = effects.without_children()
         self._perform(task, effects)
-        self._write(task, entries)
+        self._write(task, effects.journal)
         return task.is_cancel_requested
 
     def task_types(self, ids: Collection[UUID]) -> dict[UUID, str]:
@@ -217,6 +221,8 @@ class MemoryEngine:
         if task.status is not Status.RUNNING or task.claim_number != outcome.claim_number:
             return
         effects, status = outcome.effects, outcome.status
+        if task.is_cancel_requested:
+            effects = effects.without_children()
         if effects.restart is not None:
             task.entries, task.args, task.kwargs = {}, effects.restart.args, effects.restart.kwargs
         self._write(task, effects.journal)
@@ -273,10 +279,11 @@ class _StubRun(WorkflowRun):
         self._memory = memory
         self.now = lambda: memory.now
 
-    def record(self, entries: Sequence[Entry], effects: Effects) -> None:
+    def record(self, entries: Sequence[Entry], effects: Effects) -> bool:
         claimed, executor_id = self._attempt.claimed, self._attempt.identity.executor_id
-        if self._memory.record(claimed, executor_id, entries, effects):
-            self._is_cancel_requested = True
+        is_requested = self._memory.record(claimed, executor_id, entries, effects)
+        self._is_cancel_requested |= is_requested
+        return is_requested
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
 
@@ -171,6 +171,13 @@ class Effects:
     forget: Sequence[str] = ()  # names of entries to delete, before others are written
     restart: Restart | None = None  # delete the journal before entries are written, and change the arguments
     finishes_itself: bool = False  # it knows whether a cancel was requested, and ends when its compensations have run
+
+    def without_children(self) -> Effects:
+        """Leave out the children that a workflow does not spawn, because its cancel was requested."""
+        if self.finishes_itself:
+            return self
+        ids = {row.id for row in self.spawn}
+        return replace(self, spawn=(), journal=[e for e in self.journal if e.child_id not in ids])
 
 
 NO_EFFECTS = Effects()

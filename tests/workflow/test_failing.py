@@ -330,7 +330,7 @@ class TestCompensations:
         assert (stage.status(pk), stage.journal(pk)["undo"]) == (Status.CANCELLED, "SUCCESSFUL")
 
     def test_error_before_an_unfinished_compensation_is_tried_again(self, stage: WorkflowStage) -> None:
-        undo, bugs = Counting("undo", errors=1), []
+        undo, bugs = Counting("undo", errors=1), list[Exception]()
 
         def body(context: WorkflowContext) -> None:
             if bugs:
@@ -551,6 +551,64 @@ class TestCancel:
         jobqueue.requeue(pk)
         stage.run()
         assert stage.result(pk) == 30
+
+    @pytest.mark.parametrize("way", ["step", "atomic", "gather", "send", "undo", "shield", "fail", "return"])
+    def test_cancel_of_a_tree_reaches_children_that_were_not_recorded(self, stage: WorkflowStage, way: str) -> None:
+        """The cancel cannot find a child that the running workflow has spawned, but not written."""
+        undo, after, cancels = Counting("undo"), Counting("after"), [1]
+
+        def body(context: WorkflowContext) -> int:
+            context.step(Counting("before"))
+            with context.compensate(undo):
+                child = context.spawn(workflows.pack, 1)
+                if cancels:
+                    with context._recorder._guard.pause():  # type: ignore[attr-defined]
+                        jobqueue.cancel(pk, tree=bool(cancels.pop()))
+                match way:
+                    case "step":
+                        context.step(after, str(child.id))
+                    case "atomic":
+                        context.step(step(atomic=True)(after), str(child.id))
+                    case "send":
+                        context.send(child, "hello")
+                    case "undo" | "fail":
+                        if way == "fail":
+                            context.step(step(max_attempts=1)(Counting("broken", errors=1)))
+                        raise ValueError("no luck")
+                    case "shield":
+                        with context.shield():
+                            return sum(context.gather(child))
+                    case "return":
+                        return 0
+                return sum(context.gather(child))
+
+        pk = stage.start(body)
+        stage.run()
+        assert [child.status for child in stage.children(pk)] in ([], [Status.CANCELLED])
+        assert after.calls == 0
+        if way == "return":
+            assert stage.result(pk) == 0
+        elif way == "undo":
+            assert stage.error(pk) == "ValueError: no luck"
+        else:
+            assert (stage.status(pk), undo.calls) == (Status.CANCELLED, 1)
+        assert stage.journal(pk).get("pack") in (None, "CANCELLED")
+
+    def test_children_of_a_shield_are_spawned_although_the_workflow_is_cancelled(self, stage: WorkflowStage) -> None:
+        cancels = [1]
+
+        def body(context: WorkflowContext) -> None:
+            with context.shield():
+                context.spawn(workflows.pack, 1)
+                if cancels:
+                    with context._recorder._guard.pause():  # type: ignore[attr-defined]
+                        jobqueue.cancel(pk, tree=bool(cancels.pop()))
+            context.receive(Shipped)
+
+        pk = stage.start(body)
+        stage.run()
+        assert stage.status(pk) is Status.CANCELLED
+        assert [child.status for child in stage.children(pk)] == [Status.SUCCESSFUL]
 
     def test_shield_is_recorded_before_its_first_step(self, stage: WorkflowStage) -> None:
         """A cancel waits for it, also if the executor dies in that step."""

@@ -37,7 +37,7 @@ def records_without_what_precedes() -> AbstractContextManager[Any]:
     def record(self: Replay, *refusals: type[Exception]) -> None:
         """Write the step alone."""
         name, entry = list(self.unwritten.entries.items())[-1]
-        self.recorder.record([entry], Unwritten().effects())
+        self.recorder.record([entry], Unwritten().effects(False))
         del self.unwritten.entries[name]
 
     return patch.object(Replay, "record", record)

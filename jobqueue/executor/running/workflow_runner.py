@@ -183,7 +183,7 @@ class WorkflowRun:
         workflow if compensations have run and none is open. It is tried again if it came before they were reached.
         """
         if isinstance(error, WorkflowCancelled):
-            self._replay.unwritten.forget_children()
+            self._replay.forget_children()
             return Status.CANCELLED, self._columns(self._new_state())
         failed = next((cause for cause in causes(error) if isinstance(cause, RECORDED)), None)
         compensations = [entry for entry in self._replay.entries.values() if entry.kind is EntryKind.COMPENSATION]
@@ -261,7 +261,7 @@ class WorkflowRun:
                 "with atomic=True has a transaction of its own."
             )
 
-    def record(self, entries: Sequence[Entry], effects: Effects) -> None:
+    def record(self, entries: Sequence[Entry], effects: Effects) -> bool:
         claimed, identity = self._attempt.claimed, self._attempt.identity
         is_requested = None
         with self._guard.pause():
@@ -269,11 +269,13 @@ class WorkflowRun:
                 is_requested = identity.recorder.record(claimed, entries)
             if is_requested is None:
                 is_requested = self._engine.journal.record(claimed, identity.executor_id, entries, effects)
+            if is_requested:
+                self._is_cancel_requested = True
+                effects = effects.without_children()
             if effects.spawn:  # as a commit does for its children
                 notify_after_commit(self._engine, {row.queue_name for row in effects.spawn})
                 events.announce_children(self._engine, effects.spawn, self.now())
-        if is_requested:
-            self._is_cancel_requested = True
+        return is_requested
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
