@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import blake2b
 from inspect import ismethod, unwrap
 from typing import Any, NamedTuple, NoReturn, Protocol
@@ -48,6 +48,7 @@ class RunRecorder(Protocol):
     key: str | None  # the unique key
     attempt: int  # of this run, the first is 1
     generation: int  # how often the workflow has begun a new journal
+    passed: timedelta  # how much time a test has let pass, which stored times do not show
     options: Options  # of the backend, for steps without options of their own
 
     @property

@@ -200,7 +200,7 @@ class CommonContext:
 
     def now(self) -> datetime:
         """Return the current time, the same in later runs."""
-        return msgspec.convert(self._value("now", self._recorder.now), datetime)
+        return msgspec.convert(self._value("now", lambda: self._recorder.now() + self._recorder.passed), datetime)
 
     def uuid(self) -> UUID:
         """Return a random UUID, the same in later runs."""
@@ -296,7 +296,7 @@ class WorkflowContext(CommonContext):
 
     def sleep_until(self, moment: datetime) -> None:
         """Wait until a moment."""
-        self._sleep(lambda: moment)
+        self._sleep(lambda: moment - self._recorder.passed)
 
     def _sleep(self, choose_end: Callable[[], datetime]) -> None:
         name = self._replay.enter("sleep")

@@ -55,7 +55,7 @@ from jobqueue.models import (
     Task,
     TaskProgress,
 )
-from jobqueue.testing.schedule_time import ScheduleTime, move_back
+from jobqueue.testing.schedule_time import PassedTime, ScheduleTime, move_back
 from jobqueue.values.ids import new_id
 from jobqueue.values.json import as_builtins
 from jobqueue.values.records import ClaimedTask, ClaimRequest
@@ -132,10 +132,10 @@ def advance(time: timedelta, *, schedules: bool = True, downtime: bool = False, 
     """
     Let time pass for the queue: timeouts, backoffs, expiries, rates, heartbeats, retention and schedules.
 
-    The stored times move back, because the queue uses the database's clock. Times in the state of actors and in your
-    models do not move. Schedules have a clock that stands still between two calls. Their ticks become tasks or are
-    skipped as in production, and run_until_idle() runs the tasks. schedules: whether they take part. downtime: no
-    executor was running until the end of the time, so `catch_up` decides.
+    The stored times move back, because the queue uses the database's clock. `context.now()` of a workflow moves on.
+    Times in the state of actors and in your models do not move. Schedules have a clock that stands still between two
+    calls. Their ticks become tasks or are skipped as in production, and run_until_idle() runs the tasks. schedules:
+    whether they take part. downtime: no executor was running until the end of the time, so `catch_up` decides.
     """
     if not isinstance(time, timedelta):
         raise TypeError(f"advance() takes a timedelta, such as timedelta(minutes=5), not {time!r}.")
@@ -146,6 +146,7 @@ def advance(time: timedelta, *, schedules: bool = True, downtime: bool = False, 
     move_back(engine.db.heartbeats.filter(executor__in=engine.db.executors), time)
     for model in (Task, Executor, Queue, AdmissionRequest, RateStart, KeyReservation):
         move_back(model._default_manager.using(engine.database).filter(backend=backend), time)
+    PassedTime(engine).add(time)
     if schedules:
         ScheduleTime(engine).advance(time, downtime=downtime)
 
@@ -212,7 +213,9 @@ class _Queue:
         self.engine = engine
         self._connections = _TestConnections()
         self._executor_id = uuid4()
-        self._identity = ExecutorIdentity(engine=engine, executor_id=self._executor_id, name="testing", is_test=True)
+        self._identity = ExecutorIdentity(
+            engine=engine, executor_id=self._executor_id, name="testing", is_test=True, passed=PassedTime(engine).read()
+        )
 
     def claim(self) -> ClaimedTask | None:
         """Return the next task. If none is READY, wake those that are due or have messages."""

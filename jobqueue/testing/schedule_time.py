@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import chain, islice, takewhile
 from typing import Any
 
@@ -26,6 +26,7 @@ from jobqueue.schedules.rows import from_row_time, make_policy, parse_expression
 from jobqueue.values.policies import CatchUp
 from jobqueue.values.records import FiredSchedules
 
+EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 TICKS_OF_A_STEP = MAX_TICKS // 2  # of each schedule, so that one plan accounts for all of them
 
 
@@ -35,12 +36,33 @@ def move_back(rows: QuerySet[Any], time: timedelta) -> None:
     rows.update(**{name: F(name) - time for name in times})
 
 
+class PassedTime:
+    """How far a test has moved the time, for workflows that ask for it. It is a row, as the clock of the schedules."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._deployments, self._backend = (
+            ScheduleDeployment.objects.using(engine.database),
+            f"{engine.alias:.56} testing",
+        )
+
+    def read(self) -> timedelta:
+        row = self._deployments.filter(backend=self._backend, digest="passed").first()
+        return timedelta() if row is None or row.applied_at is None else row.applied_at - EPOCH
+
+    def add(self, time: timedelta) -> None:
+        self._deployments.update_or_create(
+            backend=self._backend, digest="passed", defaults={"applied_at": EPOCH + self.read() + time}
+        )
+
+
 class ScheduleTime:
     """The clock of the schedules of one backend. It is a row, so that the rollback of a test resets it."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._row = ScheduleDeployment.objects.using(engine.database).filter(backend=f"{engine.alias:.56} testing")
+        self._row = ScheduleDeployment.objects.using(engine.database).filter(
+            backend=f"{engine.alias:.56} testing", digest="time"
+        )
         engine.ticks.now = self.now
 
     def now(self) -> datetime:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -240,6 +240,25 @@ def test_step_gets_the_same_values_after_its_record_was_lost(
     assert stage.status(pk) is Status.SUCCESSFUL
     assert len(seen) == 2
     assert seen[0] == seen[1]
+
+
+def test_time_that_a_test_lets_pass_moves_the_clock_of_workflows(stage: WorkflowStage) -> None:
+    def body(context: WorkflowContext) -> list[float]:
+        begun = context.now()
+        context.sleep(timedelta(days=3))
+        slept = context.now()
+        context.sleep_until(slept + timedelta(days=2))
+        return [(slept - begun).total_seconds(), (context.now() - begun).total_seconds()]
+
+    later = stage.start(lambda context: context.now().isoformat(), run_after=timedelta(days=4))
+    before = timezone.now()
+    pk = stage.play(body)
+    stage.pass_time(3 * 86400 + 1)
+    stage.pass_time(86400)
+    assert stage.status(pk) is Status.SUSPENDED
+    stage.pass_time(86400 + 1)
+    assert [round(seconds / 86400, 2) for seconds in stage.result(pk)] == [3.0, 5.0]
+    assert 4 <= (datetime.fromisoformat(stage.result(later)) - before) / timedelta(days=1) < 4.1
 
 
 def test_message_of_a_slow_transaction_is_found_beside_unread_ones(stage: WorkflowStage) -> None:

@@ -53,6 +53,7 @@ class ExecutorIdentity:
     # records the steps of workflows together; None: each by itself
     recorder: StepRecorder | None = dataclass_field(default=None, compare=False)
     is_test: bool = False  # the thread of a test, which lets time pass itself
+    passed: timedelta = timedelta()  # how much time a test has let pass
     # set as soon as the executor is to end
     stop: threading.Event = dataclass_field(default_factory=threading.Event, compare=False)
 

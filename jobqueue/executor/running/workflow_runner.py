@@ -82,6 +82,7 @@ class WorkflowRun:
         self.task_id, self.key, self.attempt = claimed.id, claimed.key, claimed.attempts + 1
         self.generation, self.options = self._state.generation, attempt.identity.options
         self.report, self.now = attempt.running.report, attempt.running.now
+        self.passed = attempt.identity.passed
         self._is_cancel_requested = False  # as the journal was read or written last
         self._replay = Replay(self)
         self._guard = Guard(attempt.identity.is_test)
