@@ -230,6 +230,18 @@ class TestChildren:
         stage.run()
         assert stage.result(pk) == 3
 
+    def test_workflow_needs_a_requeue_for_each_failed_child(self, stage: WorkflowStage) -> None:
+        works = [Counting("work", number, errors=1) for number in (1, 2, 4)]
+        names = [stage.name(methodcaller("step", step(max_attempts=1)(work))) for work in works]
+        pk = stage.play(lambda context: sum(context.gather(*[context.spawn(script, name) for name in names])))
+        for failed in (2, 1, 0):
+            assert stage.status(pk) is Status.FAILED
+            assert jobqueue.requeue(pk).requeued == 2
+            stage.run()
+            assert [row.status for row in stage.children(pk)].count(Status.FAILED) == failed
+        assert stage.result(pk) == 7
+        assert [work.calls for work in works] == [2, 2, 2]
+
     def test_gather_returns_failed_children_if_it_should(self, stage: WorkflowStage) -> None:
         def body(context: WorkflowContext) -> list[str]:
             failing = workflows.pack.using(max_attempts=1)
