@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hashlib import blake2b
-from inspect import ismethod, unwrap
 from typing import Any, NamedTuple, NoReturn, Protocol
 from uuid import UUID
 
@@ -305,12 +304,6 @@ def digest(args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str] 
         return NO_ARGUMENTS
     is_short = len(text) <= SHOWN_CHARACTERS and b"\\u0000" not in text  # which PostgreSQL cannot store
     return Arguments(text.decode() if is_short else None, key)
-
-
-def positional_names(function: Any) -> Sequence[str]:
-    """Return the names of the parameters of a plain function; none for other callables."""
-    code = getattr(unwrap(function), "__code__", None)
-    return () if code is None or ismethod(function) else code.co_varnames[: code.co_argcount]
 
 
 def arguments_of(arguments: Arguments) -> dict[str, Any]:

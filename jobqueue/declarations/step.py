@@ -5,11 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import lru_cache
+from types import FunctionType
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from jobqueue.conf.compat import InvalidTask
+from jobqueue.declarations.actor import Actor
+from jobqueue.declarations.function import FunctionTask
 from jobqueue.declarations.options import as_classes
 from jobqueue.values import kinds
 from jobqueue.values.backoff import Backoff
@@ -41,8 +45,15 @@ class DeclaredStep(Generic[P, R]):
     """Seconds or a timedelta for one attempt. It fails with a TimeoutError."""
     atomic: bool = False
     """The function's writes and its result are one transaction on the queue's database: exactly once."""
+    parameters: Sequence[str] = field(default=(), init=False, compare=False, repr=False)
+    """The names of the arguments by position; none for a callable that is no function."""
 
     def __post_init__(self) -> None:
+        if is_task(self.function):
+            raise InvalidTask(
+                f"{getattr(self.function, 'name', self.function)} is a task, and no step. context.step() runs it as a "
+                "child; to undo something, compensate() takes a function, which may enqueue it."
+            )
         name = self.name or getattr(self.function, "__name__", "")
         where = f"step {name or self.function!r:.100}"
         if not is_text(name, MAX_NAME_CHARACTERS) or name == "<lambda>" or "#" in name:
@@ -56,6 +67,7 @@ class DeclaredStep(Generic[P, R]):
         if self.atomic and inspect.iscoroutinefunction(self.function):
             raise InvalidTask(f"{where}: atomic=True needs a plain function: Django has no transactions in async code.")
         object.__setattr__(self, "name", name)
+        object.__setattr__(self, "parameters", positional_names(self.function))
         object.__setattr__(self, "give_up_on", as_classes(self.give_up_on))
         object.__setattr__(self, "retry_on", None if self.retry_on is None else as_classes(self.retry_on))
 
@@ -93,6 +105,28 @@ def step(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         return DeclaredStep(function=func, **options)
 
     return decorate if function is None else decorate(function)
+
+
+def as_step(function: Callable[..., Any]) -> DeclaredStep[..., Any]:
+    """Return a function as a step; a plain one has the default options."""
+    if isinstance(function, DeclaredStep):
+        return function
+    return plain_step(function) if type(function) is FunctionType else DeclaredStep(function=function)
+
+
+@lru_cache(maxsize=1024)  # a workflow may define functions in its body, new ones in each run
+def plain_step(function: Callable[..., Any]) -> DeclaredStep[..., Any]:
+    return DeclaredStep(function=function)
+
+
+def is_task(function: Any) -> bool:
+    return isinstance(function, FunctionTask) or (isinstance(function, type) and issubclass(function, Actor))
+
+
+def positional_names(function: Any) -> Sequence[str]:
+    """Return the names of the parameters of a plain function; none for other callables."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return () if code is None or inspect.ismethod(function) else code.co_varnames[: code.co_argcount]
 
 
 def step_key() -> str:

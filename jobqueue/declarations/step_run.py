@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
-from functools import cache
+from functools import lru_cache
 from inspect import unwrap
 from typing import Any, NoReturn, get_type_hints
 
@@ -13,7 +13,7 @@ import msgspec
 from django.db import DataError, IntegrityError
 from msgspec.structs import replace
 
-from jobqueue.declarations.replay import Replay, arguments_of, digest, positional_names
+from jobqueue.declarations.replay import Replay, arguments_of, digest
 from jobqueue.declarations.step import DeclaredStep, running_step
 from jobqueue.exceptions import GiveUp, InvalidResult, NonDeterminism, Retry, StepFailed
 from jobqueue.values import typed
@@ -36,7 +36,7 @@ def run_step(
 
     Raises StepFailed after the last attempt. Before, it suspends until the next one.
     """
-    recorder, arguments = replay.recorder, digest(args, kwargs, positional_names(step.function))
+    recorder, arguments = replay.recorder, digest(args, kwargs, step.parameters)
     entry = replay.find(name, kind, arguments)
     match entry:
         case Entry(status=EntryStatus.SUCCESSFUL):
@@ -145,7 +145,7 @@ def returned_type(function: Any) -> Any:
     return read_type(function) if isinstance(function, Hashable) else read_type.__wrapped__(function)
 
 
-@cache
+@lru_cache(maxsize=1024)
 def read_type(function: Any) -> Any:
     try:
         kind = get_type_hints(unwrap(function)).get("return", Any)

@@ -29,9 +29,8 @@ from jobqueue.declarations.replay import (
     arguments_of,
     digest,
     is_begun_compensation,
-    positional_names,
 )
-from jobqueue.declarations.step import DeclaredStep
+from jobqueue.declarations.step import DeclaredStep, as_step, is_task
 from jobqueue.declarations.step_run import decode_error, decode_result, make_idempotency_key, run_step
 from jobqueue.exceptions import (
     ChildFailed,
@@ -112,9 +111,9 @@ class CommonContext:
         If the function fails in its last attempt, the workflow is FAILED. Requeue it to run the function again.
         """
         replay = self._replay
-        step = function if isinstance(function, DeclaredStep) else DeclaredStep(function=function)
+        step = as_step(function)
         name = replay.enter(step.name)
-        arguments = digest(args, kwargs, positional_names(step.function))
+        arguments = digest(args, kwargs, step.parameters)
         if replay.find(name, EntryKind.COMPENSATION, arguments) is None:
             replay.wait(name, EntryKind.COMPENSATION, arguments)
         replay.blocks.append(name)
@@ -281,7 +280,7 @@ class WorkflowContext(CommonContext):
         """
         if is_task(function):
             return self.gather(self.spawn(function, *args, **kwargs))[0]
-        step = function if isinstance(function, DeclaredStep) else DeclaredStep(function=function)
+        step = as_step(function)
         return run_step(self._replay, step, EntryKind.STEP, self._replay.enter(step.name), args, kwargs)
 
     def as_async(self) -> AsyncWorkflowContext:
@@ -534,7 +533,3 @@ class ReplayLogger(logging.LoggerAdapter[logging.Logger]):
 
     def isEnabledFor(self, level: int) -> bool:
         return not self._replay.ahead and super().isEnabledFor(level)
-
-
-def is_task(function: Any) -> bool:
-    return isinstance(function, FunctionTask) or (isinstance(function, type) and issubclass(function, Actor))

@@ -19,11 +19,13 @@ from django.utils import timezone
 import jobqueue
 from jobqueue import Backoff, GiveUp, Retry, StepFailed, WorkflowCancelled, WorkflowContext, step
 from jobqueue.api import workflows as changes
+from jobqueue.conf.compat import InvalidTask
 from jobqueue.exceptions import ShuttingDown, TaskCancelled
 from jobqueue.executor.running import workflow_runner
 from jobqueue.executor.running.attempt import RunningTask
 from jobqueue.executor.running.workflow_runner import WorkflowRun
 from jobqueue.values.states import Status
+from tests.actor.stage import Puppet
 from tests.workflow import workflows
 from tests.workflow.stage import Counting, WorkflowStage, script
 from tests.workflow.workflows import CancelOrder, Shipped
@@ -432,6 +434,11 @@ class TestCompensations:
             assert stage.status(pk) is Status.SUSPENDED
             stage.send_and_run(pk, Shipped("T2"))
             assert (stage.status(pk), work.calls) == (Status.CANCELLED, 1)
+
+    @pytest.mark.parametrize("task", [workflows.pack, workflows.fib, Puppet])
+    def test_task_is_refused_as_a_compensation(self, task: Any) -> None:
+        with pytest.raises(InvalidTask, match="is a task, and no step"):
+            step(task)
 
     def test_child_whose_key_is_taken_fails_a_workflow_that_has_undone_a_block(self, stage: WorkflowStage) -> None:
         keyed = workflows.pack.using(key="taken", run_after=timedelta(days=1))
