@@ -91,7 +91,11 @@ class Unwritten:
 
 
 class Replay:
-    """The journal of a run. entries: recorded before it. inbox: unread messages. unwritten: what precedes the run."""
+    """
+    The journal of a run. entries: recorded before it. inbox: unread messages. unwritten: what precedes the run.
+
+    It has more than 15 attributes because a run has no other state.
+    """
 
     def __init__(
         self,

@@ -131,7 +131,7 @@ def test_sweep_reads_few_pages_beside_many_suspended_actors(bench: Bench) -> Non
     assert sum(pages.read.values()) < 5 * len(pages.read) * MAX_PAGES
 
 
-def test_idle_executor_reads_the_same_beside_few_and_many_sleeping_workflows(
+def test_idle_executor_reads_the_same_beside_many_sleeping_workflows(
     django_db_setup: None, django_db_blocker: Any
 ) -> None:
     """With JOBQUEUE_ROWS=1000000, beside a million: the same statements, and at most one page more for each."""

@@ -361,9 +361,7 @@ class TestCompensations:
         stage.pass_time(11)
         assert (stage.status(pk), undo.calls) == (Status.CANCELLED, 2)
 
-    def test_errors_before_an_unfinished_compensation_end_visibly_and_go_on_after_requeue(
-        self, stage: WorkflowStage
-    ) -> None:
+    def test_requeue_goes_on_after_errors_before_a_compensation(self, stage: WorkflowStage) -> None:
         inner, outer, broken = Counting("inner"), Counting("outer"), [False]
 
         def body(context: WorkflowContext) -> None:
@@ -613,7 +611,7 @@ class TestCancel:
             assert (stage.status(pk), undo.calls) == (Status.CANCELLED, 1)
         assert stage.journal(pk).get("pack") in (None, "CANCELLED")
 
-    def test_children_of_a_shield_are_spawned_although_the_workflow_is_cancelled(self, stage: WorkflowStage) -> None:
+    def test_children_of_a_shield_are_spawned_despite_a_cancel(self, stage: WorkflowStage) -> None:
         cancels = [1]
 
         def body(context: WorkflowContext) -> None:

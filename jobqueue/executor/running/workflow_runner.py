@@ -72,7 +72,11 @@ RECORDED = (
 
 
 class WorkflowRun:
-    """One run of a workflow: what its context needs of the executor, and the outcome."""
+    """
+    One run of a workflow: what its context needs of the executor, and the outcome.
+
+    It has more than 20 methods and more than 15 attributes because the context reaches the executor by it only.
+    """
 
     def __init__(self, attempt: Attempt) -> None:
         assert isinstance(attempt.task, WorkflowTask)
