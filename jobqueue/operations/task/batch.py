@@ -48,7 +48,7 @@ class ShownBatch:
 
     @property
     def wait(self) -> str:
-        """What the batch waits for."""
+        """Say what the batch waits for."""
         return _("Waits for %(running)d of %(total)d members.") % {
             "running": self.state.running,
             "total": self.state.total,
