@@ -1,4 +1,8 @@
-"""Run every order of two connections, or a sample, on PostgreSQL. The invariants hold after each."""
+"""
+Run every order of two connections, or a sample, on PostgreSQL. The invariants hold after each.
+
+The portable engine races only with JOBQUEUE_SAMPLES or JOBQUEUE_ORDER: sites run it on SQLite, which has one writer.
+"""
 
 import os
 from collections.abc import Callable
@@ -6,15 +10,19 @@ from collections.abc import Callable
 import pytest
 
 from jobqueue.engine.engine import Engine
+from jobqueue.engine.postgres.engine import PostgresEngine
 from verification.interleavings.cases import CASES, Case, name_of, report
 from verification.interleavings.conftest import Run
 
-MIN_ORDERS = 2_500  # orders in one test run
+MIN_ORDERS = 1_500  # orders in one test run
+CHOSEN = [
+    case for case in CASES if case[1] is PostgresEngine or os.environ.keys() & {"JOBQUEUE_ORDER", "JOBQUEUE_SAMPLES"}
+]
 
 pytestmark = pytest.mark.django_db  # other processes use the database
 
 
-@pytest.mark.parametrize(("scenario", "kind"), CASES, ids=map(name_of, CASES))
+@pytest.mark.parametrize(("scenario", "kind"), CHOSEN, ids=map(name_of, CHOSEN))
 def test_every_order_keeps_the_invariants(
     run: Run, record_property: Callable[[str, object], None], scenario: str, kind: type[Engine]
 ) -> None:
@@ -24,6 +32,6 @@ def test_every_order_keeps_the_invariants(
 
 
 def test_all_races_together_ran_enough_orders(ran: dict[Case, int]) -> None:
-    if ran.keys() != set(CASES) or os.environ.keys() & {"JOBQUEUE_ORDER", "JOBQUEUE_SAMPLES"}:
+    if ran.keys() != set(CHOSEN) or os.environ.keys() & {"JOBQUEUE_ORDER", "JOBQUEUE_SAMPLES"}:
         pytest.skip("only some races or few samples were selected")
     assert sum(ran.values()) >= MIN_ORDERS
