@@ -15,6 +15,7 @@ If the name of a verb differs from that of its module, the list gives it.
 * `import_celery_beat`: `import_celery_beat`: create schedules that do what Celery beat does
 * `limits`: `limits`: list the keys of limits by key, and set or reset their numbers while the site runs
 * `listing`: `list`: tasks of a filter, as in the admin's list
+* `migrate_from`: `migrate_from`: what becomes of a site's code for Celery or another queue
 * `notification_checks`: the check of `doctor` that opens a connection and may wait for seconds
 * `queues`: `pause`, `resume` and `limit`: executors do not claim tasks of a paused queue
 * `schedules`: `schedules`: list schedules, show one with its ticks, pause, resume, run now, backfill

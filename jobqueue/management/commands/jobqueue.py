@@ -21,6 +21,7 @@ from jobqueue.management.cli import (
     import_celery_beat,
     limits,
     listing,
+    migrate_from,
     queues,
     schedules,
     show,
@@ -46,6 +47,7 @@ VERBS = (
     limits.VERB,
     *workflows.VERBS,
     import_celery_beat.VERB,
+    migrate_from.VERB,
 )
 
 
