@@ -1,14 +1,20 @@
-"""`migrate_from`: show what becomes of a site's code for another queue."""
+"""`migrate_from`: show what becomes of a site's code for another queue, and import the messages of Celery."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from jobqueue.management.cli.console import Console, TableColumn
+from jobqueue.declarations import registry
+from jobqueue.declarations.function import FunctionTask
+from jobqueue.management.cli.arguments import pair
+from jobqueue.management.cli.console import Console, TableColumn, first_line, log
 from jobqueue.management.cli.verbs import Verb
+from jobqueue.management.migrate_from.broker import HELD, LEFT, Broker, CeleryMessage
 from jobqueue.management.migrate_from.scan import scan
 from jobqueue.management.migrate_from.systems import System, system_named, system_names
 from jobqueue.management.migrate_from.uses import group_fields, in_hours, with_shim
@@ -24,18 +30,101 @@ COLUMNS = (
 )
 
 
+MESSAGE_COLUMNS = (
+    TableColumn("QUEUE", is_flexible=True),
+    TableColumn("TASK", is_flexible=True),
+    TableColumn("RESULT"),
+    TableColumn("MESSAGES", is_right=True),
+)
+
+
 def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("system", choices=system_names(), metavar="SYSTEM", help=", ".join(system_names()))
     path = "a folder or a file with the site's code (default: the current folder)"
     parser.add_argument("path", nargs="?", type=Path, default=Path(), metavar="PATH", help=path)
     parser.add_argument("--dry-run", action="store_true", help="only show what the command finds")
+    broker = "enqueue the messages of Celery that wait in this Redis, such as redis://localhost:6379/0"
+    parser.add_argument("--broker", metavar="URL", help=broker)
+    queue = "only messages of this queue of Celery; repeatable (default: all queues)"
+    parser.add_argument("--queue", action="append", metavar="NAME", help=queue)
+    name = "the task that runs in place of a task of Celery, such as send-report=shop.tasks.send_report; repeatable"
+    parser.add_argument("--map", type=pair, action="append", default=[], metavar="OLD=NEW", help=name)
 
 
 def migrate_from(console: Console, flags: Any) -> None:
-    """Scan a code base."""
+    """Scan a code base, or import the messages of a broker."""
+    if flags.broker is not None:
+        if flags.system != "celery":
+            raise CommandError("Only messages of Celery can be imported: migrate_from celery --broker URL.")
+        _import_messages(console, flags)
+        return
+    if flags.queue or flags.map:
+        raise CommandError("--queue and --map are for --broker URL.")
     if not flags.path.exists():
         raise CommandError(f"{flags.path} does not exist.")
     _report_scan(console, flags.path, system_named(flags.system))
+
+
+def connect(url: str) -> Any:
+    """Return a client of Redis. Raises CommandError without the package, and for another broker."""
+    if url.partition(":")[0] not in ("redis", "rediss", "unix"):
+        raise CommandError("--broker takes the URL of a Redis. Let the workers of Celery empty other brokers.")
+    try:
+        from redis import Redis
+    except ImportError:
+        raise CommandError("--broker needs the package redis: pip install redis.") from None
+    return Redis.from_url(url)
+
+
+def _import_messages(console: Console, flags: Any) -> None:
+    """Enqueue the messages that wait. Exit with 1 if some are left in the broker."""
+    names = dict(flags.map)
+    try:
+        broker = Broker(connect(flags.broker), lambda name: _find_task(names.get(name, name)))
+        queues = flags.queue or broker.queues()
+        messages: list[CeleryMessage] = []
+        for queue in queues:
+            messages += broker.import_messages(broker.read(queue), is_dry_run=flags.dry_run)
+        messages += broker.read_held(queues)
+    except (ValueError, OSError) as error:  # of the URL, or of a socket
+        raise CommandError(f"Redis: {first_line(error)}") from error
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] != "redis":
+            raise
+        raise CommandError(f"Redis: {first_line(error)}") from error
+    counts = Counter(message.result for message in messages)
+    if not flags.dry_run:
+        log("migrate_from", **{result.replace(" ", "_"): count for result, count in counts.items()})
+    _report_messages(console, queues, messages, is_dry_run=flags.dry_run)
+    if counts[LEFT]:
+        raise CommandError(f"{many(counts[LEFT], 'message')} of Celery cannot be imported.")
+
+
+def _find_task(name: str) -> FunctionTask[..., Any] | None:
+    """Return the task with a name or a dotted path."""
+    offered = registry.offered()
+    at_path = (task for task in offered.values() if task.module_path == name)
+    return registry.get(name) or next(at_path, None)
+
+
+def _report_messages(
+    console: Console, queues: Sequence[str], messages: Sequence[CeleryMessage], *, is_dry_run: bool
+) -> None:
+    if console.is_json:
+        fields = ("queue", "id", "name", "result", "problem")
+        console.write_json([{name: getattr(message, name) for name in fields} for message in messages])
+        return
+    groups = Counter((message.queue, message.name, message.result) for message in messages)
+    if groups:
+        console.table(MESSAGE_COLUMNS, [(*group, f"{count:,}") for group, count in sorted(groups.items())])
+    for message in messages:
+        if message.problem:
+            console.write(f"{message.queue}: {message.id or 'a message without id'}: {message.problem}.")
+        elif message.result == HELD:
+            console.write(f"{message.queue}: {message.id}: a worker of Celery has it. Stop the worker to import it.")
+    counts = Counter(message.result for message in messages)
+    results = ", ".join(f"{count:,} {result}" for result, count in counts.items()) or "no messages"
+    console.write(f"{'Dry run, nothing was changed: ' if is_dry_run else ''}{results} in {', '.join(queues)}.")
 
 
 def _report_scan(console: Console, path: Path, system: System) -> None:
@@ -90,7 +179,7 @@ def _natively(text: str, note: str) -> str:
 
 VERB = Verb(
     "migrate_from",
-    "Show what becomes of a site's code for Celery or another queue.",
+    "Show what becomes of a site's code for Celery or another queue, or import waiting messages of Celery.",
     migrate_from,
     add_arguments,
 )
