@@ -159,6 +159,10 @@ class ClaimLost(Interrupted):
     """The executor lost its claim on the task, which may run elsewhere."""
 
 
+class ProcessEnded(JobQueueError):
+    """The process of a body has ended before the body: a crash, os._exit(), or too much memory."""
+
+
 class StepFailed(JobQueueError):
     """
     A step of a workflow has failed in its last attempt.

@@ -90,6 +90,8 @@ class TaskOptions(CommonOptions, total=False):
     """Options of `@task`."""
 
     atomic: bool
+    process: bool
+    max_memory: int | None
     expires: datetime | timedelta | None
 
 
@@ -148,6 +150,10 @@ class FunctionTask(TaskOf[P, R], Generic[P, R]):
     """Seconds for one attempt."""
     atomic: bool = False
     """The function and its outcome are one transaction."""
+    process: bool = False
+    """The function runs in a child process."""
+    max_memory: int | None = None
+    """MiB of resident memory above which that process is killed; None for no limit."""
     allow_http: bool = False
     """Whether programs may submit the task over HTTP."""
     schedule: Cron | Every | None = field(default=None, hash=False)

@@ -31,6 +31,7 @@ from jobqueue.values.records import INTERNAL_PREFIX, is_internal
 from jobqueue.values.text import is_text, short_repr
 
 MAX_OPTION_BYTES = 100
+MAX_MIB = 1_000_000
 LONGEST = timedelta(days=365 * 1000)
 MAX_TAGS, MAX_TAG_CHARACTERS = 20, 100
 
@@ -87,6 +88,8 @@ KINDS: Mapping[str, Any] = {
     "tags": Rule(_are_tags, f"a list of at most {MAX_TAGS} texts of 1 to {MAX_TAG_CHARACTERS} characters"),
     "metadata": instance(Mapping, "a mapping"),
     "atomic": Flag,
+    "process": Flag,
+    "max_memory": kinds.whole(1, MAX_MIB),
     "allow_http": Flag,
     **{option: text(limit) for option, limit in MAX_CHARACTERS.items()},
 }
@@ -119,6 +122,10 @@ def _function_problems(task: Any) -> Iterator[str]:
         yield "takes_context=True needs a first argument of 'context' that is given by position"
     if task.atomic is True and inspect.iscoroutinefunction(task.func):
         yield "atomic=True needs a plain function: Django has no transactions in async code"
+    if task.process is True and (task.atomic is True or inspect.iscoroutinefunction(task.func)):
+        yield "process=True needs a plain function without atomic=True: its transaction is not that of the outcome"
+    if task.max_memory is not None and task.process is not True:
+        yield "max_memory needs process=True: the tasks of one process share its memory"
 
 
 def _name_problems(task: Any) -> Iterator[str]:

@@ -32,6 +32,7 @@ from jobqueue.executor.heartbeat import HeartbeatThread
 from jobqueue.executor.listener import Listener
 from jobqueue.executor.loop import ExecutorLoop
 from jobqueue.executor.memory import resident_mib
+from jobqueue.executor.pools.processes import KILL_SECONDS, BodyProcesses
 from jobqueue.executor.reports import keeping_body_logs
 from jobqueue.executor.running.attempt import ExecutorIdentity, RunningTask
 from jobqueue.executor.running_tasks import RunningTasks
@@ -115,9 +116,14 @@ class ExecutorProcess:
             self._on_stuck,
             self._on_failure,
         )
+        self._processes = BodyProcesses(self.settings.backend, min(KILL_SECONDS, 0.8 * grace))
         self._recorder = StepRecorder(self.engine, self.executor_id, of_recorder)
         self._identity = identity = ExecutorIdentity(
-            engine=self.engine, executor_id=self.executor_id, name=self.name, recorder=self._recorder
+            engine=self.engine,
+            executor_id=self.executor_id,
+            name=self.name,
+            recorder=self._recorder,
+            in_process=self._processes.wrap,
         )
         self.loop = ExecutorLoop(
             self.settings,
@@ -231,6 +237,7 @@ class ExecutorProcess:
         if self.listener is not None:
             self.listener.stop()
         has_ended = self.loop.threads.close(timeout)
+        self._processes.close()
         self._recorder.stop()
         self._heartbeat.stop()
         self._heartbeat.join(timeout * 4)
@@ -324,6 +331,7 @@ class ExecutorProcess:
     def _release_tasks(self) -> None:
         """Release the tasks that ignored the interruption, and close their connections first."""
         self.loop.threads.cut_connections()
+        self._processes.close()
         self.loop.abandon()
 
     def _give_up(self) -> None:

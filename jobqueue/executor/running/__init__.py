@@ -8,6 +8,8 @@ One attempt of a task, from its row to the outcome.
 * `atomic`: the end of an attempt in a thread, and a body with its outcome in one transaction, on the body's own
   connection
 * `attempt`: one attempt of a claimed task: its values, and a body in a thread that an exception can interrupt
+* `body_process`: the program of a child process that runs the bodies of `@task(process=True)`, on connections of its
+  own
 * `determinism`: reports of what the body of a workflow must not do outside of its steps: a later run may get another
   answer
 * `events`: report the start and the end of attempts: log lines, and the signals of django.tasks, after the commit

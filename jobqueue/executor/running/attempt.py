@@ -50,6 +50,10 @@ class ExecutorIdentity:
     prepared: dict[str, tuple[FunctionTask[..., Any], FunctionTask[..., Any], RunOptions]] = dataclass_field(
         default_factory=dict, compare=False
     )
+    # makes of a task's function one that calls it in a child process; None: it runs in this process
+    in_process: Callable[[FunctionTask[..., Any]], Callable[..., Any]] | None = dataclass_field(
+        default=None, compare=False
+    )
     # records the steps of workflows together; None: each by itself
     recorder: StepRecorder | None = dataclass_field(default=None, compare=False)
     is_test: bool = False  # the thread of a test, which lets time pass itself

@@ -129,7 +129,7 @@ def read_attempt(running: RunningTask, connections: TaskConnections) -> Attempt 
         return await_known(running)
     prepared = identity.prepared.get(claimed.task_type)
     if prepared is None or prepared[0] is not declared:
-        prepared = identity.prepared[claimed.task_type] = prepare_declaration(declared, identity.engine)
+        prepared = identity.prepared[claimed.task_type] = prepare_declaration(declared, identity)
     _, task, options = prepared
     try:
         attempt = Attempt(
@@ -152,12 +152,14 @@ def read_attempt(running: RunningTask, connections: TaskConnections) -> Attempt 
 
 
 def prepare_declaration(
-    declared: FunctionTask[..., Any], engine: Engine
+    declared: FunctionTask[..., Any], identity: ExecutorIdentity
 ) -> tuple[FunctionTask[..., Any], FunctionTask[..., Any], RunOptions]:
     """Return the task and the options that each run of a declaration has; see ExecutorIdentity.prepared."""
-    task = declared
+    task, engine = declared, identity.engine
     if task.backend != engine.alias:  # enqueued by using(backend=...)
         task = copy_unchecked(task, backend=engine.alias)
+    if task.process and identity.in_process is not None:
+        task = copy_unchecked(task, func=identity.in_process(task))
     return declared, task, run_options(task, "{}", engine.options)
 
 
