@@ -86,8 +86,8 @@ def test_stop_lets_a_task_end_in_its_time() -> None:
 def test_executor_that_was_stopped_by_command_stays_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "RESTART_SECONDS", 0.0)
     embedded.start()
-    wait_until(lambda: states() == ["RUNNING"], "the start")
-    api.command([Executor.objects.get().pk], Command.STOP)
+    executor = wait_until(lambda: Executor.objects.filter(heartbeat__state="RUNNING").first(), "the start")
+    api.command([executor.pk], Command.STOP)
     [running] = embedded._embedded.values()
     running.join()
 
