@@ -186,7 +186,7 @@ class BodyProcess:
 
 
 def error_of(failure: Failure) -> BaseException:
-    """Return what a body raised in its process, with the traceback from there as a note."""
+    """Return the error that a body raised in its process, with the traceback from there as a note."""
     chain = [loaded(pickled) for pickled in failure.chain]
     for error, below in pairwise(chain):
         error.__cause__ = below

@@ -58,7 +58,7 @@ class Request(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """What a body raised."""
+    """The error that a body raised."""
 
     chain: list[bytes]  # the error; if it answers another one, such as a Retry, that one, and so on
     traceback: str
