@@ -93,3 +93,11 @@ def grow() -> None:
     kept = [bytes([1]) * 1_000_000 for _ in range(200)]
     time.sleep(60)
     kept.clear()
+
+
+@task(process=True, takes_context=True)
+def keep_place(context: Context) -> Any:
+    if context.last_checkpoint is None:
+        context.checkpoint({"place": 5})
+        raise Retry(after=0.0)
+    return context.last_checkpoint

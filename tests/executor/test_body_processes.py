@@ -80,6 +80,12 @@ def test_context_progress_and_log_lines_are_those_of_any_body(start: Start) -> N
     assert [line.message for line in parse_lines(lines)] == ["half done"]
 
 
+def test_next_attempt_begins_with_the_checkpoint(start: Start) -> None:
+    start(threads=1)
+
+    assert value_of(tasks.keep_place.enqueue()) == {"place": 5}
+
+
 def test_body_has_connections_of_its_own(start: Start) -> None:
     start(threads=1)
     counted = tasks.count_tasks.enqueue()
