@@ -21,7 +21,7 @@ from jobqueue.declarations.function import FunctionTask
 from jobqueue.exceptions import Interrupted, ProcessEnded
 from jobqueue.executor.memory import resident_mib
 from jobqueue.executor.running.attempt import RunningTask, running_here
-from jobqueue.executor.running.body_process import Failure, Request, loaded
+from jobqueue.executor.running.body_process import BodyFailure, BodyRequest, loaded
 from jobqueue.executor.running.thread_interrupts import clear_thread
 from jobqueue.values.json import decode
 
@@ -133,8 +133,8 @@ class BodyProcess:
         identity, limit = running.identity, task.max_memory
         names = self._backend, identity.executor_id, identity.name, task.func.__module__
         try:
-            self._connection.send(Request(running.claimed, *names))
-            passed_on, has_told_stop, kill_at = 0, False, float("inf")
+            self._connection.send(BodyRequest(running.claimed, *names))
+            passed_on, is_stop_sent, kill_at = 0, False, float("inf")
             while True:
                 if self._connection.poll(CHECK_SECONDS):
                     match self._connection.recv():
@@ -150,8 +150,8 @@ class BodyProcess:
                             running.has_seen_stop |= has_seen_stop
                             self.is_busy = False
                             raise error_of(failure)
-                if identity.stop.is_set() and not has_told_stop:
-                    has_told_stop = True
+                if identity.stop.is_set() and not is_stop_sent:
+                    is_stop_sent = True
                     self._connection.send(None)
                 if len(reasons) > passed_on:
                     passed_on = len(reasons)
@@ -174,9 +174,9 @@ class BodyProcess:
             return "The body has closed the socket of its process."
         if code >= 0:
             return f"The process of the body has ended with exit code {code}."
-        hint = ", perhaps for want of memory" if -code == signal.SIGKILL else ""
+        reason = ", perhaps for want of memory" if -code == signal.SIGKILL else ""
         with suppress(ValueError):
-            return f"The process of the body was ended by signal {-code} ({signal.Signals(-code).name}{hint})."
+            return f"The process of the body was ended by signal {-code} ({signal.Signals(-code).name}{reason})."
         return f"The process of the body was ended by signal {-code}."
 
     def kill(self) -> None:
@@ -185,7 +185,7 @@ class BodyProcess:
         self._connection.close()
 
 
-def error_of(failure: Failure) -> BaseException:
+def error_of(failure: BodyFailure) -> BaseException:
     """Return the error that a body raised in its process, with the traceback from there as a note."""
     chain = [loaded(pickled) for pickled in failure.chain]
     for error, below in pairwise(chain):

@@ -47,7 +47,7 @@ from jobqueue.values.reports import Progress
 PR_SET_PDEATHSIG = 1  # of prctl(2): the signal at the end of the parent's thread
 
 
-class Request(NamedTuple):
+class BodyRequest(NamedTuple):
     """One body to run."""
 
     claimed: ClaimedTask
@@ -57,7 +57,7 @@ class Request(NamedTuple):
     module: str  # that declares the task
 
 
-class Failure(NamedTuple):
+class BodyFailure(NamedTuple):
     """The error that a body raised."""
 
     chain: list[bytes]  # the error; if it answers another one, such as a Retry, that one, and so on
@@ -114,7 +114,7 @@ class BodyRunner:
         try:
             while True:
                 message = self._connection.recv()
-                if isinstance(message, Request):
+                if isinstance(message, BodyRequest):
                     running = self._make_running(message)
                     self._inbox.put((message.module, running))
                 elif running is not None:
@@ -125,7 +125,7 @@ class BodyRunner:
         except (EOFError, OSError):
             os._exit(0)  # the executor is gone
 
-    def _make_running(self, request: Request) -> RunningTask:
+    def _make_running(self, request: BodyRequest) -> RunningTask:
         identity = ExecutorIdentity(
             engine=engine_for(request.backend),
             executor_id=request.executor_id,
@@ -160,8 +160,8 @@ class BodyRunner:
         return "raised", failure_of(ending.error), running.has_seen_stop
 
 
-def failure_of(error: BaseException) -> Failure:
-    return Failure([*map(dumped, answers(error))], full_traceback(error)[-TRACEBACK_CHARACTERS:])
+def failure_of(error: BaseException) -> BodyFailure:
+    return BodyFailure([*map(dumped, answers(error))], full_traceback(error)[-TRACEBACK_CHARACTERS:])
 
 
 def dumped(error: BaseException) -> bytes:
@@ -191,7 +191,7 @@ def main(descriptor: int, parent: int) -> None:
     faulthandler.enable()  # a crash prints the stacks of all threads
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which programs that the body starts would inherit
-    if sys.platform == "linux":  # a body that keeps the GIL does not notice the end of the socket
+    if sys.platform == "linux":  # a body that keeps the GIL does not see the end of the socket
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return
