@@ -21,6 +21,9 @@ MAX_QUEUES = 10_000  # whose last notifications are remembered
 CANCEL_NOTIFICATION = "!cancel"  # in place of a queue's name: a running task is to be cancelled
 ADMIT_NOTIFICATION = "!admit "  # before a queue's name, or no name for all: a limit may let a BLOCKED task run
 
+AWAIT_NOTIFICATION = "!await "  # before the id of a task: a process waits for its end
+END_NOTIFICATION = "!end "  # before the id of such a task that has ended, from the executor that ran it
+
 
 class Notifier:
     """Notifies waiting executors, at most once per backend, queue and MIN_INTERVAL_SECONDS."""

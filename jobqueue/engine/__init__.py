@@ -71,7 +71,7 @@ from jobqueue.engine.heartbeats import alive, gone, is_gone, is_silent, silent, 
 from jobqueue.engine.journal import ChangedTasks
 from jobqueue.engine.limit_conditions import INDEXED, IS_ACTIVE, IS_WAITING, tasks_of_limit
 from jobqueue.engine.messages import MESSAGES_PER_POLL
-from jobqueue.engine.postgres.connection import configure_session, notify_from_elsewhere, statement
+from jobqueue.engine.postgres.connection import configure_session, notify_from_elsewhere, notify_on, statement, unpooled
 from jobqueue.engine.postgres.engine import PostgresEngine
 from jobqueue.engine.schema import (
     applied_migrations,
@@ -162,6 +162,7 @@ __all__ = [
     "missing_objects",
     "missing_tables",
     "notify_from_elsewhere",
+    "notify_on",
     "rank_from",
     "read_clock",
     "read_list",
@@ -172,5 +173,6 @@ __all__ = [
     "sqlstate_of",
     "statement",
     "tasks_of_limit",
+    "unpooled",
     "with_heartbeat",
 ]

@@ -10,7 +10,7 @@ from uuid import uuid4
 import psycopg
 from django.db import connections
 
-from jobqueue.api.notifications import ADMIT_NOTIFICATION, CANCEL_NOTIFICATION
+from jobqueue.api.notifications import ADMIT_NOTIFICATION, AWAIT_NOTIFICATION, CANCEL_NOTIFICATION, END_NOTIFICATION
 from jobqueue.engine import Engine, notify_from_elsewhere, statement
 from jobqueue.executor.database.connection import DatabaseState, ReconnectBackoff, discard_connection
 from jobqueue.executor.telemetry.errors import format_first_line
@@ -30,8 +30,8 @@ class Listener(threading.Thread):
 
     on_queue: called with the name of a queue that has work. on_cancel: a running task is to be cancelled.
     on_admit: called with the name of a queue with a BLOCKED task that may run now. on_missed: notifications may have
-    been missed, or a task has a message. While another thread has no connection, the listener closes its own, because
-    it may be the last one that the server gives.
+    been missed, or a task has a message. on_awaited: called with the id of a task for whose end a process waits. While
+    another thread has no connection, the listener closes its own, because it may be the last one that the server gives.
     """
 
     def __init__(
@@ -42,11 +42,12 @@ class Listener(threading.Thread):
         on_admit: Callable[[str], None],
         on_missed: Callable[[], None],
         database_state: DatabaseState,
+        on_awaited: Callable[[str], None],
     ) -> None:
         super().__init__(name="listener", daemon=True)
         self._engine = engine
         self._on_queue, self._on_cancel, self._on_admit = on_queue, on_cancel, on_admit
-        self._on_missed = on_missed
+        self._on_missed, self._on_awaited = on_missed, on_awaited
         self._database_state = database_state
         self._is_stopping = threading.Event()
         self._prefix = f"{engine.alias} "
@@ -111,7 +112,9 @@ class Listener(threading.Thread):
                 self._on_admit(name.removeprefix(ADMIT_NOTIFICATION))
             case name if name == WAKE_NOTIFICATION:
                 self._on_missed()
-            case name if not name.startswith(PROBE):
+            case name if name.startswith(AWAIT_NOTIFICATION):
+                self._on_awaited(name.removeprefix(AWAIT_NOTIFICATION))
+            case name if not name.startswith((PROBE, END_NOTIFICATION)):
                 self._on_queue(name)
 
     def stop(self) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
 import django.db
 
+from jobqueue.api.notifications import END_NOTIFICATION
 from jobqueue.engine import SHORT_WAIT
 from jobqueue.executor.budgets import Budgets
 from jobqueue.executor.callbacks import ResultCallbacks
@@ -32,6 +34,7 @@ COUNT_START_SECONDS = 0.05  # a body with a rate that runs for longer is counted
 LOST_COMMITS = 3  # in a row by which a connection was lost: the commit may be to blame, as one of a gigabyte
 FAMILY_BATCH = 500  # children of a task whose end takes too long, in one transaction
 MAX_REPORTS = 1000  # in one write
+MAX_AWAITED = 1000  # tasks whose ends other processes wait for; of more, the first ones are found by polling
 
 
 @dataclass(slots=True)
@@ -51,6 +54,8 @@ class Outcomes:
     whose commit may let BLOCKED tasks run; admit_soon: the same after its commit. on_ended: called with an attempt that
     this process lets go of, and the state that its task entered; None if its claim was lost. on_succeeded: called
     instead with those that have ended SUCCESSFUL and changed nothing else.
+
+    It has more than 15 attributes because it knows each part that hears of an end.
     """
 
     def __init__(
@@ -77,6 +82,7 @@ class Outcomes:
         self._expect, self._admit_soon = expect, admit_soon
         self._on_ended, self._on_succeeded = on_ended, on_succeeded
         self._lost_commits = 0  # in a row: the connection was lost
+        self.awaited: dict[str, None] = {}  # ids of tasks whose ends other processes wait for, in order
 
     # --- what has completed
 
@@ -207,6 +213,24 @@ class Outcomes:
         self.counts.finished += len(successes)
         self._on_succeeded(successes)
         self._callbacks.add_successes(successes)
+        if self.awaited:
+            self._notify_waiting(ended)
+
+    def await_end(self, pk: str) -> None:
+        """Note that a process waits for the end of a task. Any thread may call it."""
+        self.awaited[pk] = None
+        if len(self.awaited) > MAX_AWAITED:
+            self.awaited.pop(next(iter(self.awaited)), None)
+
+    def _notify_waiting(self, ended: Sequence[Confirmed]) -> None:
+        """Notify the processes that wait for one of these tasks. They find out by polling if this is lost."""
+        ids = [str(completed.running.id) for completed, status in ended if status in FINAL]
+        names = [f"{END_NOTIFICATION}{pk}" for pk in ids if pk in self.awaited]
+        for pk in ids:
+            self.awaited.pop(pk, None)
+        if names:
+            with suppress(django.db.Error):
+                self._budgets.call("notify", lambda _: self._engine.queues.notify(names), None)
 
     def _end(self, completed: CompletedAttempt, status: Status | None) -> None:
         """Act on the end of an attempt. status: the state its task entered, None if its claim was lost."""

@@ -146,6 +146,7 @@ class ExecutorProcess:
                 self.loop.admit_soon,
                 self.loop.check_everything_soon,
                 self._database_state,
+                self.loop.outcomes.await_end,
             )
         self.health = HealthMonitor(self.name, self.loop, self._heartbeat, self._database_state, stall_limit(options))
         self._reporter = HealthReporter(self.health.status, report_health)

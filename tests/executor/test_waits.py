@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from datetime import timedelta
 from typing import Any
@@ -13,10 +14,11 @@ from asgiref.sync import async_to_sync
 from django.db import transaction
 
 from jobqueue import api, task
-from jobqueue.api import await_result, wait_for_result
+from jobqueue.api import await_result, wait_for_result, waits
 from jobqueue.conf.compat import TaskResultStatus
 from jobqueue.exceptions import TaskNotFound
 from tests.executor.harness import Burst, Start, gates, on_both_databases, on_postgresql
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 pytestmark = on_postgresql
 
@@ -43,6 +45,30 @@ def test_wait_returns_the_result_at_the_end(start: Start, backend: str, wait: An
 
     assert (ended.status, ended.return_value) == (TaskResultStatus.SUCCESSFUL, 21)
     assert wait(result.id, timeout=0, backend=backend).return_value == 21
+
+
+@ways()
+def test_executor_notifies_a_wait_of_the_end(start: Start, wait: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FIRST_WAIT_SECONDS", "LONGEST_WAIT_SECONDS"):
+        monkeypatch.setattr(waits, name, 3 * DEADLINE_SECONDS)  # between two looks
+    result = answer.enqueue("heard", 2)
+    running = start()
+    gates["heard"].wait_for()
+    outcomes = running.loop.outcomes
+
+    def open_gate() -> None:
+        wait_until(lambda: outcomes.awaited, "an awaited task")
+        gates["heard"].open()
+
+    opener = threading.Thread(target=open_gate)
+    opener.start()
+
+    began_at = time.monotonic()
+    assert wait(result, timeout=6 * DEADLINE_SECONDS).return_value == 21
+    opener.join()
+
+    assert time.monotonic() - began_at < 2 * DEADLINE_SECONDS
+    assert outcomes.awaited == {}
 
 
 def test_failed_and_cancelled_tasks_are_returned(burst: Burst) -> None:

@@ -106,7 +106,7 @@ def test_backend_of_two_words_gets_its_own_notifications() -> None:
     heard: list[str] = []
     engine: Any = SimpleNamespace(alias="two words")
     cancel, anything = partial(heard.append, "cancel"), partial(heard.append, "anything")
-    listener = Listener(engine, heard.append, cancel, heard.append, anything, DatabaseState())
+    listener = Listener(engine, heard.append, cancel, heard.append, anything, DatabaseState(), heard.append)
 
     payloads = ("emails", "!cancel", "!probe-others", "", "!admit reports", "!admit ")
     for payload in ("two emails", *(f"two words {word}" for word in payloads)):

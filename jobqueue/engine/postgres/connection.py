@@ -14,6 +14,7 @@ from weakref import WeakSet
 import msgspec
 from django.conf import settings
 from django.db import OperationalError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.postgresql.base import Cursor as ClientBindingCursor
 from django.db.backends.postgresql.base import ServerBindingCursor
 from django.db.models import BooleanField, Expression, F, Func, Value
@@ -132,13 +133,24 @@ def notify_from_elsewhere(database: str, payload: str) -> None:
 
     A session gets its own notifications even through a pooler that does not pass on those of other sessions.
     """
-    wrapper = connections[database].copy()
-    wrapper.settings_dict["OPTIONS"].pop("pool", None)
+    wrapper = unpooled(database)
     try:
-        with wrapper.cursor() as cursor:
-            cursor.execute(statement("notify"), {"channel": CHANNEL, "payload": payload, "is_alone": True})
+        notify_on(wrapper, payload)
     finally:
         wrapper.close()
+
+
+def unpooled(database: str) -> BaseDatabaseWrapper:
+    """Return a connection of its own, which is not opened yet. The caller closes it."""
+    wrapper = connections[database].copy()
+    wrapper.settings_dict["OPTIONS"].pop("pool", None)
+    return wrapper
+
+
+def notify_on(wrapper: BaseDatabaseWrapper, payload: str) -> None:
+    """Send a notification on this connection."""
+    with wrapper.cursor() as cursor:
+        cursor.execute(statement("notify"), {"channel": CHANNEL, "payload": payload, "is_alone": True})
 
 
 class OneOf(Func):
