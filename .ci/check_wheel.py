@@ -18,6 +18,7 @@ from tools.postgres import Cluster, throwaway_cluster  # noqa: E402
 REQUIRED = [
     "jobqueue/py.typed",
     "jobqueue/engine/postgres/sql/*.sql",
+    "jobqueue/management/migrate_from/systems/*.toml",
     "jobqueue/migrations/0001_*.py",
     "jobqueue/templates/admin/jobqueue/*.html",
     "jobqueue/static/jobqueue/*",
