@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
 
 import jobqueue
@@ -146,6 +147,13 @@ class TestCanvas:
         further = (add.s(1) | add.s(10)).delay(2)
         run_until_idle()
         assert (by_call.get(), by_bar.get(), further.get()) == (110, [13, {"word": "x"}], 13)
+
+    def test_chain_in_a_chain_keeps_its_arguments_and_options(self) -> None:
+        inner = (add.s(1) | add.s(10)).clone((2,)).set(queue="slow")
+        result = (inner | add.s(100)).delay()
+        run_until_idle()
+        assert result.get() == 113
+        assert rows().filter(queue_name="slow", task_type=add.name).count() == 1
 
     def test_group_has_a_result_for_each_call(self) -> None:
         result = group(add.s(n, n) for n in range(4)).apply_async()
@@ -327,6 +335,17 @@ class TestSettings:
         assert [[*declared.problems()] for declared in by_name.values() if declared.name != "weekly"] == [[], [], []]
         advance(timedelta(seconds=11))
         assert {row.queue_name for row in rows().filter(task_type="custom.name")} == {"slow"}
+
+    def test_beat_entry_of_a_task_of_celery_is_skipped_with_a_warning(
+        self, settings: Any, own_schedules: None, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        settings.CELERY_BEAT_SCHEDULE = {"old": {"task": "shop.still_on_celery", "schedule": 60}}
+        current_app.finalize()
+        assert "beat_entry.skipped name=old task=shop.still_on_celery" in caplog.text
+        unlucky = {"task": add.name, "schedule": crontab(day_of_month="13", day_of_week="fri")}
+        settings.CELERY_BEAT_SCHEDULE = {"unlucky": unlucky}
+        with pytest.raises(ImproperlyConfigured, match="unlucky"):
+            current_app.finalize()
 
     def test_periodic_task_is_added_in_a_signal(self, own_schedules: None) -> None:
         own = Celery("shop", set_as_current=False)

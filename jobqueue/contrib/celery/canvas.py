@@ -182,9 +182,7 @@ class Signature(dict[str, Any]):
     def __or__(self, other: Any) -> Any:
         if not isinstance(other, Signature):
             return NotImplemented
-        left = self.tasks if isinstance(self, chain) else [self]
-        right = other.tasks if isinstance(other, chain) else [other]
-        return chain(*left, *right)
+        return chain(self, other)
 
     def __invert__(self) -> Any:
         return self.apply_async().get()
@@ -269,7 +267,8 @@ class chain(_Canvas):
             tasks = tuple(tasks[0])
         flat: list[Any] = []
         for task in map(maybe_signature, tasks):
-            flat += task.tasks if isinstance(task, chain) else [task]
+            is_plain = isinstance(task, chain) and not (task.options or task.args)
+            flat += task.tasks if is_plain else [task]
         super().__init__("chain", flat)
 
     def started(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> jobqueue.PlannedCall:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
 from cronsim import CronSim
+from django.core.exceptions import ImproperlyConfigured
 
 import jobqueue
 from jobqueue.contrib.celery.exceptions import refuse
 from jobqueue.contrib.celery.payload import to_json
-from jobqueue.contrib.celery.registry import task_by_name
+from jobqueue.contrib.celery.registry import tasks
 from jobqueue.contrib.celery.rows import rename_context
 from jobqueue.schedules.expressions import EPOCH
 from jobqueue.schedules.from_celery import FIELDS, expression_from_celery
+from jobqueue.values.text import printable
+
+logger = logging.getLogger(__name__)
 
 CLEANUP = "celery.backend_cleanup"  # executors delete old tasks
 
@@ -62,14 +67,30 @@ def _text(field: Any) -> str:
 
 
 def declare_entry(app: Any, name: str, entry: Any) -> None:
-    """Declare an entry of beat as a schedule. A mistake is a system check."""
+    """
+    Declare an entry of beat as a schedule.
+
+    An entry whose task is not here is skipped, because Celery may still run it. Raises ImproperlyConfigured for a
+    schedule without counterpart.
+    """
     if CLEANUP in (name, entry["task"]):
         return
-    task, kwargs = task_by_name(entry["task"]), dict(entry.get("kwargs") or {})
+    if entry["task"] not in tasks:
+        logger.warning(
+            "beat_entry.skipped name=%s task=%s hint=No @shared_task of jobqueue has this name. Leave the entry to "
+            "Celery beat, or import the module of the task.",
+            printable(name),
+            printable(entry["task"]),
+        )
+        return
+    task, kwargs = tasks[entry["task"]], dict(entry.get("kwargs") or {})
     args: Any = list(entry.get("args") or ())
     converted = task.converted(args, kwargs, dict(entry.get("options") or {}))
     zone = app.conf.timezone or "UTC"
-    expression = expression_from_celery(entry["schedule"], str(zone))
+    try:
+        expression = expression_from_celery(entry["schedule"], str(zone))
+    except ValueError as error:
+        raise ImproperlyConfigured(f"CELERY_BEAT_SCHEDULE, {name!r}: {error}.") from error
     names = ("queue_name", "priority", "timeout", "expires", "metadata")
     declared = task.declared
     changed = {key: value for key in names if (value := getattr(converted, key)) != getattr(declared, key)}
