@@ -24,7 +24,7 @@ from django.core import mail
 
 from jobqueue.executor.settings import ExecutorSettings
 from jobqueue.executor.telemetry.logger import get_logger
-from jobqueue.values.posix import at_fork
+from jobqueue.values.posix import at_fork, missing
 
 if TYPE_CHECKING:
     from jobqueue.executor.process import ExecutorProcess
@@ -53,9 +53,9 @@ def start(
     """
     Run an executor in this process until it ends. Return the application, which stops the executor under ASGI.
 
-    A second call for the same backend does nothing. Neither does a call in a test, which may import the application
-    before the test database is there: use jobqueue.testing. Under `gunicorn --preload`, the executor starts in each
-    worker.
+    A second call for the same backend does nothing, nor does one on a system without POSIX, such as Windows. Neither
+    does a call in a test, which may import the application before the test database is there: use jobqueue.testing.
+    Under `gunicorn --preload`, the executor starts in each worker.
     queues: None serves every queue. shutdown_timeout: seconds that running tasks get when the server ends. server: what
     the executor's name says; None: what this process runs.
     """
@@ -68,6 +68,9 @@ def start(
         connect_timeout=math.inf,
         name=f"in-{server or _server()}",
     )
+    if lacking := missing():
+        logger.warning("executor.unsupported lacks=%s hint=Use WSL or a container to run tasks.", ",".join(lacking))
+        return application
     new = _Embedded(settings)
     if not _is_test() and _embedded.setdefault(backend, new) is new and not _is_to_be_forked():
         new.start()

@@ -53,6 +53,8 @@ for result in results:
 print([result.return_value for result in results])
 call_command("jobqueue", "status", stdout=open(os.devnull, "w"))
 import jobqueue.admin
+from jobqueue.contrib import embedded
+assert embedded.start("application") == "application"
 for options in ({}, {"processes": 2}, {"reload": True}):
     try:
         call_command("run_executors", **options)
@@ -74,6 +76,8 @@ def test_site_works_without_posix_names(lost: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=env, cwd=os.getcwd())
 
     assert done.returncode == 0, done.stderr
+    assert done.stderr.count("executor.unsupported lacks=") == 1
+    assert "Traceback" not in done.stderr
     first, *refusals = done.stdout.splitlines()
     assert first == "[2, 2]"
     sentence = "run_executors needs a POSIX system, such as Linux or macOS: this one lacks "

@@ -364,7 +364,7 @@ def problems_of_caller(options: Mapping[str, Any]) -> Iterator[str]:
     if missing := posix.missing():
         yield (
             f"run_executors needs a POSIX system, such as Linux or macOS: this one lacks {', '.join(missing)}. "
-            "Enqueueing, the admin, other commands and jobqueue.testing work here."
+            "Run it in WSL or in a container. Enqueueing, the admin, other commands and jobqueue.testing work here."
         )
     in_test = "In a test, call jobqueue.testing.run_until_idle() instead."
     opened = [connection for connection in connections.all(initialized_only=True) if connection.connection is not None]
