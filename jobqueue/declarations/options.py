@@ -137,6 +137,8 @@ def _name_problems(task: Any) -> Iterator[str]:
 
 def _alias_problems(task: Any) -> Iterator[str]:
     yield from _kind_problems("aliases", task)
+    if isinstance(task.aliases, tuple) and task.task_type in task.aliases:
+        yield "aliases must not have the task's own name"
     if isinstance(task.aliases, tuple) and any(isinstance(name, str) and is_internal(name) for name in task.aliases):
         yield f"aliases must not begin with {INTERNAL_PREFIX!r}, because tasks of this package do"
 

@@ -25,7 +25,7 @@ get: Callable[[str], FunctionTask[..., Any] | None] = declared.get
 
 def all() -> dict[str, FunctionTask[..., Any]]:  # noqa: A001 - reads as registry.all()
     """Return every declared task by its task_type, sorted."""
-    return {task_type: task for task_type, task in by_name().items() if task_type == task.task_type}
+    return {name: task for name, task in by_name().items() if name not in task.aliases}
 
 
 def by_name() -> dict[str, FunctionTask[..., Any]]:
@@ -36,7 +36,7 @@ def by_name() -> dict[str, FunctionTask[..., Any]]:
 def name_now(task_type: str) -> str:
     """Return the name that new rows have instead of an alias. Any other name stays as it is."""
     task = get(task_type)
-    return task_type if task is None else task.task_type
+    return task.task_type if task is not None and task_type in task.aliases else task_type
 
 
 def all_names_of(task_type: str) -> tuple[str, ...]:

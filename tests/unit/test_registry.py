@@ -75,7 +75,7 @@ def test_alias_that_another_function_has_is_a_check_error() -> None:
     assert "aliases=" in str(message.hint)
 
 
-@pytest.mark.parametrize("aliases", ["old.mail", [""], [3], ["jobqueue.mail"], None])
+@pytest.mark.parametrize("aliases", ["old.mail", [""], [3], ["jobqueue.mail"], [f"{__name__}.first"], None])
 def test_wrong_aliases_are_refused(aliases: Any) -> None:
     with pytest.raises(InvalidTask, match="aliases must"):
         task(aliases=aliases)(first)
