@@ -17,11 +17,13 @@ from msgspec.structs import replace
 from jobqueue.conf.options import Options
 from jobqueue.declarations.actions import Spawn
 from jobqueue.declarations.step import DeclaredStep, running_step
-from jobqueue.exceptions import GiveUp, JournalTooLong, NonDeterminism, WorkflowCancelled
+from jobqueue.exceptions import CompensationFailed, GiveUp, JournalTooLong, NonDeterminism, WorkflowCancelled
 from jobqueue.values.journal import OPEN, Entry, EntryKind, EntryStatus, Waiting
 from jobqueue.values.records import NO_EFFECTS, Effects, NewMessage, NewTask, StoredMessage
 
 CHOICES = (EntryKind.VALUE, EntryKind.RECEIVE, EntryKind.WAIT)
+BLOCKS = (EntryKind.COMPENSATION, EntryKind.SHIELD)
+UNCANCELLED = (*BLOCKS, EntryKind.PATCH)  # calls that raise no cancel: a compensation may follow
 MAX_ENTRIES = 10_000  # of a journal, without its children
 MAX_CHILDREN = 20_000
 SHOWN_CHARACTERS = 2_000  # of the arguments that the journal keeps for people
@@ -152,7 +154,7 @@ class Replay:
         if entry is None:
             self.raise_if_unwinding()
             # compensate() raises within its block: a cancel that came after the step before it is not to skip it.
-            if kind not in (EntryKind.SHIELD, EntryKind.COMPENSATION):
+            if kind not in UNCANCELLED:
                 self.raise_if_cancelled(name)
             self._check_limit(kind)
             return None
@@ -249,7 +251,7 @@ class Replay:
     # --- the end of the run
 
     def suspend(self, waiting: Waiting) -> NoReturn:
-        self.defers_cancel = self.protected > 0 and self.recorder.is_cancelled
+        self.defers_cancel = self.recorder.is_cancelled and (self.protected > 0 or bool(self.open_blocks_ahead()))
         self.closed = Suspended(waiting)
         raise self.closed
 
@@ -265,12 +267,30 @@ class Replay:
 
     def raise_if_cancelled(self, name: str) -> None:
         """Raise WorkflowCancelled at a call that has not ended, and record that it did."""
-        if self.protected or not (self._is_cancelled or self.recorder.is_cancelled):
+        is_cancelled = self._is_cancelled or self.recorder.is_cancelled
+        if self.protected or not is_cancelled or self.open_blocks_ahead():
             return
         entry = self.entries.get(name) or Entry(name=name, kind=EntryKind.CANCEL, status=EntryStatus.CANCELLED)
         self.end(entry, EntryStatus.CANCELLED)
         self._is_cancelled = True
         raise WorkflowCancelled
+
+    def open_blocks_ahead(self) -> list[str]:
+        """
+        Return the open blocks of earlier runs that this run has not reached, by name.
+
+        In front of them is a call that a deploy has added or moved. A cancel there would lose their compensations.
+        """
+        entries = (self.entries[name] for name in self.ahead)
+        return sorted(entry.name for entry in entries if entry.kind in BLOCKS and entry.status in OPEN)
+
+    def refuse_lost_blocks(self) -> None:
+        """Raise CompensationFailed if this run was cancelled, and ends before open blocks of earlier code."""
+        if self.recorder.is_cancelled and (names := self.open_blocks_ahead()):
+            raise CompensationFailed(
+                f"compensation failed: this code has not reached {', '.join(names)}, which earlier code has left open. "
+                "Deploy code that does, and requeue the workflow."
+            )
 
     def raise_if_unwinding(self, *blocks: str) -> None:
         """

@@ -270,6 +270,7 @@ class _World:
             case ["fail", number]:
                 raise BodyError(number)
             case ["continue", block]:
+                self.check(process)
                 raise BeginsAgain(block)
             case _:
                 raise ValueError(node)

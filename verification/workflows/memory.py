@@ -72,15 +72,15 @@ class FaultyEngine(MemoryEngine):
             raise MemoryCrash
         self._write_point(lambda: MemoryEngine.commit(self, outcome))
 
-    def _write_point(self, write: Callable[[], object]) -> None:
-        """Write, unless the process ends before, or after it."""
+    def _write_point(self, write: Callable[[], object], *, holds_claim: bool = False) -> None:
+        """Write, unless the process ends before, or after it. holds_claim: its transaction has locked the task."""
         if self._is_dead:
             raise MemoryCrash
         if self._is_off:
             write()
             return
         self.writes += 1
-        if self.writes in self.faults.thefts and not self._depth:
+        if self.writes in self.faults.thefts and not self._depth and not holds_claim:
             self.happened += 1
             self._is_off = True
             try:
@@ -109,7 +109,7 @@ class FaultyEngine(MemoryEngine):
         try:
             yield
             self._depth -= not self._is_off
-            self._write_point(lambda: None)
+            self._write_point(lambda: None, holds_claim=True)
         except BaseException as error:
             self._depth = 0 if self._is_dead or not self._depth else self._depth - 1
             is_committed = isinstance(error, MemoryCrash) and (self.writes, True) in self.faults.crashes

@@ -14,6 +14,8 @@ from verification.workflows import memory, mutants, runner
 
 SEED, SEEDS = int(os.environ.get("JOBQUEUE_SEED") or 1), int(os.environ.get("JOBQUEUE_SEEDS") or 0)
 
+FOUND = (101_969, 109_182, 154_037)  # programs of the long form that were wrong once
+
 Record = Callable[[str, object], None]
 
 
@@ -34,9 +36,15 @@ def test_program_in_memory_does_what_the_interpreter_says(record_property: Recor
     assert not result.problems, result.story
 
 
+@pytest.mark.parametrize("seed", FOUND)
+def test_program_that_was_wrong_once_does_what_the_interpreter_says(seed: int) -> None:
+    result = runner.run([seed], play=memory.run)
+    assert not result.problems, result.story
+
+
 @pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=[mutant.broken.__name__ for mutant in mutants.MUTANTS])
 def test_programs_detect_broken_workflow(mutant: mutants.Mutant) -> None:
     with mutant.broken():
-        result = runner.run(range(1, mutants.MAX_SEEDS), play=memory.run)
+        result = runner.run(range(mutant.seed, mutant.seed + mutants.MAX_SEEDS), play=memory.run)
     assert result.problems, f"{mutant.wrong} It was not caught."
     assert any(problem in result.problems[0] for problem in mutant.problems), result.story

@@ -109,6 +109,9 @@ class WorkflowRun:
                 returned = self._task.func(WorkflowContext(replay), *attempt.args, **attempt.kwargs)
         except Suspended:
             is_intercepted = False
+        except WorkflowCancelled:
+            replay.refuse_lost_blocks()
+            raise
         except Exception as error:
             if replay.closed is None:
                 replay.error = error
@@ -119,6 +122,7 @@ class WorkflowRun:
             if replay.closed.error is not None:
                 raise replay.closed.error from replay.closed.error.__cause__
             return self._suspend(replay.closed)
+        replay.refuse_lost_blocks()
         if replay.ahead:
             names = printable(", ".join(sorted(replay.ahead))[:200])
             logger.warning("workflow.entries_unreached task=%s names=%s", printable(claimed.task_type), names)
