@@ -13,6 +13,7 @@ from jobqueue.engine.database import Part
 from jobqueue.engine.inbox import InboxStatements, receiver_ids
 from jobqueue.engine.timeouts import LOCK_WAIT
 from jobqueue.exceptions import TaskFinished, TaskNotFound
+from jobqueue.models import Task
 from jobqueue.models.clock import Clock
 from jobqueue.values.batches import BATCH, BatchMessage
 from jobqueue.values.failpoints import failpoint
@@ -154,7 +155,8 @@ class Messages(Part):
         )
         if not batches:
             return []
-        locked = list(self.db.lock(batches, wait=True).only("pk", "status"))
+        locked = list(self.db.lock(batches, wait=True).only("pk", "status", "inner_state"))
+        self._stop_failing(locked)
         self.inbox.insert(
             [
                 NewMessage(task_id=batch, sender_id=pk, child_status=Status.READY, body="null")
@@ -164,6 +166,13 @@ class Messages(Part):
         )
         self.inbox.wake_locked(batches)
         return [row.pk for row in locked if row.status == Status.FAILED]
+
+    def _stop_failing(self, batches: Iterable[Task]) -> None:
+        """Take the claims of polls that may be about to fail: they would not read a new message. They run again."""
+        failing = [row.pk for row in batches if row.status == Status.RUNNING and may_fail(row.inner_state or {})]
+        heard = self.inbox.count_unread(failing) if failing else {}  # those that have messages do not fail
+        if alone := [pk for pk in failing if not heard.get(pk)]:
+            self.db.tasks.filter(pk__in=alone).update(status=Status.READY, executor_id=None)
 
     def with_more_unread(self, left: Mapping[UUID, int]) -> set[UUID]:
         """Return the locked tasks with more unread messages than their poll read and left."""
@@ -213,3 +222,8 @@ def make_ending(row: Any, status: Status, body: str | None) -> NewMessage | None
     if status not in FINAL or row.parent_id is None or row.parent_notified_at is not None:
         return None
     return NewMessage(task_id=row.parent_id, sender_id=row.pk, child_status=status, body=body or "null")
+
+
+def may_fail(state: Mapping[str, Any]) -> bool:
+    """Return whether the next poll of a batch with this state fails, if it has no messages."""
+    return bool(state.get("is_over")) and state.get("requeued_up_to") is None

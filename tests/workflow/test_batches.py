@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
@@ -190,6 +190,21 @@ class TestRequeue:
         with transaction.atomic(using=stage.database):
             assert engine_for("default").batches.requeue_members(batch.pk, first, second, 10) is None
         assert [row.status for row in stage.children(batch.pk)].count(Status.READY) == 1
+
+    def test_requeue_stops_the_poll_that_is_about_to_fail_the_batch(self, stage: Stage) -> None:
+        """That poll has read its inbox already."""
+        members.broken.add(1)
+        batch = batch_of(1)
+        stage.run()
+        stage.change(batch.pk, status=Status.RUNNING, finished_at=None, executor_id=uuid4())
+        members.broken.clear()
+        (member,) = stage.children(batch.pk)
+        jobqueue.requeue(member.pk)
+        assert stage.status(batch.pk) == Status.READY
+        stage.run()
+
+        assert stage.status(batch.pk) == Status.SUCCESSFUL
+        assert calls() == ["on_failure", "on_end", "on_success"]
 
     def test_requeue_of_failed_batch_without_its_members_fails_it_again(self, stage: Stage) -> None:
         members.broken.add(2)

@@ -409,6 +409,8 @@ def executor_info(executor_id: UUID) -> ExecutorInfo:
 
 
 def message_key(message: StoredMessage) -> MessageKey:
+    if message.child_status == Status.READY or (message.body or "").startswith("{"):  # to a batch
+        return ("batch", message.id)
     return (
         ("message", json.loads(message.body or "null"))
         if message.child_status is None

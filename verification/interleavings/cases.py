@@ -7,8 +7,8 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.postgres.engine import PostgresEngine
 from verification.interleavings import process
+from verification.interleavings.batch_scenarios import SCENARIOS  # all others, too
 from verification.interleavings.orders import Explored, OrderPlan
-from verification.interleavings.workflow_scenarios import SCENARIOS  # all others, too
 
 Case = tuple[str, type[Engine]]
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jobqueue.engine.engine import Engine
-from verification.interleavings import limit_mutants, mutants, schedule_mutants, workflow_mutants
+from verification.interleavings import batch_mutants, limit_mutants, mutants, schedule_mutants, workflow_mutants
+from verification.interleavings.batch_invariants import AFTER_MEMBERS, CALLED
+from verification.interleavings.batch_invariants import COUNTED as MISCOUNTED
+from verification.interleavings.batch_invariants import ENDS as BATCH_ENDS
 from verification.interleavings.invariants import (
     CONSUMED_TWICE,
     ENDED_FIRST,
@@ -170,6 +173,15 @@ CAUGHT_BY_RACES = [
     MutantCase("commit", workflow_mutants.RestartEmptiesInbox, "restart-x-message", LOST_MESSAGE),
     MutantCase("cancel", workflow_mutants.CancelsAtOnce, "suspend-with-compensation-x-cancel", UNDONE),
     MutantCase("rescue", workflow_mutants.RescueCancelsAtOnce, "cancel-x-rescue-with-compensation", UNDONE),
+    MutantCase("batch ends", batch_mutants.EndsBesideOpenTransactions, "add-x-batch-ends", AFTER_MEMBERS),
+    MutantCase("batch ends", batch_mutants.EndsBeforeUnreadMessages, "add-x-batch-ends", AFTER_MEMBERS),
+    MutantCase("batch ends", batch_mutants.CallsAfterCommit, "crash-after-last-poll-x-rescue", CALLED),
+    MutantCase("batch ends", batch_mutants.CallsAgain, "requeue-and-end-x-batch-polls", CALLED),
+    MutantCase("batch counts", batch_mutants.CountsEachEnd, "requeue-member-x-other-ends", MISCOUNTED),
+    MutantCase("cancel batch", batch_mutants.LeavesLockedMembers, "cancel-batch-x-locked-member", AFTER_MEMBERS),
+    MutantCase("add to batch", batch_mutants.AddsToEndedBatch, "add-x-batch-fails", AFTER_MEMBERS),
+    MutantCase("requeue", batch_mutants.RequeueTellsNoBatch, "requeue-and-end-x-batch-polls", BATCH_ENDS),
+    MutantCase("requeue", batch_mutants.RequeueLeavesFailingPoll, "requeue-member-x-batch-fails", MISCOUNTED),
 ]
 CAUGHT_BY_SIMULATION = [
     MutantCase("claim", mutants.ReusesClaimNumber, SIMULATION, COUNTED),

@@ -15,9 +15,9 @@ from django.db import connections
 from jobqueue.engine import messages
 from jobqueue.engine.engine import Engine
 from verification.interleavings.backend import IsolatedBackend
+from verification.interleavings.batch_scenarios import SCENARIOS
 from verification.interleavings.orders import Explored, OrderPlan, RunOne, estimate, explore
 from verification.interleavings.stepper import Choose, Order, Stepper
-from verification.interleavings.workflow_scenarios import SCENARIOS
 
 MAX_SECONDS = 600.0  # of one order. The deadlines of its steps are far below, unless the interpreter hangs.
 VACUUM_EVERY = 300  # orders: dead rows slow down the later ones
