@@ -12,6 +12,7 @@ from jobqueue import Status, WorkflowContext, step, task, workflow
 from jobqueue.engine import engine_for
 from jobqueue.testing import WorkflowStub, assert_crash_safe, at
 from tests.models import Effect
+from tests.workflow.workflows import Shipped, charges, checkout, refunds
 
 pytestmark = pytest.mark.django_db(databases=["default", "sqlite"])
 
@@ -82,6 +83,19 @@ def test_workflow_with_an_atomic_step_survives_each_crash(database: str, db: Non
     crashes = assert_crash_safe(approval, script=[at(hours=1).send(Approved("anna"))], check=effects.count)
     assert crashes > 10
     assert not effects.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [[at(hours=1).send(Shipped("T1"))], [at(hours=1).cancel()]], ids=["ship", "cancel"])
+def test_checkout_of_the_documentation_survives_each_crash(database: str, db: None, ending: list[Any]) -> None:
+    def booked() -> tuple[set[int], set[str]]:
+        """Return the bookings of a run. A service that knows idempotency keys books a repeated call once."""
+        books = set(charges), set(refunds)
+        charges.clear()
+        refunds.clear()
+        return books
+
+    assert assert_crash_safe(checkout, [42, [1]], script=ending, check=booked) > 10
 
 
 def test_message_without_a_reader_keeps_no_scenario_going(database: str, db: None) -> None:

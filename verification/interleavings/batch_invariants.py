@@ -55,7 +55,8 @@ class BatchSnapshot(invariants.Snapshot):
 
     def shape(self) -> tuple[object, ...]:
         numbers = {name: value for name, value in self.state.items() if isinstance(value, (int, bool))}
-        numbers.pop("requeued_up_to", None), numbers.pop("requeues_up_to", None)
+        for name in ("requeued_up_to", "requeues_up_to"):
+            numbers.pop(name, None)
         return (*super().shape(), tuple(sorted(numbers.items())), tuple(sorted(self.calls.items())))
 
 

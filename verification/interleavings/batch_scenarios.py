@@ -67,8 +67,8 @@ def poll_twice(backend: BatchBackend) -> None:
 # --- a member ends
 
 
-@race("member-ends-x-batch-polls", succeed, on_portable=True)
-@race("member-fails-x-batch-polls", give_up, on_portable=True)
+@race("member-ends-x-batch-polls", succeed)
+@race("member-fails-x-batch-polls", give_up)
 def ending_beside_a_poll(backend: BatchBackend, end: Decide) -> Sequence[Script]:
     """The last member but one has ended, and the batch counts it."""
     backend.add_batch(2)
@@ -77,7 +77,7 @@ def ending_beside_a_poll(backend: BatchBackend, end: Decide) -> Sequence[Script]
     return [lambda: backend.commit(succeed(last, ())), lambda: poll_twice(backend)]
 
 
-@race("member-ends-x-member-ends", on_portable=True)
+@race("member-ends-x-member-ends")
 def ending_together(backend: BatchBackend) -> Sequence[Script]:
     first = with_last_member(backend)
     backend.add_member()
@@ -112,7 +112,7 @@ def adding_twice_beside_the_end(backend: BatchBackend) -> Sequence[Script]:
     return [add_two, lambda: poll_twice(backend)]
 
 
-@race("add-from-last-member-x-batch-polls", on_portable=True)
+@race("add-from-last-member-x-batch-polls")
 def adding_from_a_member(backend: BatchBackend) -> Sequence[Script]:
     """The last member adds another one, and ends."""
     last = with_last_member(backend)
@@ -131,7 +131,7 @@ def adding_from_a_member(backend: BatchBackend) -> Sequence[Script]:
 # --- cancel
 
 
-@race("cancel-batch-x-member-ends", on_portable=True)
+@race("cancel-batch-x-member-ends")
 def cancelling_beside_an_end(backend: BatchBackend) -> Sequence[Script]:
     last = with_last_member(backend)
 
@@ -163,7 +163,7 @@ def cancelling_beside_the_end(backend: BatchBackend) -> Sequence[Script]:
     return [lambda: backend.cancel(backend.batch_id), lambda: poll_twice(backend)]
 
 
-@race("cancel-batch-x-add", on_portable=True)
+@race("cancel-batch-x-add")
 def cancelling_beside_an_add(backend: BatchBackend) -> Sequence[Script]:
     with_last_member(backend)
 
@@ -175,7 +175,7 @@ def cancelling_beside_an_add(backend: BatchBackend) -> Sequence[Script]:
     return [backend.add_member, cancel]
 
 
-@race("cancel-member-x-batch-polls", on_portable=True)
+@race("cancel-member-x-batch-polls")
 def cancelling_a_member(backend: BatchBackend) -> Sequence[Script]:
     backend.add_batch(2)
     backend.poll(MEMBER, decide=succeed)
@@ -186,7 +186,7 @@ def cancelling_a_member(backend: BatchBackend) -> Sequence[Script]:
 # --- failed members are requeued
 
 
-@race("requeue-member-x-batch-fails", on_portable=True)
+@race("requeue-member-x-batch-fails")
 def requeueing_beside_the_end(backend: BatchBackend) -> Sequence[Script]:
     """A member has failed. It is requeued beside the polls that call on_failure, and fail the batch."""
     last = with_last_member(backend)
@@ -234,8 +234,8 @@ def ending_again(backend: BatchBackend) -> Sequence[Script]:
 # --- crashes
 
 
-@race("crash-before-last-poll-x-rescue", after=False, on_portable=True)
-@race("crash-after-last-poll-x-rescue", after=True, on_portable=True)
+@race("crash-before-last-poll-x-rescue", after=False)
+@race("crash-after-last-poll-x-rescue", after=True)
 def crashing_at_the_last_poll(backend: BatchBackend, *, after: bool) -> Sequence[Script]:
     """The process ends at the commit that counts the last end and enqueues the callbacks."""
     backend.add_batch(1)
@@ -249,7 +249,7 @@ def crashing_at_the_last_poll(backend: BatchBackend, *, after: bool) -> Sequence
     return [lambda: backend.crash_in(old, after=after), new_owner]
 
 
-@race("old-owner-polls-x-new-owner-polls", on_portable=True)
+@race("old-owner-polls-x-new-owner-polls")
 def polling_twice(backend: BatchBackend) -> Sequence[Script]:
     """An executor that seemed to be lost runs the last poll, while another one runs it, too."""
     backend.add_batch(1)
