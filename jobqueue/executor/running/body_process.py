@@ -50,7 +50,7 @@ PR_SET_PDEATHSIG = 1  # of prctl(2): the signal at the end of the parent's threa
 class BodyRequest(NamedTuple):
     """One body to run."""
 
-    claimed: ClaimedTask
+    claimed: ClaimedTask  # as the executor has it
     backend: str  # the alias in TASKS
     executor_id: UUID  # that has claimed it
     name: str  # of the executor
