@@ -7,7 +7,7 @@ import html
 import pytest
 from django.db import OperationalError, connections
 
-from jobqueue.operations.overview import server_findings
+from jobqueue.operations.overview import findings, server_findings
 from tests.api.limited import waiting
 from tests.cli.commands import jobqueue
 from tests.factories import ExecutorFactory, TaskFactory, ago
@@ -32,6 +32,7 @@ def wait_in_calls():
 
 
 FAULTS = {
+    "table": (lambda: execute("DROP TABLE jobqueue_tasklog"), "lacks tables (jobqueue_tasklog)."),
     "functions": (
         lambda: execute("DROP FUNCTION jobqueue_enqueue, jobqueue_enqueue_plain"),
         "lacks functions (jobqueue_enqueue(), jobqueue_enqueue_plain()). Run: manage.py migrate jobqueue",
@@ -77,6 +78,25 @@ def test_fault_is_on_the_overview_and_in_doctor(staff, client, break_queue, word
     assert words in page
     (entry,) = [entry for entry in entries if words in entry["text"]]
     assert entry["level"] != "ok"
+
+
+@pytest.mark.parametrize("kind", ["queues", "executors"])
+def test_many_problems_of_one_kind_are_counted(staff, client, kind):
+    for number in range(findings.MAX_NAMES + 3):
+        if kind == "queues":
+            TaskFactory.create(queue_name=f"q{number}")
+        else:
+            lost = ExecutorFactory.create(lost=True, name=f"web-{number}")
+            TaskFactory.create(running=True, executor_id=lost.pk)
+
+    page = client.get("/admin/jobqueue/?backend=default").content.decode()
+    output = jobqueue("doctor", "--backend", "default").out
+
+    words = "and no executor serves it" if kind == "queues" else "has sent no heartbeat"
+    more = "Backend default: 3 more problems like these." if kind == "queues" else " more problems like these."
+    for text in (page, output):
+        assert " ".join(text.split()).count(words) == findings.MAX_NAMES
+        assert more in " ".join(text.split())
 
 
 @pytest.mark.django_db(databases=["default", "sqlite"])

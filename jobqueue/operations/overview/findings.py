@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 OVERDUE_SECONDS = 3600.0  # executors prune twice a minute
 PAUSED_LONG = timedelta(days=1)
 LATENCY_LONG_SECONDS = 300.0
-MAX_NAMES = 10  # of unknown backends
+MAX_NAMES = 10  # findings of one kind: queues, executors, unknown backends
 FAILED_MANY = 10  # failures in an hour
 FAILURES_RISE = 3  # times as many as in an hour of the day before
 SNAPSHOT_LONG_SECONDS = 900.0
@@ -61,11 +61,11 @@ LATER = (*WAITING, Status.BLOCKED, Status.AWAITING_CODE)  # may run later
 
 def findings(engine: Engine, stats: BackendStats, *, keys_checked: int = KEYS_CHECKED) -> Iterator[checks.CheckMessage]:
     """Yield what is wrong with a backend, and what is all right. keys_checked: of limits with BLOCKED tasks."""
-    yield from _queues(stats)
-    yield from _latency(stats)
+    yield from _at_most(_queues(stats), stats, AdminTarget("queue"))
+    yield from _at_most(_latency(stats), stats, AdminTarget("queue"))
     yield from code_findings(engine, stats)
     yield from _failures(engine)
-    yield from _executors(stats)
+    yield from _at_most(_executors(stats), stats, AdminTarget("executor"))
     yield from schedule_findings(engine, stats)
     yield from limit_findings(engine, stats, keys_checked)
     yield from workflow_findings(engine, stats)
@@ -111,6 +111,23 @@ def find_problems(engine: Engine, stats: BackendStats) -> list[checks.CheckMessa
     """Find the problems of a backend, errors first."""
     warnings = [message for message in findings(engine, stats) if message.level >= checks.WARNING]
     return sorted(warnings, key=lambda message: -message.level)
+
+
+def _at_most(
+    messages: Iterable[checks.CheckMessage], stats: BackendStats, rows: AdminTarget
+) -> Iterator[checks.CheckMessage]:
+    """Yield the first MAX_NAMES problems, the number of the others, and what is all right."""
+    all_messages = list(messages)
+    problems = sorted((m for m in all_messages if m.level >= checks.WARNING), key=lambda message: -message.level)
+    yield from problems[:MAX_NAMES]
+    if others := problems[MAX_NAMES:]:
+        text = ngettext(
+            "Backend %(backend)s: %(number)s more problem like these.",
+            "Backend %(backend)s: %(number)s more problems like these.",
+            len(others),
+        ) % {"backend": stats.backend, "number": number_text(len(others))}
+        yield checks.CheckMessage(others[0].level, text, hint="manage.py jobqueue status", obj=rows)
+    yield from (message for message in all_messages if message.level < checks.WARNING)
 
 
 def _tasks(status: Status, **query: object) -> AdminTarget:
