@@ -42,8 +42,8 @@ def wait_for_result(
     Wait until a task has ended, and return its result. It may be FAILED.
 
     result: of enqueue(), or the id of a task of `backend`. Raises TimeoutError after the timeout, TaskNotFound,
-    TaskResultDoesNotExist if this process has no code for the task, and RuntimeError in a transaction, which the task
-    may wait for.
+    TaskResultDoesNotExist if this process has no code for the task, and RuntimeError in a transaction, because the
+    task may start only after its commit.
     """
     wait, event = _Wait(result, timeout, backend), threading.Event()
     with ExitStack() as stack:
@@ -96,8 +96,8 @@ class _Wait:
         self._status = status
         if status not in FINAL and connections[self._engine.database].in_atomic_block:
             raise RuntimeError(
-                "wait_for_result() within transaction.atomic() might wait without end: a task that this transaction "
-                "has enqueued starts after its commit. Wait outside of it; ATOMIC_REQUESTS opens one for each view."
+                "wait_for_result() within transaction.atomic() might never return: a task that this transaction has "
+                "enqueued starts after its commit. Call it outside the transaction. ATOMIC_REQUESTS opens one per view."
             )
         return status in FINAL
 
@@ -125,7 +125,7 @@ class _EndListener:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lock = threading.Lock()
-        self._waits: dict[object, tuple[str, Callable[[], object]]] = {}  # the id of a task, and whom to wake
+        self._waits: dict[object, tuple[str, Callable[[], object]]] = {}  # the id of a task, and the call at its end
         self._new: list[str] = []  # ids that executors do not know yet
         self._thread: threading.Thread | None = None
 

@@ -53,11 +53,11 @@ def start(
     """
     Run an executor in this process until it ends. Return the application, which stops the executor under ASGI.
 
-    A second call for the same backend does nothing, nor does one on a system without POSIX, such as Windows. Neither
-    does a call in a test, which may import the application before the test database is there: use jobqueue.testing.
+    The call does nothing if the backend has an executor here, and on a system without POSIX, such as Windows. It does
+    nothing in a test, which may import the application before the test database exists: use jobqueue.testing there.
     Under `gunicorn --preload`, the executor starts in each worker.
-    queues: None serves every queue. shutdown_timeout: seconds that running tasks get when the server ends. server: what
-    the executor's name says; None: what this process runs.
+    queues: None serves every queue. shutdown_timeout: seconds that running tasks get when the server ends. server: the
+    server in the executor's name; None: the one that this process runs.
     """
     settings = ExecutorSettings(
         backend=backend,
@@ -130,7 +130,7 @@ class _Embedded:
 
 
 class _WithLifespan:
-    """An ASGI application that stops the executors at the shutdown of the server, which may then end by a signal."""
+    """An ASGI application that stops the executors when the server shuts down. A signal may end it right after."""
 
     def __init__(self, application: Callable[..., Awaitable[Any]]) -> None:
         self._application = application
@@ -166,7 +166,7 @@ def _is_to_be_forked() -> bool:
 
 
 def _after_fork() -> None:
-    """Start what waited for the fork. What ran in the parent does not run in this copy, such as of multiprocessing."""
+    """Start the executors that waited for the fork. Forget those of the parent, whose threads this process lacks."""
     for backend, embedded in list(_embedded.items()):
         if embedded.has_started:
             del _embedded[backend]

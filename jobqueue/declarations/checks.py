@@ -144,7 +144,7 @@ def check_routes(**_: Any) -> list[checks.CheckMessage]:
     return [
         checks.Warning(
             f"TASKS[{backend.alias!r}]['OPTIONS']: ROUTES[{pattern!r:.300}] matches no task of this backend.",
-            hint="Patterns match the name in rows: the dotted path of the function, or name=. The first one counts.",
+            hint="Patterns match the name in rows: the dotted path of the function, or name=. The first match counts.",
             id="jobqueue.W010",
         )
         for backend in our_backends()

@@ -12,7 +12,7 @@ from django.utils.module_loading import import_string
 from jobqueue.exceptions import RestoreFailed
 from jobqueue.values.json import decode, encode
 
-CONTEXT = "context"  # the key of the values in the metadata; in its object, each has the path of its class for key
+CONTEXT = "context"  # the key of the values in the metadata: an object by the paths of the classes
 MAX_BYTES = 4096  # of all values of a row
 NEITHER = "it needs the methods capture() and restore()"
 
@@ -28,7 +28,7 @@ def load(path: str) -> Any:
 
 def with_captured(metadata: Mapping[str, Any] | None, paths: Sequence[str], task_name: str) -> Mapping[str, Any] | None:
     """
-    Return the metadata of a task with the values of this moment. A caller that sets them itself is left alone.
+    Return the metadata of a task with the values of this moment. Values that the caller has set itself are kept.
 
     Raises what a middleware raises, InvalidArguments for a value that is not JSON, and PayloadTooLarge.
     """
@@ -80,7 +80,7 @@ async def restored_async(metadata: str, paths: Sequence[str]) -> AsyncIterator[N
 
 
 def _stored(metadata: str, paths: Sequence[str]) -> list[tuple[str, Any]]:
-    """Return the values of a row, in the order of MIDDLEWARE. Those of classes that it does not name are left out."""
+    """Return the values of a row, in the order of MIDDLEWARE. Values of other classes are left out."""
     values = decode(metadata).get(CONTEXT)
     return [(path, values[path]) for path in paths if path in values] if isinstance(values, dict) else []
 

@@ -123,7 +123,7 @@ def _function_problems(task: Any) -> Iterator[str]:
     if task.atomic is True and inspect.iscoroutinefunction(task.func):
         yield "atomic=True needs a plain function: Django has no transactions in async code"
     if task.process is True and (task.atomic is True or inspect.iscoroutinefunction(task.func)):
-        yield "process=True needs a plain function without atomic=True: its transaction is not that of the outcome"
+        yield "process=True needs a plain function without atomic=True, as a child process has its own transactions"
     if task.max_memory is not None and task.process is not True:
         yield "max_memory needs process=True: the tasks of one process share its memory"
 

@@ -51,8 +51,8 @@ class DeclaredStep(Generic[P, R]):
     def __post_init__(self) -> None:
         if is_task(self.function):
             raise InvalidTask(
-                f"{getattr(self.function, 'name', self.function)} is a task, and no step. context.step() runs it as a "
-                "child; to undo something, compensate() takes a function, which may enqueue it."
+                f"{getattr(self.function, 'name', self.function)} is a task, not a step. context.step() runs it as a "
+                "child. compensate() takes a function, which may enqueue the task."
             )
         name = self.name or getattr(self.function, "__name__", "")
         where = f"step {name or self.function!r:.100}"

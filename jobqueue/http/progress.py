@@ -2,7 +2,7 @@
 The progress of a task on the site's own pages: `path("progress/", include("jobqueue.http.progress"))`.
 
 A signed token in the address is the permission to read one task's state and progress for a day. Under ASGI the view
-sends events as long as the task is live; under WSGI, which would lose a thread for each, it answers once.
+sends events as long as the task is live; under WSGI, where each stream would occupy a thread, it answers once.
 """
 
 from __future__ import annotations

@@ -207,11 +207,11 @@ class TestCelery:
             """,
         )
         assert [problem.partition(", so it is left out")[0] for problem in shop.problems()] == [
-            f"shop/broken.py:3: is no Python {VERSION}",
+            f"shop/broken.py:3: is not valid Python {VERSION}",
             "shop/late.py:6: the name of the task of app.send_task is computed at runtime.",
             "shop/late.py:7: calls the task 'gone', which this code does not declare.",
             "shop/late.py:8: the options **options of .apply_async are computed at runtime, so they are not read.",
-            f"shop/null.py:1: is no Python {VERSION}",
+            f"shop/null.py:1: is not valid Python {VERSION}",
             "shop/settings.py:1: CELERY_BEAT_SCHEDULE is computed at runtime, so what it contains is not all read.",
         ]
         assert ("task", "shop.tasks.send") in shop.uses()

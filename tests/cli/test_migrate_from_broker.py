@@ -148,7 +148,9 @@ def crash(*_: Any, **__: Any) -> None:
 def test_messages_that_are_no_tasks_here_stay_and_are_listed(redis: Redis) -> None:
     reasons = {
         redis.send(1, Kind="application/x-python-serialize"): "its body is application/x-python-serialize, not JSON",
-        redis.send(1, task="shop.gone"): "no task has this name or this dotted path",
+        redis.send(
+            1, task="shop.gone"
+        ): "no task here has this name or dotted path; if it was renamed, pass --map OLD=NEW",
         redis.send(1, embedded={"chain": [{}], "callbacks": [{}]}): (
             "it has callbacks, chain, which only Celery can call"
         ),
@@ -159,7 +161,8 @@ def test_messages_that_are_no_tasks_here_stay_and_are_listed(redis: Redis) -> No
     }
     redis.lists["celery"].append(b"[]")
     result = run()
-    assert (result.code, result.err) == (1, "6 messages of Celery cannot be imported.")
+    assert result.code == 1
+    assert result.err == "6 messages of Celery cannot be imported. Let a worker of Celery run what stays in Redis."
     for pk, reason in reasons.items():
         assert f"celery: {pk}: {reason}.\n" in result.out
     assert "celery: a message without id: " in result.out
@@ -211,7 +214,7 @@ def test_the_prefix_of_keys_comes_from_the_settings(redis: Redis) -> None:
     [
         (["celery", "--broker", "redis://localhost"], "--broker needs the package redis: pip install redis."),
         (["celery", "--broker", "amqp://localhost"],
-         "--broker takes the URL of a Redis. Let the workers of Celery empty other brokers."),
+         "--broker takes a URL of Redis. If your broker is another one, let the workers of Celery empty it."),
         (["rq", "--broker", "redis://localhost"],
          "Only messages of Celery can be imported: migrate_from celery --broker URL."),
         (["celery", "--queue", "mail"], "--queue and --map are for --broker URL."),

@@ -124,7 +124,7 @@ def test_crash_of_a_body_fails_its_attempt_and_no_other(start: Start) -> None:
 
     assert messages[0] == "The process of the body has ended with exit code 7."
     assert "ended by signal 11 (SIGSEGV)" in messages[1]
-    assert "ended by signal 9 (SIGKILL, perhaps for want of memory)" in messages[2]
+    assert "ended by signal 9 (SIGKILL, perhaps because memory ran out)" in messages[2]
     assert row_of(neighbour).status == Status.RUNNING
 
 

@@ -113,7 +113,7 @@ def test_wait_in_a_transaction_is_refused_unless_the_task_has_ended(burst: Burst
     with transaction.atomic():
         assert wait_for_result(ended, timeout=1).return_value == 42
         began_at = time.monotonic()
-        with pytest.raises(RuntimeError, match="Wait outside of it"):
+        with pytest.raises(RuntimeError, match="Call it outside the transaction"):
             wait_for_result(answer.enqueue("done", 1), timeout=60)
         assert time.monotonic() - began_at < 30
 

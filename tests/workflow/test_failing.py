@@ -435,7 +435,7 @@ class TestCompensations:
 
     @pytest.mark.parametrize("task", [workflows.pack, workflows.fib, Puppet])
     def test_task_is_refused_as_a_compensation(self, task: Any) -> None:
-        with pytest.raises(InvalidTask, match="is a task, and no step"):
+        with pytest.raises(InvalidTask, match="is a task, not a step"):
             step(task)
 
     def test_child_whose_key_is_taken_fails_a_workflow_that_has_undone_a_block(self, stage: WorkflowStage) -> None:

@@ -18,7 +18,7 @@ class CeleryError(Exception):
 
 
 class NotSupported(CeleryError, ours.JobQueueError, NotImplementedError):
-    """A name of Celery has no counterpart. The message says which, and the page with what to do."""
+    """A name of Celery has no counterpart. The message has the name, and the page with what to do instead."""
 
 
 def refuse(what: str, instead: str = "") -> NotSupported:
@@ -27,7 +27,7 @@ def refuse(what: str, instead: str = "") -> NotSupported:
 
 
 class Retry(CeleryError, ours.Retry):
-    """The task is to be retried. when: seconds from now, or a datetime. exc: why."""
+    """The task asks for a retry. when: seconds from now, or a datetime. exc: the reason."""
 
     def __init__(
         self,

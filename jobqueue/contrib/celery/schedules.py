@@ -58,7 +58,7 @@ class crontab:
 
 
 def solar(*_: Any, **__: Any) -> Any:
-    raise refuse("A solar schedule", "Schedule a task each hour that asks for the position of the sun.")
+    raise refuse("A solar schedule", "Schedule a task each hour that computes the position of the sun.")
 
 
 def _text(field: Any) -> str:

@@ -87,21 +87,21 @@ class Task:
         raise NotImplementedError("Tasks must define the run method.")
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
-        """Be called before each attempt."""
+        """Override it: it is called before each attempt."""
 
     def on_success(self, retval: Any, task_id: str, args: Any, kwargs: Any) -> None:
-        """Be called after an attempt that succeeded."""
+        """Override it: it is called after an attempt that succeeded."""
 
     def on_retry(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: ExceptionInfo) -> None:
-        """Be called after an attempt that is to be retried."""
+        """Override it: it is called after an attempt that will be retried."""
 
     def on_failure(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: ExceptionInfo) -> None:
-        """Be called after an attempt that failed the task."""
+        """Override it: it is called after an attempt that failed the task."""
 
     def after_return(
         self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: ExceptionInfo | None
     ) -> None:
-        """Be called after each attempt."""
+        """Override it: it is called after each attempt."""
 
     # --- call it
 
@@ -149,7 +149,7 @@ class Task:
         return task.using(**using) if using else task
 
     def delay_on_commit(self, *args: Any, **kwargs: Any) -> None:
-        """Enqueue the task after the commit. delay() needs no such care: its row is part of the transaction."""
+        """Enqueue the task after the commit. delay() is as safe, because its row is part of the transaction."""
         transaction.on_commit(functools.partial(self.delay, *args, **kwargs))
 
     def apply_async_on_commit(self, *args: Any, **kwargs: Any) -> None:
@@ -291,7 +291,7 @@ class Task:
         raise Retry(exc=exc, when=when, is_eager=request.is_eager, sig=sig, max_attempts=attempts)
 
     def update_state(self, task_id: str | None = None, state: str | None = None, meta: Any = None, **_: Any) -> None:
-        """Show a state and a value of this run to readers of its AsyncResult. Written at limit once a second."""
+        """Show a state and a value of this run to readers of its AsyncResult. Written at most once a second."""
         request = self.request
         if task_id not in (None, request.id):
             raise refuse("update_state() of another task", "Each task reports its own state.")
@@ -444,7 +444,9 @@ def progress_of(state: str | None, meta: Any) -> tuple[float, float | None, str]
 
     text = json.dumps({"state": state, "meta": to_json(meta)})
     if len(text) > MAX_META_BYTES:
-        raise ValueError(f"update_state() takes at limit {MAX_META_BYTES} bytes as meta, not {len(text)}.")
+        raise ValueError(
+            f"update_state() takes at most {MAX_META_BYTES} bytes as meta, not {len(text)}. Store the rest elsewhere."
+        )
     numbers = meta if isinstance(meta, Mapping) else {}
     done, total = numbers.get("current", numbers.get("done", 0)), numbers.get("total")
     is_number = all(isinstance(value, int | float) and value >= 0 for value in (done, total or 0))

@@ -174,7 +174,7 @@ class BodyProcess:
             return "The body has closed the socket of its process."
         if code >= 0:
             return f"The process of the body has ended with exit code {code}."
-        reason = ", perhaps for want of memory" if -code == signal.SIGKILL else ""
+        reason = ", perhaps because memory ran out" if -code == signal.SIGKILL else ""
         with suppress(ValueError):
             return f"The process of the body was ended by signal {-code} ({signal.Signals(-code).name}{reason})."
         return f"The process of the body was ended by signal {-code}."

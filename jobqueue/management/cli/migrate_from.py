@@ -68,7 +68,9 @@ def migrate_from(console: Console, flags: Any) -> None:
 def connect(url: str) -> Any:
     """Return a client of Redis. Raises CommandError without the package, and for another broker."""
     if url.partition(":")[0] not in ("redis", "rediss", "unix"):
-        raise CommandError("--broker takes the URL of a Redis. Let the workers of Celery empty other brokers.")
+        raise CommandError(
+            "--broker takes a URL of Redis. If your broker is another one, let the workers of Celery empty it."
+        )
     try:
         from redis import Redis
     except ImportError:
@@ -97,7 +99,8 @@ def _import_messages(console: Console, flags: Any) -> None:
         log("migrate_from", **{result.replace(" ", "_"): count for result, count in counts.items()})
     _report_messages(console, queues, messages, is_dry_run=flags.dry_run)
     if counts[LEFT]:
-        raise CommandError(f"{many(counts[LEFT], 'message')} of Celery cannot be imported.")
+        left = f"{many(counts[LEFT], 'message')} of Celery cannot be imported"
+        raise CommandError(f"{left}. Let a worker of Celery run what stays in Redis.")
 
 
 def _find_task(name: str) -> FunctionTask[..., Any] | None:
@@ -145,6 +148,8 @@ def _report_scan(console: Console, path: Path, system: System) -> None:
         natively = use.rule.natively if system.shim else _natively(use.rule.natively, use.rule.note)
         rows_of_text.append([use.kind, use.name, f"{len(places):,}", str(places[0]), *shim, natively])
     if rows_of_text:
+        if system.shim:
+            console.write(f"The shim is {system.shim}, see docs/how-to-celery.md.")
         console.table(columns, rows_of_text)
     if by_hand := result.by_hand():
         console.write()
@@ -154,7 +159,7 @@ def _report_scan(console: Console, path: Path, system: System) -> None:
             console.write(f"{location}: {use.name} ({use.kind}): {use.rule.note}")
     if result.problems:
         console.write()
-        console.write("Not read, or to be looked at:")
+        console.write("Check these places yourself:")
         for problem in result.problems:
             console.write(problem)
     console.write()
@@ -167,10 +172,10 @@ def _report_scan(console: Console, path: Path, system: System) -> None:
     elif system.shim:
         console.write(
             f"Estimate: {in_hours(result.minutes_with_shim())} with {system.shim}, "
-            f"{in_hours(result.minutes_natively())} to write all of it with @task. Tests and the deploy come on top."
+            f"{in_hours(result.minutes_natively())} to write all with @task. Tests and the deploy are not included."
         )
     else:
-        console.write(f"Estimate: {in_hours(result.minutes_natively())}. Tests and the deploy come on top.")
+        console.write(f"Estimate: {in_hours(result.minutes_natively())}. Tests and the deploy are not included.")
 
 
 def _natively(text: str, note: str) -> str:

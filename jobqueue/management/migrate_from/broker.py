@@ -2,7 +2,7 @@
 Messages of Celery that wait in Redis become tasks.
 
 A message is moved to a list of this command, then enqueued, and removed after the commit. The row has the id of the
-message. So an import that was interrupted loses nothing and makes nothing twice: run it again.
+message. So an import that was interrupted loses nothing and enqueues nothing twice: run it again.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def parse_message(raw: bytes, key: str, queue: str, find_task: FindTask) -> Cele
         headers, properties = envelope.get("headers") or {}, envelope.get("properties") or {}
         message = replace(message, id=str(headers.get("id") or ""), name=str(headers.get("task") or ""))
         if not message.id or not message.name:
-            raise ValueError("it is no message of Celery's protocol 2")
+            raise ValueError("it is not a message of Celery's protocol 2")
         if envelope.get("content-type") != "application/json":
             raise ValueError(f"its body is {envelope.get('content-type')}, not JSON")
         body = envelope["body"]
@@ -168,7 +168,7 @@ def parse_message(raw: bytes, key: str, queue: str, find_task: FindTask) -> Cele
             raise ValueError(f"it has {', '.join(parts)}, which only Celery can call")
         task = find_task(message.name)
         if task is None:
-            raise ValueError("no task has this name or this dotted path")
+            raise ValueError("no task here has this name or dotted path; if it was renamed, pass --map OLD=NEW")
         if "__type__" in body.decode() and not is_of_shim(task):
             raise ValueError("only Celery, or a task of jobqueue.contrib.celery, can read its values")
         task = task.using(**message_options(message, headers, properties))

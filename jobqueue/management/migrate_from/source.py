@@ -87,7 +87,7 @@ class CodeBase:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             line = getattr(error, "lineno", None) or 1
             reason = getattr(error, "msg", None) or str(error)
-            self.problems.append(f"{relative}:{line}: is no Python {VERSION}, so it is left out: {reason}.")
+            self.problems.append(f"{relative}:{line}: is not valid Python {VERSION}, so it is left out: {reason}.")
             return
         except OSError as error:
             self.problems.append(f"{relative}: cannot be read, so it is left out: {error.strerror}.")
