@@ -56,6 +56,13 @@ def flaky(self: Any, failures: int, **options: Any) -> int:
     return int(self.request.retries)
 
 
+@shared_task(bind=True, rate_limit="0/s")
+def again(self: Any, x: int) -> int:
+    if self.request.retries:
+        return x
+    raise self.retry(args=(x,), kwargs={}, countdown=0)
+
+
 @shared_task(bind=True, max_retries=1)
 def impatient(self: Any) -> None:
     raise self.retry(countdown=1)

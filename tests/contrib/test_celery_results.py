@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -211,6 +212,25 @@ class TestCanvas:
         assert result.state == "FAILURE"
         with pytest.raises(ChordError, match="in a chain"):
             result.get()
+
+    def test_error_callback_of_a_chord_is_called_once_for_its_header(self) -> None:
+        header, body = [broken.s(), add.s(1), broken.s()], total.s().on_error(echo.si("failed"))
+        started = [chord(header)(body), (group(header) | body).delay(), chain(chord(header, body), add.s(1)).delay()]
+        started.append((group(header) | total.s()).apply_async(link_error=echo.si("failed")))
+        run_until_idle()
+        assert [result.state for result in started] == ["FAILURE"] * 4
+        assert tasks.calls == [(("failed",), {})] * 4
+        assert "link_error" not in header[0].options
+
+    def test_linked_call_keeps_its_id_its_time_and_its_values(self) -> None:
+        link = echo.s(Decimal("1.5")).set(eta=datetime(2020, 1, 1, tzinfo=UTC))
+        linked = link.freeze()
+        result = add.apply_async((1, 2), link=link)
+        broken.apply_async(link_error=tasks.note_error.s(Decimal("2.5")))
+        run_until_idle()
+        assert (result.state, linked.state) == ("SUCCESS", "SUCCESS")
+        assert tasks.calls[0][2] == Decimal("2.5")
+        assert tasks.calls[1] == ((3, Decimal("1.5")), {})
 
     def test_signature_is_a_dict_that_tasks_can_take(self) -> None:
         result = echo.delay(add.s(1, y=2))

@@ -235,6 +235,12 @@ class TestRetries:
         with pytest.raises(NotSupported, match="args"):
             result.get()
 
+    def test_retry_with_its_own_arguments_runs_the_row_again(self) -> None:
+        result = tasks.again.delay(5)
+        assert row_of(result).rate_limit is None
+        run_until_idle()
+        assert result.get() == 5
+
     def test_ignored_task_has_no_result_and_a_rejected_one_fails(self) -> None:
         ignored, rejected = tasks.ignored.delay(), tasks.rejected.delay()
         run_until_idle()

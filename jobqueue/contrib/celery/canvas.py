@@ -208,6 +208,30 @@ def _copy(sig: Signature) -> Any:
     return made
 
 
+def _in_header(tasks: Iterable[Signature], body: Signature) -> list[Any]:
+    """
+    Return copies of the calls of a chord's header that make the error callbacks of its body, as in Celery.
+
+    These have ids, so they run once although several calls may fail.
+    """
+    errbacks = [Signature.from_dict(errback) for errback in as_list(body.options.get("link_error"))]
+    once = [_copy(errback).set(task_id=errback.id or str(uuid4())) for errback in errbacks]
+    return [_with_errbacks(task, once, errbacks) for task in tasks]
+
+
+def _with_errbacks(sig: Signature, errbacks: list[Signature], instead_of: list[Signature]) -> Any:
+    """Return a copy that makes these calls after its failure, or after that of one of its calls."""
+    made = _copy(sig)
+    if isinstance(made, _Canvas):
+        made["kwargs"]["tasks"] = [_with_errbacks(task, errbacks, instead_of) for task in made.tasks]
+        if made.kwargs.get("body") is not None:
+            made["kwargs"]["body"] = _with_errbacks(maybe_signature(made.kwargs["body"]), errbacks, instead_of)
+    elif errbacks:
+        own = [kept for kept in as_list(made.options.get("link_error")) if kept not in (*instead_of, *errbacks)]
+        made.options["link_error"] = [*own, *errbacks]
+    return made
+
+
 class _Canvas(Signature):
     """A signature of several calls."""
 
@@ -279,12 +303,12 @@ class chain(_Canvas):
         options = dict(options)
         callbacks, errbacks = options.pop("link", None), options.pop("link_error", None)
         first = first.clone(args, kwargs, **options)
-        tasks = [first, *map(_copy, others)]
+        tasks = [_with_errbacks(task, as_list(errbacks), []) for task in (first, *others)]
         for callback in as_list(callbacks):
             tasks[-1].link(callback)
-        for errback in as_list(errbacks):
-            for task in tasks:
-                task.link_error(errback)
+        for number, following in enumerate(tasks[1:]):
+            if isinstance(tasks[number], group):  # with the next call, it is a chord
+                [tasks[number]] = _in_header([tasks[number]], following)
         return jobqueue.chain(*(task.plan() for task in tasks))
 
     def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
@@ -366,7 +390,8 @@ class chord(_Canvas):
     def started(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> jobqueue.PlannedCall:
         """See _Canvas."""
         body = self.body.clone((), None, **options)
-        return jobqueue.chord([task.clone(args, kwargs).plan() for task in self.tasks], body.plan())
+        header = _in_header((task.clone(args, kwargs) for task in self.tasks), body)
+        return jobqueue.chord([task.plan() for task in header], body.plan())
 
     def __call__(self, body: Any = None, **options: Any) -> Any:
         """Enqueue it, with this body."""
@@ -378,9 +403,8 @@ class chord(_Canvas):
         return self.body.link(callback)
 
     def link_error(self, errback: Any) -> Any:
-        """Add a call that is made after each failure in the header, and after that of the body."""
-        self.body.link_error(errback)
-        return super().link_error(errback)
+        """Add a call that is made after a failure in the header, or after that of the body. Return it."""
+        return self.body.link_error(errback)
 
     def apply(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         """Run the calls here and now."""

@@ -79,10 +79,12 @@ def time_limit(soft: float | None, hard: float | None, conf: Conf | None) -> flo
     return min(filter(None, limits), default=None)
 
 
-def read_rate(rate: str | float) -> jobqueue.Rate:
-    """Return Celery's rate, such as "10/m" or 0.5, as starts in a period."""
+def read_rate(rate: str | float) -> jobqueue.Rate | None:
+    """Return Celery's rate, such as "10/m" or 0.5, as starts in a period. Zero is none."""
     number, _, unit = str(rate).partition("/")
     starts, seconds = float(number), SECONDS[unit or "s"]
+    if not starts:
+        return None
     if starts < 1:  # "0.5/s"
         return jobqueue.Rate(1, timedelta(seconds=seconds / starts))
     return jobqueue.Rate(int(starts), timedelta(seconds=seconds))

@@ -9,10 +9,11 @@ import socket
 import sys
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NoReturn
 from uuid import uuid4, uuid5
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
 import jobqueue
 from jobqueue.contrib.celery import options as celery_options
@@ -281,7 +282,7 @@ class Task:
                 task_args=request.args,
                 task_kwargs=request.kwargs,
             )
-        is_same = args in (None, request.args, list(request.args)) and kwargs in (None, request.kwargs)
+        is_same = (args is None or [*args] == [*request.args]) and kwargs in (None, request.kwargs)
         if not is_same or options or not throw:
             names = ["args or kwargs"] * (not is_same) + [*options] + ["throw=False"] * (not throw)
             raise refuse(f"retry() with {', '.join(names)}", "The same row runs again; call apply_async() for another.")
@@ -406,14 +407,15 @@ class CeleryRun:
 
 
 def start_after(request: CeleryRequest, name: str, stored: Any, args: tuple[Any, ...]) -> None:
-    """Start a linked call, once: an attempt that runs again after a crash finds it."""
+    """Start a linked call, once: an attempt that runs again after a crash finds it by its id."""
     sig = Signature.from_dict(stored)
     if request.is_eager:
         sig.apply(args)
         return
-    pk = str(uuid5(row_id(request.id), name))
+    pk = sig.id or str(uuid5(row_id(request.id), name))
     if read_task(pk) is None:
-        sig.apply_async(args, task_id=pk)
+        with suppress(jobqueue.DuplicateKey, IntegrityError):  # another call of its chord has failed at this moment
+            sig.apply_async(args, task_id=pk)
 
 
 def takes_error(task: Task, errback: Signature) -> bool:
@@ -509,8 +511,8 @@ def run_in_executor(task: Task, context: Any, args: Any, kwargs: Any) -> Any:
             "parent_id": own.get("parent_id"),
             "group": own.get("group_id"),
             "headers": headers,
-            "callbacks": as_list(own.get("link")),
-            "errbacks": as_list(own.get("link_error")),
+            "callbacks": as_list(from_json(own.get("link"))),
+            "errbacks": as_list(from_json(own.get("link_error"))),
             "ignore_result": own.get("ignore_result"),
             "context": context,
             "delivery_info": {
