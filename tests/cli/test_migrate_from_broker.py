@@ -15,6 +15,7 @@ from django.test import override_settings
 from jobqueue.management.cli import migrate_from
 from jobqueue.models import Task
 from tests.cli.commands import BOTH, CommandResult, jobqueue
+from tests.contrib.celery_tasks import add as add_of_shim
 from tests.factories import now
 
 pytestmark = BOTH
@@ -40,7 +41,8 @@ class Redis:
         **kwargs: Any,
     ) -> str:
         """Put a message into a queue as Celery does. Headers and properties are keywords with a capital letter."""
-        headers = {name.lower(): kwargs.pop(name) for name in list(kwargs) if name in ("Eta", "Expires", "Timelimit")}
+        names = ("Eta", "Expires", "Timelimit", "Tenant", "Ignore_result")
+        headers = {name.lower(): kwargs.pop(name) for name in list(kwargs) if name in names}
         kind, priority = kwargs.pop("Kind", "application/json"), kwargs.pop("Priority", 0)
         pk = pk or str(uuid4())
         body = base64.b64encode(json.dumps([args, kwargs, embedded or {"chain": None}]).encode()).decode()
@@ -180,6 +182,24 @@ def test_times_limits_and_queue_of_a_message_are_kept(redis: Redis) -> None:
     assert run().code == 0
     row = Task.objects.get(task_type=NAMED)
     assert (row.queue_name, row.metadata) == ("named", {"celery": {"id": "made-by-hand"}})
+
+
+def test_headers_of_the_call_reach_the_task(redis: Redis) -> None:
+    redis.send(1, task=add_of_shim.name, Tenant={"schema": "a"}, Ignore_result=True)
+    assert run().code == 0
+    row = Task.objects.get()
+    assert row.metadata == {"celery": {"headers": {"tenant": {"schema": "a"}}, "ignore_result": True}}
+
+
+@override_settings(CELERY_TASK_DEFAULT_QUEUE="main")
+def test_a_task_of_the_shim_is_in_the_queue_of_its_calls(redis: Redis) -> None:
+    redis.send(1, task=add_of_shim.name, queue="main")
+    redis.send(1, queue="main")
+    assert run().code == 0
+    call = add_of_shim.delay(1).row
+    assert call.queue_name == "main"
+    queues = dict(Task.objects.exclude(pk=call.pk).values_list("task_type", "queue_name"))
+    assert queues == {add_of_shim.name: "main", ADD: "default"}
 
 
 def test_a_message_that_a_worker_takes_first_is_no_task(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:

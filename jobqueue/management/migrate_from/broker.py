@@ -30,6 +30,12 @@ BATCH = 500  # messages in a transaction
 SEPARATOR = "\x06\x16"  # of kombu, in keys and bindings
 STEPS = (0, 3, 6, 9)  # of priorities; each has a list
 INTERNAL = ("celeryev", ".pidbox")  # in the names of queues that have no tasks
+# Headers that Celery writes. Others are those of the call: apply_async(headers=...).
+OF_CELERY = {
+    "argsrepr", "compression", "eta", "expires", "group", "group_index", "id", "ignore_result", "kwargsrepr", "lang",
+    "meth", "origin", "parent_id", "replaced_task_nesting", "retries", "root_id", "shadow", "stamped_headers", "stamps",
+    "task", "timelimit",
+}  # fmt: skip
 # Moves a message unless a worker of Celery has taken it.
 MOVE = """
 if redis.call('lrem', KEYS[1], -1, ARGV[1]) == 1 then return redis.call('lpush', KEYS[2], ARGV[1]) end
@@ -146,7 +152,7 @@ def import_key(queue: str) -> str:
 
 def default_queue() -> str:
     """Return the queue of tasks that name none."""
-    return str(getattr(settings, "CELERY_TASK_DEFAULT_QUEUE", None) or "celery")
+    return _named_default_queue() or "celery"
 
 
 def parse_message(raw: bytes, key: str, queue: str, find_task: FindTask) -> CeleryMessage:
@@ -171,7 +177,7 @@ def parse_message(raw: bytes, key: str, queue: str, find_task: FindTask) -> Cele
             raise ValueError("no task here has this name or dotted path; if it was renamed, pass --map OLD=NEW")
         if "__type__" in body.decode() and not is_of_shim(task):
             raise ValueError("only Celery, or a task of jobqueue.contrib.celery, can read its values")
-        task = task.using(**message_options(message, headers, properties))
+        task = task.using(**message_options(message, task, headers, properties))
         backend: Any = task.get_backend()
         backend.validate_task(task)
         new_task(task, args, kwargs, backend.settings)
@@ -185,7 +191,9 @@ def is_of_shim(task: FunctionTask[..., Any]) -> bool:
     return str(task.func.__globals__["__name__"]).startswith("jobqueue.contrib.celery")
 
 
-def message_options(message: CeleryMessage, headers: dict[str, Any], properties: dict[str, Any]) -> dict[str, Any]:
+def message_options(
+    message: CeleryMessage, task: FunctionTask[..., Any], headers: dict[str, Any], properties: dict[str, Any]
+) -> dict[str, Any]:
     """Return the options of using() for the headers of a message."""
     options: dict[str, Any] = {}
     for header, option in (("eta", "run_after"), ("expires", "expires")):
@@ -196,10 +204,15 @@ def message_options(message: CeleryMessage, headers: dict[str, Any], properties:
         options["timeout"] = min(limits)
     if priority := properties.get("priority"):
         options["priority"] = priority_from_celery(priority, "redis:")
-    if message.queue != default_queue():
+    if message.queue != default_queue() or (is_of_shim(task) and _named_default_queue()):  # as the shim's calls
         options["queue_name"] = message.queue
-    if str(message.pk) != message.id:
-        options["metadata"] = {"celery": {"id": message.id}}  # where the shim has the id of the caller
+    metadata: dict[str, Any] = {} if str(message.pk) == message.id else {"id": message.id}
+    if own := {name: value for name, value in headers.items() if name not in OF_CELERY}:
+        metadata["headers"] = own
+    if headers.get("ignore_result"):
+        metadata["ignore_result"] = True
+    if metadata:
+        options["metadata"] = {"celery": metadata}  # where the shim has them
     return options
 
 
@@ -214,6 +227,10 @@ def _enqueue(message: CeleryMessage) -> None:
     if message.task is not None:
         backend: Any = message.task.get_backend()
         backend.enqueue_as(message.task, message.args, message.kwargs or {}, id=message.pk)
+
+
+def _named_default_queue() -> str:
+    return str(getattr(settings, "CELERY_TASK_DEFAULT_QUEUE", None) or "")
 
 
 def _transport_options() -> dict[str, Any]:
