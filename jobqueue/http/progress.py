@@ -39,6 +39,10 @@ DELETED = "DELETED"  # in place of a status
 
 # One thread reads for all streams, so that they share one connection. The ORM would keep one for each request.
 _reader = ThreadPoolExecutor(1, "jobqueue-progress")
+_streams: set[object] = set()  # the open ones. The last one closes the connection
+
+# Begins a note of update_state() in jobqueue.contrib.celery. It is for the code that reads the AsyncResult.
+OF_CELERY = '{"state": '
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +83,7 @@ def read_view(pk: str, backend: str) -> View:
     )
     value, maximum = reported.bar or (None, None)
     note = ""
-    if report.note:
+    if report.note and not report.note.startswith(OF_CELERY):
         task_type, args, kwargs = rows.values_list("task_type", "args", "kwargs").get()
         note = redact_text(report.note, options.redact, find_secrets(task_type, args, kwargs, options.redact))
     return msgspec.structs.replace(view, value=value, max=maximum, progress=reported.text, note=note)
@@ -123,7 +127,8 @@ async def _events(pk: str, backend: str, language: str | None) -> AsyncIterator[
                 connections.close_all()  # of this thread; the next read connects again
                 return None
 
-    last, quiet = None, 0
+    last, quiet, stream = None, 0, object()
+    _streams.add(stream)
     try:
         for _number in range(int(STREAM_SECONDS / READ_SECONDS)):
             view = await sync_to_async(read, thread_sensitive=False, executor=_reader)()
@@ -136,7 +141,9 @@ async def _events(pk: str, backend: str, language: str | None) -> AsyncIterator[
                 yield ": \n\n"
             await asyncio.sleep(READ_SECONDS)
     finally:
-        _reader.submit(connections.close_all)
+        _streams.discard(stream)
+        if not _streams:
+            _reader.submit(connections.close_all)
 
 
 app_name = "jobqueue-progress"

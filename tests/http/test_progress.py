@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -94,6 +95,13 @@ def test_note_has_no_secret_of_the_arguments(client: Client) -> None:
     assert "k-4711-secret" not in ask(client, task)["note"]
 
 
+def test_note_of_celery_is_not_for_visitors(client: Client) -> None:
+    task = TaskFactory.create(running=True)
+    report(task, 3, 10, '{"state": "PROGRESS", "meta": {"current": 3, "total": 10, "file": "/srv/private.csv"}}')
+    view = ask(client, task)
+    assert (view["progress"], view["note"]) == ("3 of 10 (30 %)", "")
+
+
 def test_token_that_is_wrong_old_or_for_something_else_is_refused(client: Client, monkeypatch: Any) -> None:
     task = TaskFactory.create(running=True)
     good = progress.address(task.pk, "default")
@@ -147,6 +155,27 @@ def test_stream_sends_each_change_and_ends_with_the_task() -> None:
         ("RUNNING", "3", "almost"),
         ("SUCCESSFUL", "3", "almost"),
     ]
+
+
+@pytest.mark.usefixtures("quick")
+def test_end_of_a_stream_leaves_the_others_their_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    monkeypatch.setattr(progress, "connections", SimpleNamespace(close_all=lambda: closed.append("closed")))
+    monkeypatch.setattr(progress, "read_view", lambda pk, _: progress.View(state="X", text=pk, is_final=pk == "short"))
+
+    async def read() -> list[str]:
+        streams: list[Any] = [progress._events(pk, "default", "en") for pk in ("long", "short")]
+        long, short = streams
+        await anext(long)
+        assert [event async for event in short]
+        await sync_to_async(progress._reader.submit(int).result)()
+        before = [*closed]
+        await long.aclose()
+        return before
+
+    assert async_to_sync(read)() == []
+    progress._reader.submit(int).result()
+    assert closed == ["closed"]
 
 
 @pytest.mark.django_db(transaction=True)
