@@ -23,6 +23,7 @@ from jobqueue.conf.compat import DEFAULT_TASK_BACKEND_ALIAS, TaskResult, task_ba
 from jobqueue.engine import Engine, engine_for, notify_on, statement, unpooled
 from jobqueue.exceptions import TaskNotFound
 from jobqueue.values.kinds import plain
+from jobqueue.values.posix import at_fork
 from jobqueue.values.states import FINAL
 
 logger = logging.getLogger(__name__)
@@ -185,3 +186,6 @@ class _EndListener:
 @cache
 def _listener_of(engine: Engine) -> _EndListener:
     return _EndListener(engine)
+
+
+at_fork(after_in_child=_listener_of.cache_clear)  # the child has no thread of it, and none of its waits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from datetime import timedelta
@@ -16,6 +17,7 @@ from django.db import transaction
 from jobqueue import api, task
 from jobqueue.api import await_result, wait_for_result, waits
 from jobqueue.conf.compat import TaskResultStatus
+from jobqueue.engine import engine_for
 from jobqueue.exceptions import TaskNotFound
 from tests.executor.harness import Burst, Start, gates, on_both_databases, on_postgresql
 from tests.waiting import DEADLINE_SECONDS, wait_until
@@ -122,3 +124,14 @@ def test_wait_in_a_transaction_is_refused_unless_the_task_has_ended(burst: Burst
 def test_wait_for_a_task_that_does_not_exist_raises(wait: Any) -> None:
     with pytest.raises(TaskNotFound, match="Was it deleted"):
         wait(uuid4(), timeout=1)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_forked_process_has_none_of_the_waits_of_its_parent() -> None:
+    engine = engine_for("default")
+    listener = waits._listener_of(engine)
+    with listener._lock:  # another thread of the parent has it
+        if (child := os.fork()) == 0:
+            os._exit(int(waits._listener_of(engine) is listener))
+    assert os.waitpid(child, 0)[1] == 0
+    assert waits._listener_of(engine) is listener
