@@ -74,7 +74,7 @@ def test_context_progress_and_log_lines_are_those_of_any_body(start: Start) -> N
     result = tasks.report.enqueue()
 
     assert ended(result).return_value == [str(result.id), 1, f"{result.id}:0"]
-    progress = TaskProgress.objects.get(pk=result.id)
+    progress = wait_until(lambda: TaskProgress.objects.filter(pk=result.id).first(), "the progress")
     assert (progress.done, progress.total, progress.note) == (3.0, 5.0, "three of five")
     lines = wait_until(lambda: TaskLog.objects.filter(task_id=result.id).first(), "the lines").lines
     assert [line.message for line in parse_lines(lines)] == ["half done"]
