@@ -356,6 +356,13 @@ class TestSettings:
         advance(timedelta(seconds=11))
         assert {row.queue_name for row in rows().filter(task_type="custom.name")} == {"slow"}
 
+    def test_beat_entries_without_a_time_zone_are_in_that_of_the_site(self, settings: Any, own_schedules: None) -> None:
+        settings.TIME_ZONE = "Europe/Berlin"
+        settings.CELERY_BEAT_SCHEDULE = {"nightly": {"task": add.name, "schedule": crontab(0, 2), "args": (1,)}}
+        current_app.finalize()
+        by_name = {declared.name: declared for declared in declared_schedules.declared}
+        assert by_name["nightly"].expression == jobqueue.Cron("0 2 * * *", "Europe/Berlin")
+
     def test_beat_entry_of_a_task_of_celery_is_skipped_with_a_warning(
         self, settings: Any, own_schedules: None, caplog: pytest.LogCaptureFixture
     ) -> None:

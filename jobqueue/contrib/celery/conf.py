@@ -23,7 +23,7 @@ DEFAULTS: Mapping[str, Any] = {
     "task_track_started": False,
     "timezone": None,
 }
-# Names of Celery 3, which sites still have.
+# Names of Celery 3, which sites still have, and the time zone of Django, which Celery takes without one of its own.
 OLD_NAMES: Mapping[str, str] = {
     "CELERYBEAT_SCHEDULE": "beat_schedule",
     "BROKER_URL": "broker_url",
@@ -35,6 +35,7 @@ OLD_NAMES: Mapping[str, str] = {
     "CELERY_IGNORE_RESULT": "task_ignore_result",
     "CELERY_ROUTES": "task_routes",
     "CELERY_TIMEZONE": "timezone",
+    "TIME_ZONE": "timezone",
 }
 
 
