@@ -96,6 +96,12 @@ def ignored() -> None:
     raise Ignore
 
 
+@shared_task(bind=True)
+def failed_by_hand(self: Any) -> None:
+    self.update_state(state="FAILURE", meta={"exc_type": "ValueError", "exc_message": "no such file"})
+    raise Ignore
+
+
 @shared_task
 def rejected() -> None:
     raise Reject("no", requeue=False)

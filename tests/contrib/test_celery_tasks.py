@@ -248,6 +248,12 @@ class TestRetries:
 
 
 class TestHandlers:
+    def test_task_that_reports_its_failure_and_ignores_the_rest_is_failed(self) -> None:
+        result = tasks.failed_by_hand.delay()
+        run_until_idle()
+        assert result.state == "FAILURE"
+        assert "no such file" in str(result.info)
+
     def test_handlers_of_a_base_class_are_called(self) -> None:
         tasks.based.delay()
         run_until_idle()

@@ -39,6 +39,7 @@ class CeleryRequest:
     correlation_id: str | None = None
     timelimit: Any = None
     ignore_result: bool | None = None
+    reported: tuple[str | None, Any] = (None, None)  # state and meta of the last update_state()
     max_retries: int | None = None  # of the last call of retry(); None: those of the task
     context: Any = None  # jobqueue's own, in an executor
 

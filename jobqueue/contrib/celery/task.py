@@ -296,6 +296,7 @@ class Task:
         request = self.request
         if task_id not in (None, request.id):
             raise refuse("update_state() of another task", "Each task reports its own state.")
+        request.reported = state, meta
         if request.context is not None:
             request.context.report(*progress_of(state, meta))
 
@@ -530,6 +531,9 @@ def run_in_executor(task: Task, context: Any, args: Any, kwargs: Any) -> Any:
         if rejected.requeue:
             raise jobqueue.Retry(f"Rejected: {rejected.reason}", after=0) from rejected
         raise jobqueue.GiveUp(f"Rejected: {rejected.reason}") from rejected
+    state, meta = request.reported
+    if run.state == states.IGNORED and state == states.FAILURE:  # Celery keeps this state, too
+        raise jobqueue.GiveUp(f"The body has reported FAILURE: {meta!r:.1000}")
     if own.get("in_canvas"):
         if run.state == states.IGNORED:  # Celery does not go on with the chain either
             raise jobqueue.GiveUp("Ignored: what comes after it in its chain or chord does not run.")
