@@ -162,6 +162,13 @@ def based(fails: bool = False) -> str:
     return "done"
 
 
+@shared_task(base=Base, bind=True)
+def based_again(self: Any) -> str:
+    if not self.request.retries:
+        raise self.retry(countdown=0)
+    return "done"
+
+
 class Multiply(Task):
     name = "tests.multiply"
 

@@ -262,6 +262,10 @@ class TestHandlers:
         tasks.based.delay(fails=True)
         run_until_idle()
         assert tasks.calls == ["before_start", ("on_failure", "based", True), ("after_return", "FAILURE")]
+        tasks.calls.clear()
+        tasks.based_again.delay()
+        run_until_idle()
+        assert tasks.calls == [*["before_start"] * 2, ("on_success", "done"), ("after_return", "SUCCESS")]
 
     def test_signals_are_sent_around_a_run(self) -> None:
         sent: list[Any] = []
@@ -291,6 +295,7 @@ class TestHandlers:
         tasks.broken.delay()
         tasks.flaky.delay(1)
         tasks.based.delay()
+        tasks.rejected.delay()
         run_until_idle()
         assert result.get() == 3
         assert sent == [
@@ -298,6 +303,7 @@ class TestHandlers:
             *[("prerun", "broken"), ("failure", "broken"), ("postrun", "FAILURE")],
             *[("prerun", "flaky"), ("retry", 0), ("postrun", "RETRY")],
             *[("prerun", "based"), ("postrun", "SUCCESS")],
+            *[("prerun", "rejected"), ("postrun", "REJECTED")],
         ]
 
     def test_other_signals_are_refused_by_name(self) -> None:

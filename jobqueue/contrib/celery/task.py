@@ -102,7 +102,7 @@ class Task:
     def after_return(
         self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: ExceptionInfo | None
     ) -> None:
-        """Override it: it is called after each attempt."""
+        """Override it: it is called after an attempt that succeeded, or that failed the task."""
 
     # --- call it
 
@@ -362,8 +362,8 @@ class CeleryRun:
                 )
                 raise
             finally:
-                if self.einfo or self.state in (states.SUCCESS, states.IGNORED):  # not after an interruption
-                    if self.state != states.IGNORED:
+                if self.einfo or self.state != states.FAILURE:  # not after an interruption
+                    if self.state in (states.SUCCESS, states.FAILURE):
                         task.after_return(self.state, self.value, *call, self.einfo)
                     signals.task_postrun.send(task, **names, retval=self.value, state=self.state)
         return self.value
