@@ -176,8 +176,9 @@ class CommonContext:
     def spawn(self, target: FunctionTask[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Handle[T]: ...
     def spawn(self, target: Any, /, *args: Any, **kwargs: Any) -> Handle[Any]:
         """
-        Start a child: a task, an actor or another workflow. Its name in the journal is that of the task.
+        Start a child: a task, an actor or another workflow.
 
+        Its name in the journal is that of the task, or its first alias, so that a rename starts no second child.
         `using()` of the target sets its options. A child lives on if the workflow ends before it.
         """
         if not is_task(target):
@@ -185,7 +186,7 @@ class CommonContext:
                 f"spawn() takes a task, an actor or a workflow, not {target!r:.200}; step() takes functions."
             )
         task: FunctionTask[..., Any] = target if isinstance(target, FunctionTask) else target.task
-        name = self._replay.enter(task.name.rpartition(".")[2])
+        name = self._replay.enter(task.first_name.rpartition(".")[2])
         arguments = digest(args, kwargs, read_parameters(task.func, task.takes_context).positional)
         entry = self._replay.find(name, EntryKind.SPAWN, arguments)
         if entry is None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from jobqueue import Actor, Concurrency, Done, PollContext, task, workflow
-from jobqueue.declarations import registry
+from jobqueue import Actor, Concurrency, Done, PollContext, WorkflowContext, task, workflow
+from jobqueue.declarations import function, registry
 from jobqueue.engine import engine_for
 from jobqueue.models import Executor, Task
+from jobqueue.testing import WorkflowStub
 from jobqueue.values.states import LimitKind, Status
 from tests.cli.commands import jobqueue
 from tests.executor.harness import Burst, Start, on_both_databases, on_postgresql, row_of
@@ -96,3 +97,32 @@ def test_command_line_shows_the_new_name_and_takes_the_old_one() -> None:
     assert jobqueue("show", row.pk, "--json").json["renamed_to"] == NEW
     submitted = jobqueue("submit", "old.moved", "--args", "[2]").out.strip()
     assert Task.objects.get(pk=submitted).task_type == NEW
+
+
+def charge(amount: int) -> int:
+    return amount
+
+
+def charge_card(amount: int) -> int:
+    return 2 * amount
+
+
+@workflow
+def order(context: WorkflowContext) -> Any:
+    charged = context.step(charging["now"], 5)
+    context.sleep(timedelta(hours=1))
+    return charged
+
+
+charging: dict[str, Any] = {}
+
+
+def test_workflow_that_waits_does_not_repeat_a_child_that_was_renamed(own_registry: None) -> None:
+    charging["now"] = task(name="shop.charge")(charge)
+    stub = WorkflowStub(order).run()
+    del function.declared["shop.charge"]
+    charging["now"] = task(aliases=["shop.charge"])(charge_card)
+
+    stub.advance(timedelta(hours=1)).run()
+
+    assert (stub.result, [*stub.journal]) == (5, ["charge", "sleep"])
