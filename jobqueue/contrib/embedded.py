@@ -34,6 +34,7 @@ logger = get_logger(__name__)
 __all__ = ["start", "stop"]
 
 RESTART_SECONDS = 30.0  # before a new executor takes the place of one that has failed
+READY_SECONDS = 0.1  # between two looks at a stop, while Django loads the site
 END_SECONDS = 10.0  # beyond the shutdown timeout, for an executor to end
 SERVERS = ("gunicorn", "uvicorn", "hypercorn", "daphne", "granian", "waitress")
 
@@ -105,7 +106,9 @@ class _Embedded:
         self._thread.start()
 
     def _run(self) -> None:
-        apps.ready_event.wait()
+        while not apps.ready_event.wait(READY_SECONDS):  # for ever, if the site cannot be loaded
+            if self._is_stopping.is_set():
+                return
         from jobqueue.executor.process import ExecutorProcess  # it needs the models
 
         name = f"{socket.gethostname()}.{os.getpid()}.{self._settings.name}"

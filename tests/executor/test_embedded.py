@@ -53,6 +53,16 @@ def test_second_start_starts_no_second_executor() -> None:
     assert states() == ["STOPPED"]
 
 
+def test_stop_does_not_wait_for_a_site_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "END_SECONDS", 0.5)
+    monkeypatch.setattr("django.apps.apps.ready_event", threading.Event())
+    embedded.start(shutdown_timeout=0.0)
+
+    embedded.stop()
+
+    assert "jobqueue-embedded" not in {thread.name for thread in threading.enumerate()}
+
+
 @pytest.mark.parametrize("runner", ["pytest", "django"])
 def test_application_that_a_test_imports_starts_no_executor(monkeypatch: pytest.MonkeyPatch, runner: str) -> None:
     """pytest imports the modules of tests while the settings still name the database of the site."""
