@@ -6,15 +6,17 @@ import ctypes
 import logging
 import os
 import time
+from pathlib import Path
 from typing import Any
 
-from django.db import transaction
+from django.db import connection, transaction
 
 from jobqueue import GiveUp, Retry, task
 from jobqueue.declarations.context import Context
 from jobqueue.models import Task
 
 logger = logging.getLogger("shop")
+leaked: list[bytes] = []
 
 
 class Unpicklable(Exception):
@@ -52,6 +54,26 @@ def fail() -> None:
     raise Unpicklable(5, "boom")
 
 
+@task(process=True, max_attempts=1)
+def read_missing_file() -> None:
+    Path("/nowhere/at/all").read_text()
+
+
+@task(process=True, max_attempts=1)
+def connect_to_wrong_port() -> int:
+    """Get no connection in the first attempt of this process."""
+    if "was_refused" in globals():
+        return Task.objects.count()
+    globals()["was_refused"] = True
+    settings = connection.settings_dict
+    right = settings["HOST"], settings["PORT"]
+    settings["HOST"], settings["PORT"] = "127.0.0.1", "1"
+    try:
+        return Task.objects.count()
+    finally:
+        settings["HOST"], settings["PORT"] = right
+
+
 @task(process=True, max_attempts=2)
 def answer(kind: str) -> None:
     try:
@@ -67,6 +89,17 @@ def crash(how: str) -> None:
     if how == "segfault":
         ctypes.string_at(0)
     os.kill(os.getpid(), 9)
+
+
+@task(process=True, max_attempts=1)
+def crash_after_fork(path: str) -> None:
+    """Leave a program that keeps the socket of this process open."""
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(600)
+        os._exit(0)
+    Path(path).write_text(str(pid))
+    os._exit(7)
 
 
 @task(process=True, max_attempts=1, timeout=0.5)
@@ -93,6 +126,17 @@ def grow() -> None:
     kept = [bytes([1]) * 1_000_000 for _ in range(200)]
     time.sleep(60)
     kept.clear()
+
+
+@task(process=True)
+def leak() -> int:
+    leaked.append(b"1" * 150_000_000)
+    return os.getpid()
+
+
+@task(process=True, max_attempts=1, max_memory=150)
+def show_limited_process() -> int:
+    return os.getpid()
 
 
 @task(process=True, takes_context=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,6 +107,21 @@ def test_error_comes_back_with_its_class_and_traceback(start: Start) -> None:
     assert 'raise Unpicklable(5, "boom")' in error["traceback"]
 
 
+def test_error_of_the_system_is_not_taken_for_the_end_of_the_process(start: Start) -> None:
+    start(threads=1)
+    before = value_of(tasks.show_process.enqueue(1))["pid"]
+
+    assert error_of(tasks.read_missing_file.enqueue())["exception_class_path"] == "builtins.FileNotFoundError"
+    assert value_of(tasks.show_process.enqueue(1))["pid"] == before
+
+
+def test_body_without_a_connection_uses_no_attempt(start: Start) -> None:
+    start(threads=1)
+    result = tasks.connect_to_wrong_port.enqueue()
+
+    assert (value_of(result), row_of(result).attempts) == (1, 0)
+
+
 @pytest.mark.parametrize(("kind", "attempts"), [("retry", 2), ("give up", 1)])
 def test_answer_to_an_error_is_followed_and_shows_the_error(start: Start, kind: str, attempts: int) -> None:
     start(threads=1)
@@ -128,6 +145,17 @@ def test_crash_of_a_body_fails_its_attempt_and_no_other(start: Start) -> None:
     assert row_of(neighbour).status == Status.RUNNING
 
 
+def test_crash_is_seen_although_a_program_of_the_body_lives_on(start: Start, tmp_path: Path) -> None:
+    start(threads=1)
+    file = tmp_path / "pid"
+    result = tasks.crash_after_fork.enqueue(str(file))
+    wait_until(lambda: file.exists() and file.read_text(), "the program")
+    try:
+        assert error_of(result)["message"] == "The process of the body has ended with exit code 7."
+    finally:
+        os.kill(int(file.read_text()), signal.SIGKILL)
+
+
 def test_body_that_keeps_the_gil_is_killed_after_its_timeout(start: Start) -> None:
     running = start(threads=1)
     ended(tasks.show_process.enqueue(1))  # the next body does not wait for a process
@@ -144,6 +172,26 @@ def test_body_that_uses_too_much_memory_is_killed(start: Start) -> None:
     start(threads=1)
 
     assert "more than max_memory=150." in error_of(tasks.grow.enqueue())["message"]
+
+
+def test_memory_that_other_bodies_have_left_does_not_count(start: Start) -> None:
+    start(threads=1)
+    full = value_of(tasks.leak.enqueue())
+
+    assert value_of(tasks.show_limited_process.enqueue()) != full
+
+
+def test_close_leaves_the_socket_to_the_thread_that_uses_it(process_environment: dict[str, str]) -> None:
+    """Two threads that close one descriptor may close the file of a third."""
+    processes = BodyProcesses("default", 1.0)
+    process = processes._take(None)
+
+    processes.close()
+
+    assert not process.is_alive
+    assert not process._connection.closed
+    processes._give_back(process)
+    assert process._connection.closed
 
 
 def test_cancel_interrupts_a_body_in_its_process(start: Start) -> None:

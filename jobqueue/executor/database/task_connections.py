@@ -133,7 +133,7 @@ class TaskConnections:
             try:
                 raw = login(parameters)
             except Exception as error:
-                self._refused = (wrapper.alias, error)
+                self.note_refused(wrapper.alias, error)
                 raise
         if wrapper.vendor == "postgresql":
             self._driver_settings[raw] = driver_settings(raw)
@@ -159,6 +159,10 @@ class TaskConnections:
             return None
         alias, error = self._refused
         return alias if any(cause is error for cause in causes) else None
+
+    def note_refused(self, database: str, error: BaseException) -> None:
+        """Note an error because of which a body got no connection, until the next reset()."""
+        self._refused = (database, error)
 
     def close(self) -> None:
         """Close all connections, in any state. End a copy of the process, as reset() does."""
@@ -212,6 +216,12 @@ def reset(*, has_run_code: bool) -> None:
     current = _current.connections
     if current is not None and (has_run_code or current.kept):
         current.reset()
+
+
+def note_refused(database: str, error: BaseException) -> None:
+    """Note that a body of this thread, which ran in another process, got no connection."""
+    if (current := _current.connections) is not None:
+        current.note_refused(database, error)
 
 
 def locals_of_this_thread() -> Mapping[str, object] | None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from jobqueue.declarations.function import FunctionTask
 from jobqueue.exceptions import Interrupted, ProcessEnded
+from jobqueue.executor.database.task_connections import note_refused
 from jobqueue.executor.memory import resident_mib
 from jobqueue.executor.running.attempt import RunningTask, running_here
 from jobqueue.executor.running.body_process import BodyFailure, BodyRequest, loaded
@@ -28,6 +29,7 @@ from jobqueue.values.json import decode
 KILL_SECONDS = 5.0  # after an interruption that a body does not follow
 CHECK_SECONDS = 0.1  # between two looks at interruptions and at the memory
 END_SECONDS = 1.0  # for a process to report its end
+FREE_PART = 0.5  # of max_memory: a process that uses more already is replaced before such a body
 MAX_BODIES = 100  # of one process, which is then replaced
 PROGRAM = "import sys; sys.path[:] = sys.argv[3:]; import django; django.setup(); \
 from jobqueue.executor.running.body_process import main; main(int(sys.argv[1]), int(sys.argv[2]))"
@@ -67,33 +69,41 @@ class BodyProcesses:
         # From here on, an interruption is passed on to the process. No exception may arrive in this thread.
         running.disarm(functools.partial(clear_thread, threading.get_ident()))
         running.arm(note)
-        process = self._take()
+        process = self._take(task.max_memory)
         try:
             return process.run(running, task, reasons, self._grace)
         finally:
             self._give_back(process)
 
-    def _take(self) -> BodyProcess:
-        with self._lock:
-            while self._idle:
-                if (process := self._idle.pop()).is_alive:
-                    return process
-                self._all.discard(process)
+    def _take(self, max_memory: int | None) -> BodyProcess:
+        while (process := self._pop_idle()) is not None:
+            if process.is_alive and process.has_room(max_memory):
+                return process
+            self._end(process)
         process = BodyProcess(self._backend)
         with self._lock:
             self._all.add(process)
         return process
+
+    def _pop_idle(self) -> BodyProcess | None:
+        with self._lock:
+            return self._idle.pop() if self._idle else None
 
     def _give_back(self, process: BodyProcess) -> None:
         with self._lock:
             if process.is_alive and not process.is_busy and process.bodies < MAX_BODIES:
                 self._idle.append(process)
                 return
+        self._end(process)
+
+    def _end(self, process: BodyProcess) -> None:
+        with self._lock:
             self._all.discard(process)
         process.kill()
+        process.disconnect()
 
     def close(self) -> None:
-        """Kill all processes."""
+        """Kill all processes. The thread that uses one disconnects it: closed twice, a descriptor may be another's."""
         with self._lock:
             processes, self._idle = [*self._all], []
             self._all.clear()
@@ -117,6 +127,10 @@ class BodyProcess:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
+    def has_room(self, max_memory: int | None) -> bool:
+        """Return whether a body with this limit may run here: what other bodies have left must not count as its own."""
+        return max_memory is None or resident_mib(self._process.pid) <= max_memory * FREE_PART
+
     def run(
         self,
         running: RunningTask,
@@ -130,41 +144,53 @@ class BodyProcess:
         Raises what the body raised, or ProcessEnded.
         """
         self.bodies, self.is_busy = self.bodies + 1, True
-        identity, limit = running.identity, task.max_memory
+        identity = running.identity
         names = self._backend, identity.executor_id, identity.name, task.func.__module__
         try:
             self._connection.send(BodyRequest(running.claimed, *names))
-            passed_on, is_stop_sent, kill_at = 0, False, float("inf")
-            while True:
-                if self._connection.poll(CHECK_SECONDS):
-                    match self._connection.recv():
-                        case ("progress", progress):
-                            identity.reports.add_progress(progress)
-                        case ("line", record):
-                            identity.reports.add_line(running.log, logging.makeLogRecord(record))
-                        case ("returned", text, has_seen_stop):
-                            running.has_seen_stop |= has_seen_stop
-                            self.is_busy = False
-                            return decode(text)
-                        case ("raised", failure, has_seen_stop):
-                            running.has_seen_stop |= has_seen_stop
-                            self.is_busy = False
-                            raise error_of(failure)
-                if identity.stop.is_set() and not is_stop_sent:
-                    is_stop_sent = True
-                    self._connection.send(None)
-                if len(reasons) > passed_on:
-                    passed_on = len(reasons)
-                    self._connection.send(reasons[-1])
-                    kill_at = min(kill_at, time.monotonic() + grace_seconds)
-                if time.monotonic() > kill_at:
-                    self.kill()
-                    raise reasons[-1](f"The body did not stop within {grace_seconds:g} s. Its process was killed.")
-                if limit is not None and (used := resident_mib(self._process.pid)) > limit:
-                    self.kill()
-                    raise ProcessEnded(f"The body's process used {used:.0f} MiB, more than max_memory={limit}.")
+            kind, value, has_seen_stop = self._await_answer(running, task.max_memory, reasons, grace_seconds)
         except (EOFError, OSError) as error:
             raise ProcessEnded(self._describe_end()) from error
+        running.has_seen_stop |= has_seen_stop
+        self.is_busy = False
+        if kind == "returned":
+            return decode(value)
+        raised = error_of(value)
+        if value.refused is not None:
+            note_refused(value.refused, raised)
+        raise raised
+
+    def _await_answer(
+        self, running: RunningTask, max_memory: int | None, reasons: list[type[Interrupted]], grace_seconds: float
+    ) -> tuple[str, Any, bool]:
+        """Keep what the body reports, and pass its interruptions on, until its answer comes. Raises as run()."""
+        identity = running.identity
+        passed_on, is_stop_sent, kill_at = 0, False, float("inf")
+        while True:
+            has_ended = not self.is_alive  # programs that it has forked may keep its socket open
+            if self._connection.poll(CHECK_SECONDS):
+                match self._connection.recv():
+                    case ("progress", progress):
+                        identity.reports.add_progress(progress)
+                    case ("line", record):
+                        identity.reports.add_line(running.log, logging.makeLogRecord(record))
+                    case (kind, value, has_seen_stop):
+                        return kind, value, has_seen_stop
+            elif has_ended:
+                raise EOFError
+            if identity.stop.is_set() and not is_stop_sent:
+                is_stop_sent = True
+                self._connection.send(None)
+            if len(reasons) > passed_on:
+                passed_on = len(reasons)
+                self._connection.send(reasons[-1])
+                kill_at = min(kill_at, time.monotonic() + grace_seconds)
+            if time.monotonic() > kill_at:
+                self.kill()
+                raise reasons[-1](f"The body did not stop within {grace_seconds:g} s. Its process was killed.")
+            if max_memory is not None and (used := resident_mib(self._process.pid)) > max_memory:
+                self.kill()
+                raise ProcessEnded(f"The body's process used {used:.0f} MiB, more than max_memory={max_memory}.")
 
     def _describe_end(self) -> str:
         """Wait for the end of a process that has closed its socket, and say how it ended."""
@@ -180,8 +206,12 @@ class BodyProcess:
         return f"The process of the body was ended by signal {-code}."
 
     def kill(self) -> None:
+        """End it, from any thread."""
         self._process.kill()
         self._process.wait()
+
+    def disconnect(self) -> None:
+        """Close its socket. Only for the thread that uses it."""
         self._connection.close()
 
 

@@ -32,10 +32,11 @@ from jobqueue.executor.running.attempt import (
     run_interruptibly,
     running_here,
 )
-from jobqueue.executor.running.task_runner import poll, read_attempt
+from jobqueue.executor.running.task_runner import original_error, poll, read_attempt
 from jobqueue.executor.telemetry.errors import (
     TRACEBACK_CHARACTERS,
     answers,
+    causes,
     describe_error,
     format_first_line,
     full_traceback,
@@ -62,6 +63,7 @@ class BodyFailure(NamedTuple):
 
     chain: list[bytes]  # the error; if it answers another one, such as a Retry, that one, and so on
     traceback: str
+    refused: str | None  # the database that gave the body no connection, if that is why
 
 
 class SentReports(PendingReports):
@@ -146,22 +148,29 @@ class BodyRunner:
         running_here.set(running)
         attempt = read_attempt(running, self._connections)
         if not isinstance(attempt, Attempt):
-            error = attempt.error or UnknownTask("The process of the body cannot prepare it.")
-            return "raised", failure_of(error), False
+            reason = attempt.error or UnknownTask("The process of the body cannot prepare it.")
+            return "raised", failure_of(reason), False
         running.start(None)  # the executor looks at the timeout
         ending = run_interruptibly(attempt, partial(poll, attempt))
         try:
             self._connections.check()
         except Exception as error:  # noqa: BLE001 - the body has left a transaction open
             ending = Raised(error)
-        self._connections.reset()
+        answer: tuple[str, Any, bool]
         if isinstance(ending, Returned):
-            return "returned", ending.value.return_value, running.has_seen_stop
-        return "raised", failure_of(ending.error), running.has_seen_stop
+            answer = "returned", ending.value.return_value, running.has_seen_stop
+        else:
+            raised = original_error(running, ending.error)
+            refused = self._connections.refused(causes(raised))
+            answer = "raised", failure_of(raised, refused), running.has_seen_stop
+        if running.reason is not None:
+            self._connections.close()  # the cancel of a statement may still be under way
+        self._connections.reset()
+        return answer
 
 
-def failure_of(error: BaseException) -> BodyFailure:
-    return BodyFailure([*map(dumped, answers(error))], full_traceback(error)[-TRACEBACK_CHARACTERS:])
+def failure_of(error: BaseException, refused: str | None = None) -> BodyFailure:
+    return BodyFailure([*map(dumped, answers(error))], full_traceback(error)[-TRACEBACK_CHARACTERS:], refused)
 
 
 def dumped(error: BaseException) -> bytes:
@@ -189,7 +198,7 @@ def loaded(pickled: bytes) -> BaseException:
 def main(descriptor: int, parent: int) -> None:
     """Run bodies until the executor is gone. It also stops this process: signals of a terminal are not for it."""
     faulthandler.enable()  # a crash prints the stacks of all threads
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP):
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which programs that the body starts would inherit
     if sys.platform == "linux":  # a body that keeps the GIL does not see the end of the socket
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
