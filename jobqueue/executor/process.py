@@ -83,13 +83,13 @@ class ExecutorProcess:
         self._signals, self._is_supervised, self._on_ready = signals or SignalPipe(), is_supervised, on_ready
         self._has_own_signals = signals is None
         self._is_program, self._is_guest = is_program, is_guest
-        self._build_parts(report_health)
         self._exit_code: int | None = None  # what a signal asked for, in place of 0
         self._is_stop_requested = self._is_replace_requested = False
         self._has_loop_ended = False
         self._steps = iter((self._interrupt_tasks, self._release_tasks, self._give_up))  # of a stop that takes too long
         self._step_seconds, self._has_stepped = STEP_SECONDS, False
         self._next_step_at: float | None = None  # monotonic; None until it stops
+        self._build_parts(report_health)  # last: a thread of theirs that fails at once ends the process
 
     def _build_parts(self, report_health: Callable[[HealthStatus], None] | None) -> None:
         options, database = self.engine.options, self.engine.database
