@@ -187,7 +187,7 @@ def test_filters_by_queue_task_and_parent(make, show, filters, is_found):
 
 
 def test_filters_offer_a_bounded_number_of_known_names(make, show, backend, monkeypatch):
-    monkeypatch.setattr(registry, "all", lambda: {"tests.tasks.add": add})  # other tests declare hundreds of tasks
+    monkeypatch.setattr(registry, "by_name", lambda: {"tests.tasks.add": add})  # other tests declare hundreds of tasks
     for number in range(210):
         QueueFactory.create(backend=backend, using=backend, name=f"customer-{number:03}")
     make(queue_name="a-queue-in-use")
@@ -254,7 +254,7 @@ def test_filter_and_suggestions_offer_tags_of_the_newest_tasks(make, show, monke
 
 def test_task_filter_uses_short_names_if_unique(show, monkeypatch):
     declared = dict.fromkeys(("a.b.run_it", "a.c.stop", "d.stop"), add)
-    monkeypatch.setattr("jobqueue.admin.filters.registry.all", lambda: declared)
+    monkeypatch.setattr("jobqueue.admin.filters.registry.by_name", lambda: declared)
 
     specs = {spec.parameter_name: spec.lookup_choices for spec in choosable(show())}
 

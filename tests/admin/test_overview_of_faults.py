@@ -52,7 +52,7 @@ FAULTS = {
     "sequence": (
         lambda: execute(
             "INSERT INTO jobqueue_counterdelta (id, backend, queue_name, task_type, at) "
-            "VALUES (99, 'default', 'default', 'shop.tasks.add', now())"
+            "VALUES (99999999, 'default', 'default', 'shop.tasks.add', now())"
         ),
         "the sequence of jobqueue_counterdelta is behind its rows",
     ),

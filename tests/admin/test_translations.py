@@ -11,6 +11,7 @@ from django.contrib.auth.models import Permission
 from django.utils import translation
 
 from jobqueue.admin.charts import decade, per_minute
+from jobqueue.declarations import registry
 from jobqueue.engine import Count
 from jobqueue.operations.limits import rate_words
 from jobqueue.operations.task.reports import progress_text
@@ -19,6 +20,7 @@ from jobqueue.templatetags.jobqueue_admin import register
 from tests.admin.pages import BOTH
 from tests.admin.test_overview import histogram
 from tests.factories import PeriodFactory, ScheduleFactory, error
+from tests.tasks import add
 from tests.unit.test_translations import read_catalogue
 
 pytestmark = BOTH
@@ -52,8 +54,9 @@ class Texts(HTMLParser):
 
 
 @pytest.fixture
-def read(show, language):
+def read(show, language, monkeypatch):
     """Return the texts of a page. None of them is a string of the catalogue that could be translated."""
+    monkeypatch.setattr(registry, "by_name", lambda: {"tests.tasks.add": add})  # names of other tests are words, too
     english = {entry.singular for entry in read_catalogue(language) if entry.singular not in entry.translations}
     translations = {text for entry in read_catalogue(language) for text in entry.translations}
 

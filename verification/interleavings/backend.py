@@ -409,7 +409,7 @@ def executor_info(executor_id: UUID) -> ExecutorInfo:
 
 
 def message_key(message: StoredMessage) -> MessageKey:
-    if message.child_status == Status.READY or (message.body or "").startswith("{"):  # to a batch
+    if message.child_status == Status.READY or (message.child_status is None and (message.body or "").startswith("{")):
         return ("batch", message.id)
     return (
         ("message", json.loads(message.body or "null"))

@@ -62,7 +62,7 @@ class MessageRow(NamedTuple):
 
     @property
     def key(self) -> MessageKey:
-        if self.child_status == Status.READY or (self.body or "").startswith("{"):
+        if self.child_status == Status.READY or (self.child_status is None and (self.body or "").startswith("{")):
             return ("batch", self.id)
         return ("message", self.body) if self.child_status is None else ("child", self.sender_id)
 

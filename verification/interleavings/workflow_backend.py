@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -146,6 +146,17 @@ class WorkflowBackend(IsolatedBackend):
                 self.journals.late.append((claim, written.name))
             if written.status not in OPEN:
                 self.journals.ended.setdefault((claim[0], written.name), []).append(claim[1])
+
+    def forget_unspawned(self, cancelled: Collection[UUID], present: Collection[UUID | None]) -> None:
+        """
+        Forget the children that a write left out, because the cancel of their workflow was requested.
+
+        present: tasks and children of entries. A child without its entry, or an entry without its child, stays noted.
+        """
+        children = {entry.child_id for claim, entry in self.journals.written if claim[0] in cancelled}
+        unspawned = children - {None, *present}
+        self.journals.written = [pair for pair in self.journals.written if pair[1].child_id not in unspawned]
+        self.names = {pk: name for pk, name in self.names.items() if pk not in unspawned}
 
     def _remove(self, task_id: UUID, first: str = "") -> None:
         """Forget the entries of a task, or those from one on."""

@@ -27,6 +27,9 @@ ENTRIES = """
     FROM jobqueue_journalentry AS entry JOIN jobqueue_task AS task ON task.id = entry.task_id
     WHERE backend = %s ORDER BY entry.id
 """
+CANCELLED = """
+    SELECT id FROM jobqueue_task WHERE backend = %s AND (cancel_requested_at IS NOT NULL OR status = 'CANCELLED')
+"""
 
 
 class EntryRow(NamedTuple):
@@ -53,6 +56,11 @@ class WorkflowSnapshot(invariants.Snapshot):
         with connections["default"].cursor() as cursor:
             cursor.execute(ENTRIES, [self.backend.engine.alias])
             self.entries = [EntryRow(*row) for row in cursor.fetchall()]
+            cursor.execute(CANCELLED, [self.backend.engine.alias])
+            cancelled = {pk for (pk,) in cursor.fetchall()}
+        self.backend.forget_unspawned(
+            cancelled, {row.id for row in self.tasks} | {row.child_id for row in self.entries}
+        )
 
     def shape(self) -> tuple[object, ...]:
         names = self.backend.names
