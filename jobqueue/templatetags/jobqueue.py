@@ -40,7 +40,8 @@ def task_progress(
     if view.max is not None:
         value = format_html(' value="{}" max="{}"', view.value, view.max)
     else:
-        value = SafeString(' value="1" max="1"' if view.is_final else "")  # without a value, a bar says that it goes on
+        # Without a value, a bar says that it goes on.
+        value = SafeString(' value="1" max="1"') if view.is_final else SafeString("")
     return format_html(
         '<div class="jobqueue-progress"{}><progress role="progressbar" aria-label="{}"{}></progress> {} '
         '<span data-jobqueue="progress">{}</span> <span data-jobqueue="note">{}</span></div>',
@@ -59,7 +60,8 @@ def _read(context: Mapping[str, Any], task: TaskResult[..., Any] | UUID | str, b
 
     pk, backend = (task.id, task.backend) if isinstance(task, TaskResult) else (str(UUID(str(task))), backend)
     view = progress.read_view(pk, backend)
-    stream = SafeString(" data-jobqueue-stream" if isinstance(context.get("request"), ASGIRequest) else "")
+    is_asynchronous = isinstance(context.get("request"), ASGIRequest)
+    stream = SafeString(" data-jobqueue-stream") if is_asynchronous else SafeString("")
     address = (
         SafeString("")
         if view.is_final

@@ -245,8 +245,20 @@ IMPORTERS = {"import_string", "import_module", "__import__", "eval", "exec", "co
 # Where code is found by its name, each a decision. None of these names comes out of a row.
 KNOWN = {
     ("__init__.py", "__getattr__"),  # jobqueue's own public names, imported when they are used
+    ("apps.py", "embed_in_runserver"),  # our own module, not loaded by other web processes
     ("conf/compat.py", ""),  # the task framework, whichever there is
+    ("contrib/celery/application.py", "_import_related"),  # tasks.py of the installed apps
+    ("contrib/celery/application.py", "finalize"),  # the site's settings: CELERY_IMPORTS
+    ("contrib/celery/conf.py", "read_from"),  # the argument of the site's config_from_object()
+    ("contrib/celery/options.py", "route"),  # the site's settings: CELERY_TASK_ROUTES
+    ("contrib/middleware.py", "__enter__"),  # django_tenants
+    ("contrib/middleware.py", "_installed"),  # django_guid, structlog
+    ("contrib/middleware.py", "_connection"),  # django_tenants
+    ("contrib/middleware.py", "capture"),  # django_tenants
+    ("declarations/middleware.py", "load"),  # the site's settings: OPTIONS["MIDDLEWARE"]
     ("engine/schema.py", "known_migrations"),  # where MIGRATION_MODULES of the site's settings has our migrations
+    ("executor/running/body_process.py", "run"),  # the module of a function that the executor has declared
+    ("management/migrate_from/broker.py", "_move"),  # a script of ours that Redis runs
     ("migrations/0010_task_rated_index.py", ""),  # an earlier migration, whose name no import statement can spell
 }
 
