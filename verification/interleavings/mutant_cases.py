@@ -173,8 +173,12 @@ CAUGHT_BY_RACES = [
     MutantCase("commit", workflow_mutants.RestartEmptiesInbox, "restart-x-message", LOST_MESSAGE),
     MutantCase("cancel", workflow_mutants.CancelsAtOnce, "suspend-with-compensation-x-cancel", UNDONE),
     MutantCase("rescue", workflow_mutants.RescueCancelsAtOnce, "cancel-x-rescue-with-compensation", UNDONE),
-    MutantCase("batch ends", batch_mutants.EndsBesideOpenTransactions, "add-x-batch-ends", AFTER_MEMBERS),
-    MutantCase("batch ends", batch_mutants.EndsBeforeUnreadMessages, "add-x-batch-ends", AFTER_MEMBERS),
+    MutantCase(
+        "batch ends", batch_mutants.EndsBesideOpenTransactions, "add-x-batch-ends", AFTER_MEMBERS, is_sample_only=True
+    ),
+    MutantCase(
+        "batch ends", batch_mutants.EndsBeforeUnreadMessages, "add-x-batch-ends", AFTER_MEMBERS, is_sample_only=True
+    ),
     MutantCase("batch ends", batch_mutants.CallsAfterCommit, "crash-after-last-poll-x-rescue", CALLED),
     MutantCase("batch ends", batch_mutants.CallsAgain, "requeue-and-end-x-batch-polls", CALLED),
     MutantCase("batch counts", batch_mutants.CountsEachEnd, "requeue-member-x-other-ends", MISCOUNTED),
