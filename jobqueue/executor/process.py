@@ -339,9 +339,10 @@ class ExecutorProcess:
         logger.error(
             "executor.release_failed tasks=%d hint=Other executors will rescue them.", len(self._running_tasks)
         )
-        if not self._is_guest:
+        if self._is_guest:
+            self._has_loop_ended = True
+        else:
             exit_now(self._code())
-        self._has_loop_ended = True
 
     # --- events
 
@@ -362,9 +363,10 @@ class ExecutorProcess:
 
     def _on_failure(self, failure: BaseException) -> None:
         logger.critical("executor.failed error=%s", format_first_line(failure))
-        if not self._is_guest:
+        if self._is_guest:
+            self.abort(codes.EXIT_INTERNAL)
+        else:
             exit_now(codes.EXIT_INTERNAL)
-        self.abort(codes.EXIT_INTERNAL)
 
     def _handle(self, events: bytes) -> None:
         for number in events:
