@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,31 +73,33 @@ class Scan:
 
     def minutes_with_shim(self) -> int:
         """Estimate the minutes to move to the shim."""
-        minutes = 0
-        for use, locations in self.groups():
-            if use.kind == "import":
-                minutes += IMPORT * len({location.file for location in locations})
-            elif use.rule.effect == "hand":
-                minutes += FIRST + NEXT * (len(locations) - 1)
-            elif use.rule.effect == "differs":
-                minutes += DIFFERS
-        return minutes
+        return self._estimate(lambda use, places: DIFFERS if use.rule.effect == "differs" else 0)
 
     def minutes_natively(self) -> int:
         """Estimate the minutes to write all uses in this queue's own interface."""
+        return self._estimate(_minutes_natively)
+
+    def _estimate(self, minutes_of_others: Callable[[NameUse, int], int]) -> int:
+        """Add up the minutes. minutes_of_others: of a use that is neither an import nor by hand, by its places."""
         minutes = 0
         for use, locations in self.groups():
             if use.kind == "import":
                 minutes += IMPORT * len({location.file for location in locations})
             elif use.rule.effect == "hand":
                 minutes += FIRST + NEXT * (len(locations) - 1)
-            elif use.kind == "task":
-                minutes += TASK
-            elif use.kind == "canvas":
-                minutes += CANVAS * len(locations)
-            elif use.rule.effect != "unneeded" and not use.rule.natively.startswith("nothing"):
-                minutes += NATIVELY * len(locations)
+            else:
+                minutes += minutes_of_others(use, len(locations))
         return minutes
+
+
+def _minutes_natively(use: NameUse, places: int) -> int:
+    match use.kind:
+        case "task":
+            return TASK
+        case "canvas":
+            return CANVAS * places
+    is_nothing = use.rule.effect == "unneeded" or use.rule.natively.startswith("nothing")
+    return 0 if is_nothing else NATIVELY * places
 
 
 def group_fields(group: tuple[NameUse, Iterable[Location]], *, has_shim: bool) -> dict[str, Any]:
